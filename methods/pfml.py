@@ -1,0 +1,417 @@
+"""Potential field metric learning (PFML) and its contrastive form (CPML).
+
+Bhatnagar and Ahuja, "Potential Field Based Deep Metric Learning", CVPR 2025. Every point, an embedding
+of the batch or a class proxy, attracts the points of its class and repels the others; the loss is the
+potential energy of all points together, not a sum over mined pairs.
+
+Shapes: B embeddings, P proxies, N = B + P points, D dimensions, K listed pairs. Points are used as given:
+callers pass unit rows.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from pydantic import Field
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from methods.objectives import _full_precision
+from methods.proxies import Proxies
+from orchestrator.method import Diagnostics, Method, MethodConfig, Outputs, Task
+
+CORE_RADIUS = 0.01  # below this distance the repulsion of PFML goes on linearly, its force staying constant
+TILE = 1024  # points per side of the block of the distance matrix that is in memory at a time
+# Pairs closer than this share of the largest norm are measured by true differences, not by a matrix product.
+CLOSE = {torch.float32: 0.2, torch.float64: 0.01}
+FEW, SPARSE = 2**10, 1 / 256  # so many pairs of a block, or this share, are listed: cheaper, exact
+CROWD = 2**15  # more close pairs than this are not listed
+PAIR_ELEMENTS = 2**16  # numbers in one list of differences, to stay in the cache
+
+
+def potential_energy(
+    embeddings: Tensor,
+    labels: Tensor,
+    proxies: Tensor,
+    proxy_labels: Tensor,
+    *,
+    delta: float,
+    alpha: float,
+    delta_rep: float | None = None,
+) -> Tensor:
+    """The potential energy of a batch and all proxies, PFML's loss (Eq. 6).
+
+    U = sum over all ordered pairs (r, a) of points of psi(||r - a||), each point with itself included, where
+
+    - in one class psi(d) = -1/delta^alpha if d < delta, else -1/d^alpha (attraction, Eq. 1);
+    - across classes psi(d) = 1/d^alpha if d < delta_rep, else 1/delta_rep^alpha (repulsion, Eq. 2).
+
+    The repulsion is singular at d = 0. Below d0 = 0.01 it goes on as d0^-alpha + alpha d0^(-alpha-1)(d0 - d),
+    so that its force stays constant and finite; a delta_rep below d0 cuts this line off, which keeps psi
+    continuous. Points that coincide exert no force on each other.
+
+    Energy and gradient are computed together in blocks: memory grows linearly with the number of points, the
+    backward pass only scales what the forward pass stored. Close pairs are measured by true differences in
+    float64, since a float32 distance from a matrix product is off by percents at d = 0.01.
+
+    Args:
+        embeddings: (B, D) points of the batch; B may be 0.
+        labels: (B,) integer classes, only compared for equality.
+        proxies: (P, D) points of all proxies; P may be 0, that is no proxies.
+        proxy_labels: (P,) integer classes.
+        delta: radius inside which the attraction is constant, > 0.
+        alpha: exponent of the decay, >= 0; 0 leaves a constant potential without any force, with a warning.
+        delta_rep: radius beyond which the repulsion is constant, > 0; None means delta.
+
+    Returns:
+        U, a scalar in float64 whatever the inputs: with 20,000 points it reaches 5e14, where float32 steps by
+        3e7. NaN, as its gradient, if a point is not finite. Gradients come in the inputs' types; second
+        derivatives are not offered.
+
+    Raises:
+        ValueError: if a shape, a type of labels, delta, alpha or delta_rep is not as above.
+    """
+    radius = _check_radii(delta, delta_rep)
+    if not (alpha >= 0 and math.isfinite(alpha)):
+        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}")
+    if alpha == 0:
+        warnings.warn("alpha = 0 makes PFML's potential constant: it exerts no force", stacklevel=2)
+    potential = _InversePower(float(delta), radius, float(alpha))
+    return _energy(embeddings, labels, proxies, proxy_labels, potential)
+
+
+def contrastive_potential_energy(
+    embeddings: Tensor,
+    labels: Tensor,
+    proxies: Tensor,
+    proxy_labels: Tensor,
+    *,
+    delta: float,
+    delta_rep: float | None = None,
+) -> Tensor:
+    """The energy of CPML, the paper's comparison whose forces grow with distance (supplement, Eq. 8).
+
+    As `potential_energy`, with psi(d) = delta^2 if d < delta, else d^2 in one class (so each point's own term
+    is delta^2), and psi(d) = (delta_rep - d)^2 if d < delta_rep, else 0 across classes.
+
+    Arguments, result and errors are those of `potential_energy`, without alpha.
+    """
+    radius = _check_radii(delta, delta_rep)
+    return _energy(embeddings, labels, proxies, proxy_labels, _SquaredHinge(float(delta), radius))
+
+
+def proxy_wasserstein_distance(
+    proxies: Tensor, proxy_labels: Tensor, embeddings: Tensor, labels: Tensor, *, order: float = 2
+) -> float:
+    """How far the proxies lie from the embeddings they stand for: W_order, averaged over classes (Table 3).
+
+    In a class with M proxies and n embeddings, min(M, n) distinct proxies are assigned to as many distinct
+    embeddings such that the mean of distance^order is smallest; the class counts the 1/order-th root of that
+    mean. Classes without embeddings (or without proxies) are left out. `order=1` is the form that the
+    supplement prints.
+
+    Args:
+        proxies: (P, D). proxy_labels: (P,) integers. embeddings: (B, D). labels: (B,) integers.
+        order: exponent, > 0.
+
+    Raises:
+        ValueError: if no class has both proxies and embeddings, or an argument is not as above.
+    """
+    _check_points(embeddings, labels, proxies, proxy_labels)
+    if not (order > 0 and math.isfinite(order)):
+        raise ValueError(f"order must be a positive number, got {order}")
+    shared = set(proxy_labels.tolist()) & set(labels.tolist())
+    if not shared:
+        raise ValueError("proxy_wasserstein_distance needs a class with both proxies and embeddings, found none")
+    total = 0.0
+    for label in sorted(shared):
+        p = proxies[proxy_labels == label].detach().double()
+        z = embeddings[labels == label].detach().double()
+        distance = torch.cdist(p, z, compute_mode="donot_use_mm_for_euclid_dist").cpu().numpy()
+        cost = distance**order
+        total += float(cost[linear_sum_assignment(cost)].mean()) ** (1 / order)
+    return total / len(shared)
+
+
+class _Potential(Protocol):
+    """psi of a pair, constant inside `delta` in one class and beyond `delta_rep` across classes."""
+
+    @property
+    def delta(self) -> float: ...
+
+    @property
+    def delta_rep(self) -> float: ...
+
+    def constants(self) -> tuple[float, float]:
+        """psi at distance 0 in one class, and at infinity across classes."""
+        ...
+
+    def __call__(self, squared: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+        """From d^2 and whether the classes agree: psi less its constant, and psi'(d)/d, of the same shape.
+
+        psi'(d)/d times r - a is the gradient of psi on r; it is 0 where psi is constant, and at d = 0.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _InversePower:
+    delta: float
+    delta_rep: float
+    alpha: float
+
+    def constants(self) -> tuple[float, float]:
+        slope = self.alpha * CORE_RADIUS ** (-self.alpha - 1)
+        repulsion = max(self.delta_rep, CORE_RADIUS) ** -self.alpha + slope * max(CORE_RADIUS - self.delta_rep, 0)
+        return -(self.delta**-self.alpha), repulsion
+
+    def __call__(self, squared: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+        attraction, repulsion = self.constants()
+        core = CORE_RADIUS**2
+        near, far = self.delta**2, self.delta_rep**2
+        held = torch.where(same, squared.clamp_min(near), squared.clamp(core, max(far, core)))
+        energy = held.pow(-self.alpha / 2).mul_(torch.where(same, squared.new_tensor(-1), squared.new_tensor(1)))
+        rate = (energy / held).mul_(-self.alpha).mul_(torch.where(same, squared >= near, squared < far))
+        excess = energy.sub_(torch.where(same, squared.new_tensor(attraction), squared.new_tensor(repulsion)))
+        inside = ~same if far < core else ~same & (squared < core)
+        if inside.any():
+            distance = squared[inside].clamp_min(0).sqrt()
+            depth = CORE_RADIUS - distance.clamp_max(self.delta_rep)
+            excess[inside] += self.alpha * CORE_RADIUS ** (-self.alpha - 1) * depth.clamp_min(0)
+            rate[inside] *= torch.where(distance > 0, CORE_RADIUS / distance, 0)
+        return excess, rate
+
+
+@dataclass(frozen=True)
+class _SquaredHinge:
+    delta: float
+    delta_rep: float
+
+    def constants(self) -> tuple[float, float]:
+        return self.delta**2, 0.0
+
+    def __call__(self, squared: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
+        distance = squared.clamp_min(0).sqrt()
+        attraction = (squared - self.delta**2).clamp_min(0)
+        overlap = (self.delta_rep - distance).clamp_min(0)
+        pull = torch.where(squared >= self.delta**2, 2, 0).to(squared.dtype)
+        push = torch.where(distance > 0, -2 * overlap / distance, 0)
+        return torch.where(same, attraction, overlap.square()), torch.where(same, pull, push)
+
+
+def _energy(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, potential: _Potential) -> Tensor:
+    _check_points(embeddings, labels, proxies, proxy_labels)
+    point_labels = torch.cat([labels, proxy_labels])
+    needs_gradient = torch.is_grad_enabled() and (embeddings.requires_grad or proxies.requires_grad)
+    energy: Tensor = _PairEnergy.apply(embeddings, proxies, point_labels, potential, needs_gradient)
+    return energy
+
+
+class _PairEnergy(torch.autograd.Function):
+    """Energy of all pairs; its gradient is computed on the way and kept, (N, D) numbers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        embeddings: Tensor,
+        proxies: Tensor,
+        labels: Tensor,
+        potential: _Potential,
+        needs_gradient: bool,
+    ) -> Tensor:
+        dtype = torch.promote_types(torch.promote_types(embeddings.dtype, proxies.dtype), torch.float32)
+        points = torch.cat([embeddings.to(dtype), proxies.to(dtype)])
+        with _full_precision(points.device):
+            energy, gradient = _sum_over_pairs(points, labels, potential, needs_gradient)
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        ctx.split = len(embeddings), len(proxies)
+        ctx.dtypes = embeddings.dtype, proxies.dtype
+        return energy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        parts = gradient.split(ctx.split)
+        on_points = (
+            (part * scale).to(dtype) if needed else None
+            for part, dtype, needed in zip(parts, ctx.dtypes, ctx.needs_input_grad, strict=False)
+        )
+        return *on_points, None, None, None
+
+
+def _sum_over_pairs(
+    points: Tensor, labels: Tensor, potential: _Potential, needs_gradient: bool
+) -> tuple[Tensor, Tensor | None]:
+    """U and dU/dpoints in float64. Each unordered pair is looked at once, in blocks of the upper triangle.
+
+    Nearly all pairs of a trained model are constant (one class inside delta, two classes beyond delta_rep).
+    Their energy is known from the number of pairs, so only the excess of the others is summed; most blocks
+    cost nothing beyond their distances.
+    """
+    count = len(points)
+    energy = points.new_zeros((), dtype=torch.float64)
+    gradient = torch.zeros_like(points, dtype=torch.float64) if needs_gradient else None
+    if count == 0:
+        return energy, gradient
+    largest = points.square().sum(1).max().item()
+    if not math.isfinite(largest):  # comparisons with NaN would silently leave the pairs out
+        return energy.fill_(math.nan), None if gradient is None else gradient.fill_(math.nan)
+
+    attraction, repulsion = potential.constants()
+    same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
+    energy += same_pairs * attraction + (count * count - same_pairs) * repulsion
+    for first in range(0, count, TILE):
+        for second in range(first, count, TILE):
+            rows, columns = slice(first, first + TILE), slice(second, second + TILE)
+            energy += _add_block(points, labels, rows, columns, points.dtype, largest, potential, gradient)
+    return energy, gradient
+
+
+def _add_block(
+    points: Tensor,
+    labels: Tensor,
+    rows: slice,
+    columns: slice,
+    dtype: torch.dtype,
+    largest: float,
+    potential: _Potential,
+    gradient: Tensor | None,
+) -> Tensor:
+    """Excess energy of the block's pairs, twice for the lower triangle; adds their forces to `gradient`.
+
+    Three ways, by the number of interacting pairs: a few are listed one by one, from true differences; otherwise
+    the close ones are listed and the rest are matrix products; and where too many are close to be listed, as in a
+    collapsed batch, the products are in float64.
+    """
+    x, y = points[rows].to(dtype), points[columns].to(dtype)
+    squared = torch.addmm(y.square().sum(1), x, y.T, alpha=-2).add_(x.square().sum(1)[:, None])
+    rounding = 16 * torch.finfo(dtype).eps * largest  # of `squared`
+    same = labels[rows, None] == labels[columns]
+    active = torch.where(same, squared >= potential.delta**2 - rounding, squared < potential.delta_rep**2 + rounding)
+    if rows == columns:
+        active.triu_(1)
+    interacting = int(active.count_nonzero())
+    energy = points.new_zeros((), dtype=torch.float64)
+    if interacting == 0:
+        return energy
+    few = max(FEW, SPARSE * active.numel())
+    listed = active if interacting <= few else active & (squared <= CLOSE[dtype] ** 2 * largest)
+    close = int(listed.count_nonzero())
+    if dtype == torch.float32 and close > few:
+        return _add_block(points, labels, rows, columns, torch.float64, largest, potential, gradient)
+    if close > max(CROWD, few):  # all in one point, nearly: rounding must not become a direction
+        squared = torch.where(squared > rounding, squared, 0)
+    else:
+        energy += _add_listed(points, labels, listed.nonzero(), rows.start, columns.start, potential, gradient)
+        active &= ~listed
+        interacting -= close
+    if interacting:
+        excess, rate = potential(squared, same)
+        energy += 2 * torch.where(active, excess, 0).sum(dtype=torch.float64)
+        if gradient is not None:
+            rate = torch.where(active, rate, 0).mul_(2)
+            gradient[rows] += rate.sum(1)[:, None] * x - rate @ y
+            gradient[columns] += rate.sum(0)[:, None] * y - rate.T @ x
+    return energy
+
+
+def _add_listed(
+    points: Tensor,
+    labels: Tensor,
+    pairs: Tensor,
+    first_row: int,
+    first_column: int,
+    potential: _Potential,
+    gradient: Tensor | None,
+) -> Tensor:
+    """Excess energy of the pairs (K, 2) of a block, from true differences in float64; adds their forces."""
+    energy = points.new_zeros((), dtype=torch.float64)
+    for part in torch.split(pairs, max(1, PAIR_ELEMENTS // max(1, points.shape[1]))):
+        first, second = part[:, 0] + first_row, part[:, 1] + first_column
+        difference = points[first].double().sub_(points[second])
+        excess, rate = potential(difference.square().sum(1), labels[first] == labels[second])
+        energy += 2 * excess.sum()
+        if gradient is not None:
+            force = difference.mul_(2 * rate[:, None])
+            gradient.index_add_(0, first, force)
+            gradient.index_add_(0, second, force, alpha=-1)
+    return energy
+
+
+def _check_radii(delta: float, delta_rep: float | None) -> float:
+    radius = delta if delta_rep is None else delta_rep
+    for name, value in (("delta", delta), ("delta_rep", radius)):
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a positive number, got {value}")
+    return float(radius)
+
+
+def _check_points(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> None:
+    for name, points, labels_name, classes in (
+        ("embeddings", embeddings, "labels", labels),
+        ("proxies", proxies, "proxy_labels", proxy_labels),
+    ):
+        if points.ndim != 2 or not points.is_floating_point():
+            raise ValueError(f"{name} must be floats of shape (number, D), got {points.dtype} {tuple(points.shape)}")
+        if classes.shape != points.shape[:1] or classes.is_floating_point():
+            raise ValueError(
+                f"{labels_name} must be integers of shape ({len(points)},), one per row of {name}, "
+                f"got {classes.dtype} {tuple(classes.shape)}"
+            )
+    if embeddings.shape[1] != proxies.shape[1]:
+        raise ValueError(f"proxies have {proxies.shape[1]} dimensions, the embeddings {embeddings.shape[1]}")
+
+
+class PFML(Method):
+    """Potential-field metric learning: the energy of a batch and all proxies, divided by the number of points.
+
+    L = U / (B + C M), U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction -1/max(d, delta)^alpha in
+    one class, repulsion 1/min(d, delta_rep)^alpha across classes. Bhatnagar and Ahuja, CVPR 2025.
+    """
+
+    name = "pfml"
+    paper = "Bhatnagar and Ahuja, Potential Field Based Deep Metric Learning, CVPR 2025"
+
+    class Config(MethodConfig):
+        proxies_per_class: int = Field(15, ge=0, description="proxies per class M; 0: the batch alone")
+        delta: float = Field(0.2, gt=0, le=2, description="radius inside which attraction is constant")
+        alpha: float = Field(4.0, ge=0, le=6, description="decay of the potential; 0: no force at all")
+        delta_rep: float | None = Field(None, gt=0, le=2, description="radius of the repulsion; null: delta")
+        proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
+
+    config: Config
+
+    def __init__(self, config: Config, task: Task) -> None:
+        super().__init__(config, task)
+        self.proxies = Proxies(task, config.proxies_per_class)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return self.proxies.group(lr, self.config.proxy_lr_multiplier)
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        z, proxies, config = outputs["embedding"], self.proxies(), self.config
+        energy = potential_energy(
+            z,
+            labels[:, 0],
+            proxies,
+            self.proxies.labels,
+            delta=config.delta,
+            alpha=config.alpha,
+            delta_rep=config.delta_rep,
+        )
+        return {"loss": energy / (len(z) + len(proxies))}
+
+    def diagnostics(self, outputs: Outputs, labels: Tensor) -> Diagnostics:
+        """W2 between the proxies and the embeddings of their class (Table 3)."""
+        if not len(self.proxies.weight):
+            return Diagnostics()
+        proxies = self.proxies().detach().cpu().float()
+        distance = proxy_wasserstein_distance(
+            proxies, self.proxies.labels.cpu(), outputs["embedding"].float(), labels[:, 0]
+        )
+        return Diagnostics(scalars={"proxy_wasserstein_distance": distance})

@@ -1,0 +1,1 @@
+"""A Ray-distributed experiment orchestrator for deep metric learning."""

@@ -1,0 +1,51 @@
+"""Files that are either whole or absent, and checkpoints that hold no code."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from orchestrator.errors import InputError
+
+CHECKPOINT = "checkpoint.pt"
+"""Everything needed to go on exactly; written at each validation."""
+BEST = "best.pt"
+"""The model at its best validation, without the optimiser."""
+MODEL = "model.pt"
+"""The model at the end of a training without held-out classes."""
+
+
+def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """Write to a temporary neighbour, flush to disk, rename: a reader never sees half a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """`state` (tensors, numbers, strings, lists, dicts) as one file."""
+    write_atomically(path, lambda file: torch.save(state, file))
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such checkpoint") from None
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise InputError(f"{path}: not a checkpoint of this tool ({type(error).__name__})") from None
+    if not isinstance(state, dict):
+        raise InputError(f"{path}: not a checkpoint of this tool (it holds a {type(state).__name__})")
+    return state

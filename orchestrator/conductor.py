@@ -1,0 +1,234 @@
+"""What a search does next: every decision of the driver, apart from how trials are run. Imports no Ray.
+
+Each decision is journaled before it takes effect; ledger and study are folds of the journal. A search that died
+is taken up by folding its journal again and giving out its unfinished trials first.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.method import find_method
+from orchestrator.spec import Experiment, Search
+from orchestrator.study import Study
+
+FINAL = "final"
+KEPT_MODELS = 3
+"""So many of the best trials keep their model, and show it in the tracker."""
+
+Listener = Callable[[str, TrialRecord], None]
+"""Told of each event ("started", "validated", "ended") and its trial."""
+
+
+class Conductor:
+    """The driver of one search. `next` gives out work, `report` takes results, `interrupt` and `end` close it."""
+
+    def __init__(
+        self,
+        search: Search,
+        folder: Path,
+        *,
+        data: Path,
+        journal: Journal,
+        events: list[dict[str, Any]],
+        slots: int,
+        listener: Listener | None = None,
+    ) -> None:
+        """`events` is what the journal holds already (its `search_started` at least)."""
+        self.search = search
+        self.folder = folder
+        self.data = data
+        self.journal = journal
+        self.slots = slots
+        self.listener: Listener = listener or (lambda event, trial: None)
+        self.ledger = Ledger()
+        self.study = Study(search, folder / "study.journal")
+        self.waiting: list[TrialRecord] = []
+        self.stopping = False
+        self.exhausted = False
+        self._replay(events)
+
+    def _replay(self, events: list[dict[str, Any]]) -> None:
+        stopped: set[str] = set()
+        for event in events:
+            self.ledger.apply(event)
+            trial_id = event.get("trial_id")
+            if trial_id is None or trial_id == FINAL:
+                continue
+            if event["event"] == "trial_started" and trial_id not in self.study.trials:
+                self.study.enter(trial_id, event["params"])
+            elif event["event"] == "validation":
+                value = event["metrics"][self.search.objective.metric]
+                if self.study.report(trial_id, event["validation"], value):
+                    stopped.add(trial_id)
+            elif event["event"] == "trial_ended" and event["state"] != "interrupted":
+                self.study.tell(trial_id, event["state"])
+        for trial in [*self.ledger.trials.values(), *([self.ledger.final] if self.ledger.final else [])]:
+            if trial.state not in ("running", "interrupted"):
+                continue
+            trial.state = "running"
+            if trial.trial_id in stopped:
+                self._end(trial, "pruned")  # the driver died between the decision and its record
+            else:
+                trial.state = "interrupted"
+                self.waiting.append(trial)
+
+    def next(self) -> dict[str, Any] | None:
+        """The next trial's id and arguments; None while there is nothing to give out just now."""
+        running = self.ledger.running()
+        if self.stopping or len(running) >= self.slots:
+            return None
+        if self.waiting:
+            return self._begin(self.waiting.pop(0))
+        number = len(self.ledger.trials)
+        if not self.exhausted and number < self.study.budget:
+            trial_id = f"{number:04d}"
+            params = self.study.ask(trial_id, number)
+            if params is not None:
+                return self._begin(TrialRecord(trial_id, number, "trial", params, 0))
+            self.exhausted = True
+        winner = self.ledger.winner()
+        if running or self.ledger.final is not None or winner is None or not self.search.final:
+            return None
+        note = f"retrained from trial {winner.trial_id}"
+        if find_method(self.search.experiment(winner.params).method).needs_validation:
+            note += ", held-out classes kept for the method's own use"
+        final = TrialRecord(FINAL, 0, "final", winner.params, 0, note=note)
+        return self._begin(final)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is running and nothing is left to give out."""
+        if self.ledger.running():
+            return False
+        if self.stopping:
+            return True
+        if self.waiting or (not self.exhausted and len(self.ledger.trials) < self.study.budget):
+            return False
+        return self.ledger.final is not None or self.ledger.winner() is None or not self.search.final
+
+    def _begin(self, trial: TrialRecord) -> dict[str, Any]:
+        experiment = self.search.experiment(trial.params)
+        self._record(
+            "trial_started",
+            trial_id=trial.trial_id,
+            kind=trial.kind,
+            params=trial.params,
+            config=experiment.flat(),
+            tags={} if trial.note is None else {"orchestrator.note": trial.note},
+            note=trial.note,
+        )
+        self.listener("started", self.ledger.find(trial.trial_id))
+        return {
+            "trial_id": trial.trial_id,
+            "test": trial.kind == "final",
+            "arguments": self._arguments(trial, experiment),
+        }
+
+    def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
+        final = trial.kind == "final"
+        winner = self.ledger.winner() if final else None
+        return {
+            "settings": experiment.flat(),
+            "data": str(self.data),
+            "folder": str(self.trial_folder(trial)),
+            "objective": self.search.objective.model_dump(),
+            "stop_after": winner.best_validation if winner else None,
+            "hold_out": not final or find_method(experiment.method).needs_validation,
+        }
+
+    def trial_folder(self, trial: TrialRecord) -> Path:
+        """Where a trial keeps its checkpoints."""
+        return self.folder / "trials" / trial.trial_id
+
+    def report(self, result: Mapping[str, Any]) -> bool:
+        """A trial's result; True if the trial is to be stopped. Results known already are passed over."""
+        trial = self.ledger.find(result["orchestrator_trial"])
+        if trial.state != "running":
+            return True
+        if "failed" in result:
+            self._end(trial, "failed", result["failed"])
+            return True
+        stop = False
+        if result["validation"] > trial.validations:
+            self._record(
+                "validation",
+                trial_id=trial.trial_id,
+                validation=result["validation"],
+                metrics=result["metrics"],
+                seconds=result["seconds"],
+            )
+            if trial.kind == "trial":
+                value = result["metrics"][self.search.objective.metric]
+                stop = self.study.report(trial.trial_id, result["validation"], value)
+            self.listener("validated", trial)
+        if result["finished"]:
+            if result["test"]:
+                tests = {f"test/{name}": value for name, value in result["test"].items()}
+                self._record("result", trial_id=trial.trial_id, metrics=tests)
+            self._end(trial, "done")
+        elif stop:
+            self._end(trial, "pruned")
+        return stop or bool(result["finished"])
+
+    def lost(self, trial_id: str, reason: str) -> None:
+        """A trial whose process could not be kept alive."""
+        trial = self.ledger.find(trial_id)
+        if trial.state == "running":
+            self._end(trial, "failed", reason)
+
+    def interrupt(self) -> None:
+        """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
+        self.stopping = True
+        for trial in self.ledger.running():
+            self._end(trial, "interrupted", "the search was interrupted")
+
+    def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
+        if trial.best is not None and state in ("done", "pruned"):
+            best = {f"best/{k.replace('/', '_')}": v for k, v in trial.best_metrics.items()}
+            best |= {
+                self.search.objective.best_key: trial.best,
+                "best/validation": trial.best_validation or 0,
+            }
+            self._record("result", trial_id=trial.trial_id, metrics=best)
+        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
+        if trial.kind == "trial" and state != "interrupted":
+            self.study.tell(trial.trial_id, state)
+        if state in ("done", "pruned"):
+            self._tidy()
+        self.listener("ended", trial)
+
+    def _tidy(self) -> None:
+        """Optimiser states of ended trials, and models of all but the best few, are not needed again."""
+        best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]}
+        for trial in self.ledger.trials.values():
+            if trial.state in ("done", "pruned"):
+                (self.trial_folder(trial) / CHECKPOINT).unlink(missing_ok=True)
+                if trial.trial_id not in best:
+                    (self.trial_folder(trial) / BEST).unlink(missing_ok=True)
+
+    def end(self) -> str:
+        """Close the search: `done`, `interrupted`, or `failed` if no trial gave a value."""
+        state = "interrupted" if self.stopping else "done" if self.ledger.winner() else "failed"
+        if state == "done":
+            self._artifacts()
+        winner = self.ledger.winner()
+        best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
+        self._record("search_ended", state=state, best=best)
+        return state
+
+    def _artifacts(self) -> None:
+        kept = [(trial, BEST) for trial in self.ledger.ranking()[:KEPT_MODELS]]
+        if self.ledger.final is not None:
+            kept += [(self.ledger.final, MODEL), (self.ledger.final, BEST)]
+        for trial, name in kept:
+            path = self.trial_folder(trial) / name
+            if path.exists():
+                relative = path.relative_to(self.folder)
+                self._record("artifact", trial_id=trial.trial_id, path=str(relative), folder="model")
+
+    def _record(self, event: str, **fields: Any) -> None:
+        self.ledger.apply(self.journal.append(event, **fields))

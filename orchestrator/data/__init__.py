@@ -1,0 +1,1 @@
+"""Data sets: the store, what is in it, its splits, batches and augmentation."""

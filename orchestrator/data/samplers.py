@@ -1,0 +1,106 @@
+"""Batches of an epoch, as positions in the training set.
+
+A sampler knows nothing of ranks: every process computes the same global batches from (seed, epoch) and takes its own
+block of each with `rank_block`. P: classes per batch, K: images per class.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from orchestrator.data.store import DataError
+
+Batches = NDArray[np.int64]
+
+
+class ClassBalancedSampler:
+    """P classes x K images per batch, class after class.
+
+    Each batch has P distinct classes and K distinct images of each; only a class with fewer than K images repeats
+    some. In an epoch every class is visited equally often up to one, and so is every image of a class among the visits
+    of that class. An epoch has max(1, N // (P K)) batches.
+    """
+
+    def __init__(self, labels: ArrayLike, *, classes_per_batch: int, images_per_class: int, seed: int) -> None:
+        """`labels`: class of each training image, (N,), any integers. Raises DataError if there are fewer than P."""
+        labels = np.asarray(labels)
+        _at_least_one(classes_per_batch=classes_per_batch, images_per_class=images_per_class)
+        classes, first = np.unique(np.sort(labels), return_index=True)
+        if len(classes) < classes_per_batch:
+            raise DataError(
+                f"classes_per_batch is {classes_per_batch}, but there are only {len(classes)} training classes; "
+                "set it to that or less"
+            )
+        self.classes_per_batch = classes_per_batch
+        self.images_per_class = images_per_class
+        self.seed = seed
+        self.steps_per_epoch = max(1, len(labels) // (classes_per_batch * images_per_class))
+        self._members = np.split(np.argsort(labels, kind="stable"), first[1:])  # positions, by class
+
+    def batches(self, epoch: int) -> Batches:
+        """Positions of the epoch's batches, (steps, P K); they depend on (seed, epoch) only."""
+        rng = np.random.default_rng([self.seed, epoch])
+        classes = _rounds(rng, len(self._members), self.classes_per_batch, self.steps_per_epoch)
+        batches = np.empty((*classes.shape, self.images_per_class), np.int64)
+        for index in np.unique(classes):
+            visits = classes == index
+            members = self._members[index]
+            batches[visits] = members[_rounds(rng, len(members), self.images_per_class, int(visits.sum()))]
+        return batches.reshape(self.steps_per_epoch, -1)
+
+
+class UniformSampler:
+    """Every image once per epoch in random order, labels ignored; what does not fill a batch is left out.
+
+    A set smaller than a batch is one batch.
+    """
+
+    def __init__(self, n: int, batch_size: int, seed: int) -> None:
+        """`n`: number of training images. Raises DataError if there are none."""
+        _at_least_one(n=n, batch_size=batch_size)
+        self.n = n
+        self.batch_size = min(batch_size, n)
+        self.seed = seed
+        self.steps_per_epoch = n // self.batch_size
+
+    def batches(self, epoch: int) -> Batches:
+        """Positions of the epoch's batches, (steps, batch size); they depend on (seed, epoch) only."""
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.n)
+        return order[: self.steps_per_epoch * self.batch_size].reshape(self.steps_per_epoch, self.batch_size)
+
+
+def rank_block(batch: Batches, rank: int, world_size: int) -> Batches:
+    """The contiguous block of a global batch that belongs to `rank`. Raises DataError if it does not divide."""
+    if not 0 <= rank < world_size:
+        raise DataError(f"rank is {rank}, not between 0 and {world_size - 1}")
+    size, rest = divmod(len(batch), world_size)
+    if rest:
+        raise DataError(f"a batch of {len(batch)} does not divide among {world_size} workers; take a multiple")
+    return batch[rank * size : (rank + 1) * size]
+
+
+def _rounds(rng: np.random.Generator, n: int, size: int, rounds: int) -> Batches:
+    """Draw `size` of range(n) in each of several rounds, (rounds, size), distinct in a round unless n < size.
+
+    The items are dealt from one shuffled deck after another, so that all are drawn equally often up to one. Where a
+    round uses up a deck, it goes on with those of the next that it has not drawn yet.
+    """
+    if n < size:
+        # The classes too small for a round: all of it, and some twice.
+        return np.stack([np.resize(rng.permutation(n), size) for _ in range(rounds)])
+    deck = rng.permutation(n)
+    result = np.empty((rounds, size), np.int64)
+    for i in range(rounds):
+        drawn, deck = deck[:size], deck[size:]
+        if len(drawn) < size:
+            deck = rng.permutation(n)
+            fresh = deck[~np.isin(deck, drawn)][: size - len(drawn)]
+            deck = deck[~np.isin(deck, fresh)]
+            drawn = np.concatenate([drawn, fresh])
+        result[i] = drawn
+    return result
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise DataError(f"{name} is {value}, not at least 1")

@@ -1,0 +1,373 @@
+"""The store that every data set is written to: encoded images in one memory-mapped Arrow file, and a manifest.
+
+A store is a folder:
+
+    images.arrow    Arrow IPC file, uncompressed; columns image (binary: PNG or JPEG), label (int32: the official class
+                    id, 0 to C - 1), split (train, test, query or gallery); class names in the schema's metadata
+    manifest.json   counts, seed, settings, library versions, and a digest of images, labels and splits
+
+It is written beside its place and renamed there when complete, so that a folder of that name is always whole.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from orchestrator.errors import InputError, suggestion
+
+FORMAT_VERSION = 1
+IMAGES = "images.arrow"
+MANIFEST = "manifest.json"
+SPLITS = ("train", "test", "query", "gallery")
+MODES = {1: "L", 3: "RGB"}  # Pillow's mode for a number of channels
+ROWS_PER_BATCH = 1024
+LIBRARIES = ("pillow", "matplotlib")  # what the bytes of drawn images depend on
+CACHE_BYTES = 512 * 2**20
+
+SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int32()), ("split", pa.dictionary(pa.int8(), pa.string()))])
+
+
+class DataError(InputError):
+    """Something is wrong with a data set or with what is asked of it; one line that says how to make it right."""
+
+
+class Row(NamedTuple):
+    """One image on its way into a store."""
+
+    image: bytes
+    label: int
+    split: str
+
+
+class Store:
+    """A data set on disk, read at random; open it with `Store.open`.
+
+    Attributes: `name`, `path`, `manifest`, `labels` (int64, (N,): the official class ids), `splits` (str, (N,)),
+    `class_names`. It pickles as its path, and is opened again where it is unpickled. Reading is safe from threads.
+    """
+
+    def __init__(self, path: Path, manifest: dict[str, Any], table: pa.Table, cache_bytes: int) -> None:
+        self.path = path
+        self.manifest = manifest
+        self.name: str = manifest["name"]
+        self.channels: int = manifest["channels"]
+        self.class_names: list[str] = json.loads(table.schema.metadata[b"class_names"])
+        self.labels: NDArray[np.int64] = table["label"].to_numpy().astype(np.int64)
+        self.splits: NDArray[np.str_] = np.array(table["split"].to_pylist(), dtype=np.str_)
+        self._images: pa.ChunkedArray = table["image"]
+        self._cache_bytes = cache_bytes
+        self._cache: torch.Tensor | None = None  # (N, C, H, W), filled row by row as images are asked for
+        self._cached = np.zeros(len(self.labels), bool)
+        self._lock = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path | str, *, cache_bytes: int = CACHE_BYTES) -> Self:
+        """Map a store into memory and check that its parts agree.
+
+        `cache_bytes`: decoded images are kept in memory if all of them take no more than this.
+        Raises DataError if a file is missing, not readable, or disagrees with the manifest.
+        """
+        path = Path(path).absolute()
+        remedy = f"delete the folder {path} and make the data set again"
+        manifest_path, images_path = path / MANIFEST, path / IMAGES
+        try:
+            manifest = json.loads(manifest_path.read_text("utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{manifest_path}: no such file, so {path} is not a data set; {remedy}") from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{manifest_path}: not readable as JSON ({_one_line(error)}); {remedy}") from None
+        _check_manifest(manifest, manifest_path, remedy)
+        try:
+            with pa.ipc.open_file(pa.memory_map(str(images_path))) as reader:
+                table = reader.read_all()
+        except FileNotFoundError:
+            raise DataError(f"{images_path}: no such file; {remedy}") from None
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{images_path}: not a whole Arrow file ({_one_line(error)}); {remedy}") from None
+        if not table.schema.equals(SCHEMA) or b"class_names" not in (table.schema.metadata or {}):
+            raise DataError(f"{images_path}: columns {table.schema.names}, not those of this format; {remedy}")
+        store = cls(path, manifest, table, cache_bytes)
+        found = _counts(store.labels, store.splits, store.num_classes)
+        for key, count in found.items():
+            if manifest[key] != count:
+                raise DataError(f"{images_path}: {key} is {count}, but {MANIFEST} says {manifest[key]}; {remedy}")
+        return store
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"Store({self.name!r}, {len(self)} images, {self.num_classes} classes, {str(self.path)!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[Path, int]]:
+        return _reopen, (self.path, self._cache_bytes)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.class_names)
+
+    def encoded(self, index: int) -> bytes:
+        """The bytes of an image as they were written."""
+        data: bytes = self._images[int(index)].as_py()
+        return data
+
+    def image(self, index: int) -> NDArray[np.uint8]:
+        """One image, uint8 (H, W, channels). Raises DataError if its bytes are not an image."""
+        try:
+            with Image.open(io.BytesIO(self.encoded(index))) as image:
+                pixels = np.asarray(image.convert(MODES[self.channels]))
+        except OSError as error:
+            raise DataError(f"{self.path / IMAGES}: image {index} cannot be decoded ({_one_line(error)})") from None
+        return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def images(self, indices: ArrayLike) -> torch.Tensor:
+        """Several images, uint8 (N, channels, H, W), in the order of `indices`, which may repeat.
+
+        Raises DataError if two of them differ in size.
+        """
+        rows = np.asarray(indices, dtype=np.int64).reshape(-1)
+        if not len(rows):
+            raise DataError(f"{self.path}: no images asked for; give at least one index")
+        if self._cache is None:
+            shape = self._decode(rows[:1]).shape[1:]
+            if math.prod(shape) * len(self) > self._cache_bytes:
+                return self._decode(rows)
+        with self._lock:
+            if self._cache is None:
+                self._cache = torch.empty((len(self), *shape), dtype=torch.uint8)
+            missing = np.unique(rows[~self._cached[rows]])
+            if len(missing):
+                self._cache[torch.from_numpy(missing)] = self._decode(missing, tuple(self._cache.shape[1:]))
+                self._cached[missing] = True
+            return self._cache[torch.from_numpy(rows)]
+
+    def verify(self) -> None:
+        """Compute the digest again. Raises DataError if an image, a label or a split is not what was written."""
+        digest = Digest()
+        for index, (label, split) in enumerate(zip(self.labels, self.splits, strict=True)):
+            digest.add(Row(self.encoded(index), int(label), str(split)))
+        if digest.hex() != self.manifest["digest"]:
+            raise DataError(
+                f"{self.path / IMAGES}: digest {digest.hex()[:12]}... is not the {self.manifest['digest'][:12]}... of "
+                f"{MANIFEST}: the data were changed; delete the folder {self.path} and make the data set again"
+            )
+
+    def _decode(self, rows: NDArray[np.int64], shape: tuple[int, ...] | None = None) -> torch.Tensor:
+        """Decode (N, C, H, W); all of `shape` (C, H, W), by default that of the first."""
+        batch: NDArray[np.uint8] | None = None if shape is None else np.empty((len(rows), *shape), np.uint8)
+        for position, row in enumerate(rows):
+            pixels = self.image(row).transpose(2, 0, 1)
+            if batch is None:
+                batch = np.empty((len(rows), *pixels.shape), np.uint8)
+            if pixels.shape != batch.shape[1:]:
+                raise DataError(
+                    f"{self.path / IMAGES}: image {row} is {pixels.shape[1]} x {pixels.shape[2]}, others are "
+                    f"{batch.shape[2]} x {batch.shape[3]}; images of one batch must have one size"
+                )
+            batch[position] = pixels
+        return torch.from_numpy(batch)
+
+
+class Digest:
+    """SHA-256 over the rows in order, each as length of the image, image, label, split."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def add(self, row: Row) -> None:
+        self._hash.update(struct.pack("<q", len(row.image)))
+        self._hash.update(row.image)
+        self._hash.update(struct.pack("<ib", row.label, SPLITS.index(row.split)))
+
+    def hex(self) -> str:
+        return self._hash.hexdigest()
+
+
+def write_store(
+    path: Path | str,
+    *,
+    name: str,
+    channels: int,
+    class_names: Sequence[str],
+    rows: Iterable[Row],
+    seed: int | None,
+    settings: Mapping[str, Any],
+) -> Store:
+    """Write a store at `path`, whole or not at all, and open it.
+
+    `channels`: 1 or 3, what the images are decoded to; `seed` and `settings` (JSON values) are recorded. If another
+    process finished the same store first, that one is kept and opened. Raises DataError for an unknown split, a label
+    without a name, a class without images, a folder that cannot be written.
+    """
+    path = Path(path).absolute()
+    if channels not in MODES:
+        raise DataError(f"{name}: channels is {channels}, not 1 (grey) or 3 (RGB)")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(path)
+        # The name tells whose folder it is, for the removal of what a killed process leaves behind.
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_host()}.{os.getpid()}.", suffix=".tmp", dir=path.parent))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({_one_line(error)}); choose another storage folder") from None
+    try:
+        draft.chmod(path.parent.stat().st_mode & 0o777)  # mkdtemp's folders are the owner's alone
+        labels, splits, digest = _write_images(draft / IMAGES, name, list(class_names), rows)
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "name": name,
+            **_counts(labels, splits, len(class_names)),
+            "channels": channels,
+            "seed": seed,
+            "settings": dict(settings),
+            "digest": digest,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": {library: version(library) for library in LIBRARIES},
+        }
+        (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
+        _sync(draft / MANIFEST)
+        _sync(draft)
+        try:
+            draft.rename(path)  # fails if a folder with contents is there
+        except OSError:
+            if not path.is_dir():
+                raise DataError(f"{path}: is in the way of the data set {name!r}; move it elsewhere") from None
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return Store.open(path)
+
+
+def _write_images(
+    path: Path, name: str, class_names: list[str], rows: Iterable[Row]
+) -> tuple[NDArray[np.int64], NDArray[np.str_], str]:
+    """Write the Arrow file; returns labels, splits and the digest."""
+    digest = Digest()
+    labels: list[int] = []
+    splits: list[str] = []
+    pending: list[Row] = []
+    schema = SCHEMA.with_metadata({"class_names": json.dumps(class_names, ensure_ascii=False)})
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+
+        def flush() -> None:
+            if pending:
+                codes = pa.array([SPLITS.index(row.split) for row in pending], pa.int8())
+                columns = [
+                    pa.array([row.image for row in pending], pa.binary()),
+                    pa.array([row.label for row in pending], pa.int32()),
+                    pa.DictionaryArray.from_arrays(codes, pa.array(SPLITS)),
+                ]
+                writer.write_batch(pa.record_batch(columns, schema=schema))
+                pending.clear()
+
+        for row in rows:
+            if row.split not in SPLITS:
+                raise DataError(f"{name}: image {len(labels)} has split '{row.split}'{suggestion(row.split, SPLITS)}")
+            if not 0 <= row.label < len(class_names):
+                raise DataError(
+                    f"{name}: image {len(labels)} has label {row.label}, but there are {len(class_names)} class names; "
+                    f"labels go from 0 to {len(class_names) - 1}"
+                )
+            digest.add(row)
+            labels.append(row.label)
+            splits.append(row.split)
+            pending.append(row)
+            if len(pending) == ROWS_PER_BATCH:
+                flush()
+        flush()
+    _sync(path)
+    empty = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
+    if len(empty):
+        raise DataError(f"{name}: no image of class {empty[0]} ({class_names[empty[0]]!r}); every class needs one")
+    return np.array(labels, np.int64), np.array(splits, np.str_), digest.hex()
+
+
+def _counts(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: int) -> dict[str, Any]:
+    """What manifest and images must agree on."""
+    present = np.unique(labels)
+    contiguous = len(present) == num_classes and (not num_classes or present[-1] == num_classes - 1)
+    return {
+        "images": len(labels),
+        "classes": num_classes if contiguous else -1,
+        "splits": {split: int((splits == split).sum()) for split in SPLITS if (splits == split).any()},
+    }
+
+
+def _check_manifest(manifest: object, path: Path, remedy: str) -> None:
+    needed = {
+        "format_version": int,
+        "name": str,
+        "images": int,
+        "classes": int,
+        "splits": dict,
+        "channels": int,
+    }
+    needed["digest"] = str
+    if not isinstance(manifest, dict):
+        raise DataError(f"{path}: a {type(manifest).__name__}, not an object; {remedy}")
+    if manifest.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
+        raise DataError(
+            f"{path}: format_version {manifest['format_version']!r}, this version reads {FORMAT_VERSION}; {remedy}"
+        )
+    for key, kind in needed.items():
+        if not isinstance(manifest.get(key), kind):
+            raise DataError(f"{path}: {key} is {manifest.get(key, 'missing')!r}, not of type {kind.__name__}; {remedy}")
+    if manifest["channels"] not in MODES:
+        raise DataError(f"{path}: channels is {manifest['channels']}, not 1 or 3; {remedy}")
+
+
+def _remove_leftovers(path: Path) -> None:
+    """Remove the drafts of `path` that dead processes of this machine left behind."""
+    prefix = f".{path.name}.{_host()}."
+    for draft in path.parent.glob(f"{prefix}*.tmp"):
+        pid = draft.name.removeprefix(prefix).split(".")[0]
+        if pid.isdecimal() and not _alive(int(pid)):
+            shutil.rmtree(draft, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _host() -> str:
+    return socket.gethostname().replace(".", "-")
+
+
+def _sync(path: Path) -> None:
+    """Bring a file or a folder's entries to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _reopen(path: Path, cache_bytes: int) -> Store:
+    return Store.open(path, cache_bytes=cache_bytes)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

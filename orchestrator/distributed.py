@@ -1,0 +1,89 @@
+"""The only door to torch.distributed: the process group, and a gather with exact gradients."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def rank() -> int:
+    """This process's index in the group, 0 without one."""
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """The number of processes in the group, 1 without one."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+@contextmanager
+def process_group(rank: int, world_size: int, rendezvous: Path, backend: str = "gloo") -> Iterator[None]:
+    """A process group over a shared file, for plain processes on one machine (tests, debugging)."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{rendezvous}",
+        rank=rank,
+        world_size=world_size,
+        timeout=timedelta(seconds=120),
+    )
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class _Gather(torch.autograd.Function):
+    """(n, ...) on each of W ranks -> (W n, ...) on all of them; backward sums the ranks' gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, block: Tensor) -> Tensor:
+        blocks = [torch.empty_like(block) for _ in range(world_size())]
+        dist.all_gather(blocks, block.contiguous())
+        return torch.cat(blocks)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        gradient = gradients[0].contiguous()
+        dist.all_reduce(gradient)
+        return gradient.chunk(world_size())[rank()]
+
+
+def gather(block: Tensor) -> Tensor:
+    """The blocks of all ranks, concatenated in rank order, (n, ...) -> (W n, ...); differentiable.
+
+    Every rank computes the same loss on the gathered rows, so the backward pass sums W identical gradients,
+    and DDP's mean over the W ranks divides by W again: the result is exactly the one-process gradient.
+    """
+    if world_size() == 1:
+        return block
+    return _Gather.apply(block)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def broadcast_object(value: Any) -> Any:
+    """Rank 0's value on every rank."""
+    if world_size() == 1:
+        return value
+    box = [value]
+    dist.broadcast_object_list(box)
+    return box[0]
+
+
+def data_parallel(module: nn.Module, *, unsynchronised: list[str]) -> nn.Module:
+    """`module` under DDP (or as it is in one process).
+
+    `unsynchronised` names parameters and buffers that are equal on all ranks by construction and hence are
+    never sent: a memory queue, say, would otherwise be broadcast at every step.
+    """
+    if world_size() == 1:
+        return module
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, unsynchronised)  # type: ignore[no-untyped-call]
+    device = next(module.parameters()).device
+    return DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)

@@ -1,0 +1,172 @@
+"""The state of a search, folded from its journal's events: the one answer to "what has happened so far"."""
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError
+
+STATES = ("running", "done", "pruned", "failed", "interrupted")
+
+
+@dataclass
+class TrialRecord:
+    """One trial: the point that it tries, how far it came, and its best validation."""
+
+    trial_id: str
+    number: int
+    kind: str
+    params: dict[str, Any]
+    started: int
+    state: str = "running"
+    reason: str | None = None
+    validations: int = 0
+    curve: list[float] = field(default_factory=list)
+    best: float | None = None
+    best_validation: int | None = None
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    last_metrics: dict[str, float] = field(default_factory=dict)
+    test: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    ended: int | None = None
+    note: str | None = None
+
+
+@dataclass
+class Ledger:
+    """All of a search. `apply` one event after the other; the order is the journal's."""
+
+    name: str = ""
+    search_id: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    metric: str = ""
+    mode: str = "max"
+    started: int = 0
+    ended: int | None = None
+    state: str = "running"
+    trials: dict[str, TrialRecord] = field(default_factory=dict)
+    final: TrialRecord | None = None
+
+    @classmethod
+    def of(cls, events: Iterable[Mapping[str, Any]]) -> "Ledger":
+        """The ledger after these events."""
+        ledger = cls()
+        for event in events:
+            ledger.apply(event)
+        if not ledger.search_id:
+            raise InputError("the journal holds no search: its first event is missing")
+        return ledger
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take up one event; a validation that is known already changes nothing."""
+        kind = event["event"]
+        if kind == "search_started":
+            self.name, self.search_id = event["name"], event["search_id"]
+            self.config, self.started = event["config"], event["time"]
+            self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
+        elif kind == "search_resumed":
+            self.state, self.ended = "running", None
+        elif kind == "search_ended":
+            self.state, self.ended = event["state"], event["time"]
+        elif kind == "trial_started":
+            self._start(event)
+        elif kind == "validation":
+            self._validate(self.find(event["trial_id"]), event)
+        elif kind == "result":
+            tests = {k.removeprefix("test/"): v for k, v in event["metrics"].items() if k.startswith("test/")}
+            self.find(event["trial_id"]).test |= tests
+        elif kind == "trial_ended":
+            trial = self.find(event["trial_id"])
+            trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
+
+    def _start(self, event: Mapping[str, Any]) -> None:
+        trial_id = event["trial_id"]
+        known = self.trials.get(trial_id) if event["kind"] == "trial" else self.final
+        if known is not None:
+            known.state, known.reason, known.ended = "running", None, None
+            return
+        trial = TrialRecord(trial_id, len(self.trials), event["kind"], event["params"], event["time"])
+        trial.note = event.get("note")
+        if trial.kind == "final":
+            self.final = trial
+        else:
+            self.trials[trial_id] = trial
+
+    def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
+        if event["validation"] <= trial.validations:
+            return
+        trial.validations = event["validation"]
+        trial.seconds += event["seconds"]
+        trial.last_metrics = event["metrics"]
+        value = event["metrics"].get(self.metric)
+        if value is None:
+            return
+        trial.curve.append(value)
+        if trial.best is None or self.better(value, trial.best):
+            trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
+
+    def find(self, trial_id: str) -> TrialRecord:
+        """A trial by id, the final run included."""
+        if self.final is not None and trial_id == self.final.trial_id:
+            return self.final
+        return self.trials[trial_id]
+
+    def better(self, value: float, other: float) -> bool:
+        """Whether the objective prefers `value`."""
+        return value > other if self.mode == "max" else value < other
+
+    def running(self) -> list[TrialRecord]:
+        """Trials that have begun and not ended, the final run included."""
+        everyone = [*self.trials.values(), *([self.final] if self.final else [])]
+        return [trial for trial in everyone if trial.state == "running"]
+
+    def ranking(self) -> list[TrialRecord]:
+        """All trials of the search, best first; those without a value last, in their order."""
+        sign = -1.0 if self.mode == "max" else 1.0
+        with_value = [trial for trial in self.trials.values() if trial.best is not None]
+        with_value.sort(key=lambda trial: (sign * (trial.best or 0.0), trial.number))
+        return with_value + [trial for trial in self.trials.values() if trial.best is None]
+
+    def winner(self) -> TrialRecord | None:
+        """The best trial; an unfinished or failed one cannot win."""
+        eligible = [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
+        return eligible[0] if eligible else None
+
+    def counts(self) -> dict[str, int]:
+        """How many trials are in each state."""
+        return {state: sum(t.state == state for t in self.trials.values()) for state in STATES}
+
+
+def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
+    """One row per trial, best first, then the final run: plain values for tables and files."""
+    rows = []
+    for rank, trial in enumerate(ledger.ranking(), start=1):
+        row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
+        rows.append(row | _row(trial, ledger.metric))
+    if ledger.final is not None:
+        rows.append({"rank": "final"} | _row(ledger.final, ledger.metric))
+    return rows
+
+
+def _row(trial: TrialRecord, metric: str) -> dict[str, Any]:
+    row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best}
+    row |= {"validations": trial.validations, "best_validation": trial.best_validation}
+    row |= trial.params
+    row |= {"seconds": round(trial.seconds, 2)}
+    row |= {k: v for k, v in trial.best_metrics.items() if k.startswith("val/") and k != metric}
+    row |= {f"test/{name}": value for name, value in trial.test.items()}
+    if trial.reason:
+        row["reason"] = trial.reason
+    return row
+
+
+def write_csv(ledger: Ledger, path: Path) -> None:
+    """The leaderboard as a file."""
+    rows = leaderboard_rows(ledger)
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns, restval="")
+        writer.writeheader()
+        writer.writerows(rows)

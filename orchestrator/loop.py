@@ -1,0 +1,452 @@
+"""fit(): the whole training loop in one explicit function, no callbacks.
+
+It is a generator that yields once per validation, and so needs to know nothing of who runs it: a plain process
+drains it, a Tune trial takes one validation per step, a Ray Train worker reports each. To stop is to close it.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, load_checkpoint, save_checkpoint
+from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
+from orchestrator.data.splits import Split, train_labels
+from orchestrator.data.store import Store
+from orchestrator.data.transforms import augment
+from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
+from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.learner import Learner
+from orchestrator.method import Batch, Method, Outputs, Scope, find_method
+from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
+
+EVALUATION_BATCH = 256
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What is known after one validation. `metrics` holds finite numbers only and is repeatable bit for bit;
+    `seconds` is the wall time since the last one."""
+
+    number: int
+    epoch: float
+    step: int
+    metrics: dict[str, float]
+    seconds: float
+    finished: bool
+
+
+def fit(
+    experiment: Experiment,
+    store: Store,
+    split: Split,
+    *,
+    folder: Path | None = None,
+    objective: Objective | None = None,
+    stop_after: int | None = None,
+) -> Iterator[Validation]:
+    """Train, and yield at every validation.
+
+    With a `folder` the state is saved there at each validation, and a training found there goes on: its past
+    validations are yielded again first, then the new ones, the same bit for bit as without the interruption.
+    `stop_after` ends the training at that validation. Without held-out classes (`split.validation` empty) the
+    clock ticks the same, and `metrics` hold the training's terms only.
+
+    Raises TrainingFailed if the loss is not finite, InputError if the batch does not fit the data.
+    """
+    training, objective = experiment.training, objective or Objective()
+    torch.set_num_threads(training.threads)
+    torch.manual_seed(training.seed)
+    device = choose_device(training.device)
+    labels = train_labels(store, split.train)
+    learner = build_learner(experiment, store, num_classes=int(labels.max()) + 1).to(device)
+    if training.precision == "float64":
+        learner.double()
+    if training.freeze_batch_norm:
+        learner.freeze_batch_norm()
+    elif world_size() > 1 and device.type == "cuda":
+        learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
+    module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+    optimizer = build_optimizer(learner, training)
+    scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16" and device.type == "cuda")
+    rng = Generator().manual_seed(training.seed)
+    sampler = build_sampler(learner.method, labels, training)
+    clock = Clock(training.validate_every, sampler.steps_per_epoch, training.epochs, stop_after)
+    window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
+    history: list[Validation] = []
+    best: float | None = None
+    stopped = False
+    step = 0
+
+    def state() -> dict[str, Any]:
+        return {
+            "model": model_state(experiment, store, learner),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),
+            "rng": rng.get_state(),
+            "global_rng": torch.get_rng_state(),
+            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0),
+            "step": step,
+            "best": best,
+            "history": [asdict(validation) for validation in history],
+        }
+
+    if folder is not None and (folder / CHECKPOINT).exists():
+        saved = load_checkpoint(folder / CHECKPOINT)
+        learner.load_state_dict(saved["model"]["learner"])
+        optimizer.load_state_dict(saved["optimizer"])
+        scaler.load_state_dict(saved["scaler"])
+        rng.set_state(saved["rng"])
+        torch.set_rng_state(saved["global_rng"])
+        if device.type == "cuda":
+            torch.cuda.set_rng_state(saved["cuda_rng"], device)
+        step, best = saved["step"], saved["best"]
+        history = [Validation(**validation) for validation in saved["history"]]
+        random_state = torch.get_rng_state()
+        yield from history
+        torch.set_rng_state(random_state)
+        stopped = bool(history) and history[-1].finished
+
+    started = time.monotonic()
+    while step < clock.total_steps and not stopped:
+        epoch, first = divmod(step, sampler.steps_per_epoch)
+        set_learning_rates(optimizer, training, epoch)
+        for positions in sampler.batches(epoch)[first:]:
+            # one step: this rank's block of images, the whole batch's labels
+            module.train()
+            if training.freeze_batch_norm:
+                learner.freeze_batch_norm()
+            rows = split.train[rank_block(positions, rank(), world_size())]
+            images = augment(
+                store.images(rows), rows, recipe=training.augmentation, seed=training.seed, epoch=epoch
+            ).to(device, dtype_of(training))
+            batch = Batch(images, torch.from_numpy(labels[positions]).unsqueeze(1).to(device))
+            with autocast(training, device):
+                terms, seen = module(batch, rng)
+            loss = torch.stack([term.double() for term in terms.values()]).sum()
+            if not torch.isfinite(loss):
+                values = ", ".join(f"{name} {float(term.detach()):g}" for name, term in terms.items())
+                raise TrainingFailed(f"the loss is not finite at step {step + 1}, epoch {epoch + 1} ({values})")
+            optimizer.zero_grad(set_to_none=True)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if epoch < training.warmup_epochs:
+                for parameter in learner.network.backbone.parameters():
+                    parameter.grad = None
+            scaler.unscale_(optimizer)
+            clip_gradients(learner, training)
+            scaler.step(optimizer)
+            scaler.update()
+            step += 1
+            window.add(terms, seen, batch.labels)
+
+            if not clock.ticks(step):
+                continue
+            metrics = {"epoch": step / sampler.steps_per_epoch, **window.close(learner.method)}
+            if len(split.validation):
+                metrics |= validate(learner, store, split.validation, device)
+            for name, value in metrics.items():
+                if not math.isfinite(value):
+                    raise TrainingFailed(f"{name} is {value} at validation {len(history) + 1}")
+            if len(split.validation):
+                stops: list[bool] = []
+                learner.method.after_validation(
+                    metrics["val/map_at_r"],
+                    build_scope(learner, optimizer, store, split, labels, rng, device, stops),
+                )
+                stopped = bool(stops)
+            score = metrics.get(objective.metric)
+            if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
+                best = score
+                if folder is not None and rank() == 0:
+                    save_checkpoint(folder / BEST, model_state(experiment, store, learner))
+            stopped = stopped or step == clock.total_steps
+            seconds, started = time.monotonic() - started, time.monotonic()
+            history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))
+            if folder is not None and rank() == 0:
+                if stopped and not len(split.validation):
+                    save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
+                save_checkpoint(folder / CHECKPOINT, state())
+            random_state = torch.get_rng_state()
+            yield history[-1]
+            # whoever runs the loop may draw random numbers of its own in between
+            torch.set_rng_state(random_state)
+            torch.set_num_threads(training.threads)
+            if stopped:
+                return
+
+
+# Parts of the loop -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When to validate: every so many epochs or steps, and at the end."""
+
+    every: str
+    steps_per_epoch: int
+    epochs: int
+    stop_after: int | None = None
+
+    @property
+    def interval(self) -> int:
+        """Steps between validations."""
+        match = VALIDATE_EVERY.fullmatch(self.every)
+        assert match is not None
+        return int(match[1]) * (self.steps_per_epoch if match[2] == "epoch" else 1)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole training."""
+        steps = self.epochs * self.steps_per_epoch
+        return steps if self.stop_after is None else min(steps, self.stop_after * self.interval)
+
+    @property
+    def total_validations(self) -> int:
+        """Validations of the whole training."""
+        return math.ceil(self.total_steps / self.interval)
+
+    def ticks(self, step: int) -> bool:
+        """Whether a validation follows the step with this number (from 1)."""
+        return step % self.interval == 0 or step == self.total_steps
+
+
+class Window:
+    """What the training did since the last validation: mean loss terms, outputs for the diagnostics."""
+
+    def __init__(self, keep_outputs: bool) -> None:
+        self.keep_outputs = keep_outputs
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.steps = 0
+        self.sums: dict[str, Tensor] = {}
+        self.outputs: list[tuple[Outputs, Tensor]] = []
+
+    def add(self, terms: dict[str, Tensor], seen: list[Outputs], labels: Tensor) -> None:
+        """One step. Only the first run of the network belongs to the batch's own images."""
+        self.steps += 1
+        for name, term in terms.items():
+            value = term.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        if self.keep_outputs and seen:
+            self.outputs.append(({name: o.float().cpu() for name, o in seen[0].items()}, labels.cpu()))
+
+    def close(self, method: Method) -> dict[str, float]:
+        """`train/loss`, `train/<term>` and the method's own scalars; clears the window."""
+        means = {name: float(total) / self.steps for name, total in self.sums.items()}
+        metrics = {"train/loss": sum(means.values())}
+        if len(means) > 1 or "loss" not in means:
+            metrics |= {f"train/{name}": value for name, value in means.items()}
+        if self.outputs:
+            outputs = {name: torch.cat([o[name] for o, _ in self.outputs]) for name in self.outputs[0][0]}
+            labels = torch.cat([batch_labels for _, batch_labels in self.outputs])
+            scalars = method.diagnostics(outputs, labels).scalars
+            metrics |= {f"diagnostics/{name}": float(value) for name, value in scalars.items()}
+        self.clear()
+        return metrics
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is a GPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: 'cuda' is not available here: use 'cpu' or 'auto'")
+    return torch.device(name)
+
+
+def dtype_of(training: Training) -> torch.dtype:
+    """The type of the weights and images (autocast may compute in a smaller one)."""
+    return torch.float64 if training.precision == "float64" else torch.float32
+
+
+def autocast(training: Training, device: torch.device) -> torch.autocast:
+    """Half precision for the network where asked."""
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
+    return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
+
+
+def build_learner(experiment: Experiment, store: Store, *, num_classes: int) -> Learner:
+    """The module that is trained, for a data set's images."""
+    training = experiment.training
+    return Learner(
+        find_method(experiment.method),
+        experiment.config,
+        num_classes=num_classes,
+        channels=store.channels,
+        backbone=training.backbone,
+        weights=training.weights,
+        embedding_dim=training.embedding_dim,
+        pooling=training.pooling,
+    )
+
+
+def build_sampler(
+    method: Method, labels: np.ndarray[Any, Any], training: Training
+) -> ClassBalancedSampler | UniformSampler:
+    """Batches of P classes x K images, or plain ones for a method that must not see classes."""
+    if training.batch_size % world_size():
+        raise InputError(
+            f"the global batch of {training.batch_size} images ({training.classes_per_batch} classes x "
+            f"{training.images_per_class}) cannot be shared by {world_size()} workers: make it a multiple"
+        )
+    if method.sampler == "uniform":
+        return UniformSampler(len(labels), batch_size=training.batch_size, seed=training.seed)
+    return ClassBalancedSampler(
+        labels,
+        classes_per_batch=training.classes_per_batch,
+        images_per_class=training.images_per_class,
+        seed=training.seed,
+    )
+
+
+def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimizer:
+    """Adam or AdamW over the network and the method's own groups; every parameter in exactly one."""
+    network = [parameter for parameter in learner.network.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": network, "lr": training.lr}]
+    groups += learner.method.parameter_groups(training.lr)
+    grouped = [id(parameter) for group in groups for parameter in group["params"]]
+    for name, parameter in learner.named_parameters():
+        if parameter.requires_grad and grouped.count(id(parameter)) != 1:
+            raise InputError(
+                f"method '{learner.method.name}': parameter {name} is in {grouped.count(id(parameter))} "
+                "optimiser groups, it should be in one: see parameter_groups"
+            )
+    kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
+    optimizer = kind(groups, betas=(0.9, training.beta2), weight_decay=training.weight_decay)
+    for group in optimizer.param_groups:
+        group["base_lr"] = group["lr"]
+    return optimizer
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, training: Training, epoch: int) -> None:
+    """The step schedule: a function of the epoch alone, so nothing of it needs saving."""
+    factor = training.lr_gamma ** (epoch // training.lr_step_epochs) if training.lr_step_epochs else 1.0
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factor
+
+
+def clip_gradients(learner: Learner, training: Training) -> None:
+    """By value, then by norm, as far as asked."""
+    if training.clip_value is not None:
+        nn.utils.clip_grad_value_(learner.parameters(), training.clip_value)
+    if training.clip_norm is not None:
+        nn.utils.clip_grad_norm_(learner.parameters(), training.clip_norm)
+
+
+def build_scope(
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    store: Store,
+    split: Split,
+    labels: np.ndarray[Any, Any],
+    rng: Generator,
+    device: torch.device,
+    stops: list[bool],
+) -> Scope:
+    """What a method's `after_validation` may do."""
+
+    def class_embeddings(n: int, rng: Generator) -> Tensor:
+        rows = []
+        for label in range(int(labels.max()) + 1):
+            members = split.train[labels == label]
+            # a class with fewer images than asked gives some of them more than once
+            order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
+            rows.append(members[torch.cat(order)[:n].numpy()])
+        raw = embed_rows(learner, store, np.concatenate(rows), device, normalized=False)
+        return raw.view(len(rows), n, -1)
+
+    def reset_moments(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)
+
+    return Scope(rng, class_embeddings, reset_moments, lambda: stops.append(True))
+
+
+# Evaluation of a learner -----------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def embed_rows(
+    learner: Learner,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: torch.device,
+    *,
+    normalized: bool = True,
+) -> Tensor:
+    """Embeddings (len(rows), D) of these images in eval mode, shared out over the ranks."""
+    was_training = learner.training
+    learner.eval()
+    size = math.ceil(len(rows) / world_size())
+    padded = np.resize(rows, size * world_size())
+    mine = padded[rank() * size : (rank() + 1) * size]
+    dtype = next(learner.parameters()).dtype
+    blocks = []
+    for start in range(0, size, EVALUATION_BATCH):
+        block = mine[start : start + EVALUATION_BATCH]
+        images = augment(store.images(block), block, recipe="none", seed=0, epoch=0).to(device, dtype)
+        blocks.append(learner.embed(images) if normalized else learner.network(images)["embedding"])
+    learner.train(was_training)
+    return gather(torch.cat(blocks))[: len(rows)]
+
+
+def validate(learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device) -> dict[str, float]:
+    """`val/...`: the retrieval metrics on held-out training classes."""
+    embeddings = embed_rows(learner, store, rows, device)
+    if not torch.isfinite(embeddings).all():
+        raise TrainingFailed("the embeddings are not finite")
+    metrics: dict[str, float] = {}
+    if rank() == 0:
+        metrics = evaluate_embeddings(embeddings.cpu(), store.labels[rows], clustering=False)
+    metrics = broadcast_object(metrics)
+    return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}
+
+
+def evaluate_model(model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto") -> dict[str, float]:
+    """All metrics of a saved model on these images."""
+    learner, _ = load_learner(model, store)
+    chosen = choose_device(device)
+    embeddings = embed_rows(learner.to(chosen), store, rows, chosen)
+    return evaluate_embeddings(embeddings.cpu(), store.labels[rows])
+
+
+def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[str, Any]:
+    """What is needed to build the learner again and use it."""
+    return {
+        "format": 1,
+        "experiment": experiment.flat(),
+        "dataset_digest": store.manifest["digest"],
+        "channels": store.channels,
+        "num_classes": learner.method.task.num_classes,
+        "learner": learner.state_dict(),
+    }
+
+
+def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
+    """The learner of a model file or of a checkpoint, on the CPU."""
+    saved = load_checkpoint(path)
+    saved = saved.get("model", saved)
+    if "learner" not in saved or "experiment" not in saved:
+        raise InputError(f"{path}: holds no model of this tool")
+    settings = saved["experiment"]
+    if settings.get("weights") != "random":
+        settings = settings | {"weights": "random"}  # the weights come from this file
+    experiment = resolve_experiment(settings, str(path))
+    if saved["channels"] != store.channels:
+        raise InputError(
+            f"{path}: trained on images of {saved['channels']} channels, the data set has {store.channels}"
+        )
+    learner = build_learner(experiment, store, num_classes=saved["num_classes"])
+    if experiment.training.precision == "float64":
+        learner.double()
+    learner.load_state_dict(saved["learner"])
+    return learner, experiment

@@ -1,0 +1,235 @@
+"""The Method contract: what a deep-metric-learning method is, and the registry that finds them.
+
+Shape suffixes: B samples of the global batch, L labels of a sample, D embedding size, C classes.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict
+from torch import Generator, Tensor, nn
+
+from orchestrator.errors import InputError, suggestion
+
+ENTRY_POINTS = "orchestrator.methods"
+
+Outputs = dict[str, Tensor]
+"""What the network says of a batch: `embedding` (B, D), and one entry per head of the method."""
+
+Network = Callable[[Tensor], Outputs]
+"""Maps this rank's images to the outputs of the *global* batch, gathered over ranks."""
+
+
+class MethodConfig(BaseModel):
+    """A method's hyperparameters: frozen, unknown keys refused, every default that of the paper."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The facts that a method may size itself by."""
+
+    num_classes: int
+    embedding_dim: int
+    feature_dim: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`images` (B / world size, channels, H, W): this rank's block. `labels` (B, L): the whole global batch's.
+
+    `labels` is padded with -1; two samples are positive if they share any label. L is 1 without Mixup.
+    """
+
+    images: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """What a method wants to be seen: numbers per validation, arrays and tables (column name -> column)."""
+
+    scalars: dict[str, float] = field(default_factory=dict)
+    arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
+    tables: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What `after_validation` may use beside the score.
+
+    `class_embeddings(n, rng)` embeds n random training images of each class in eval mode -> (C, n, D);
+    `reset_moments(parameters)` forgets the optimiser's state of these parameters; `rng` is equal on all ranks;
+    `stop()` ends the training after this validation.
+    """
+
+    rng: Generator
+    class_embeddings: Callable[[int, Generator], Tensor]
+    reset_moments: Callable[[list[nn.Parameter]], None]
+    stop: Callable[[], None]
+
+
+class Method(nn.Module):
+    """Turns embeddings into named loss terms. A pure loss overrides `loss` only.
+
+    A method sees the gathered outputs of the whole global batch, as if on one device, and never imports
+    torch.distributed: every rank computes the same loss, and DDP's mean gradient is exactly the one-device
+    gradient. Its mutable state lives in parameters and buffers, hence in every checkpoint; a buffer must not
+    change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
+
+    A subclass gives `name`, `paper`, a `Config`, and a docstring with its formula. A misspelt hook or a config
+    that is not a `MethodConfig` is a TypeError when the class is defined.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    needs_validation: ClassVar[bool] = False
+    """True: keeps the held-out classes in its final run too, because its algorithm reads their score."""
+    sampler: ClassVar[Literal["class_balanced", "uniform"]] = "class_balanced"
+    """`uniform` for training that must not see classes (label-free methods)."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        where = f"{cls.__module__}.{cls.__qualname__}"
+        for attribute in ("name", "paper"):
+            if not isinstance(getattr(cls, attribute, None), str):
+                raise TypeError(f"{where}: a method needs a class attribute `{attribute}`, a string")
+        if not (isinstance(cls.Config, type) and issubclass(cls.Config, MethodConfig)):
+            raise TypeError(f"{where}: Config must derive from orchestrator.method.MethodConfig")
+        if not cls.Config.model_config.get("frozen") or cls.Config.model_config.get("extra") != "forbid":
+            raise TypeError(f"{where}: Config must stay frozen and refuse unknown keys")
+        if cls.sampler not in ("class_balanced", "uniform"):
+            raise TypeError(f"{where}: sampler {cls.sampler!r} must be 'class_balanced' or 'uniform'")
+        known = {name for name in vars(Method) if not name.startswith("_")}
+        for name, value in vars(cls).items():
+            if name.startswith("_") or name in known or not callable(value) or hasattr(nn.Module, name):
+                continue
+            hint = suggestion(name, known)
+            if "did you mean" in hint:
+                raise TypeError(f"{where}: '{name}' is not a hook{hint}; start the name of an own method with '_'")
+
+    def __init__(self, config: MethodConfig, task: Task) -> None:
+        super().__init__()
+        self.config = config
+        self.task = task
+
+    def bind(self, network: nn.Module) -> None:
+        """Called once, before DDP and the optimiser: allocate what depends on the network, keep no reference."""
+
+    def heads(self) -> nn.ModuleDict:
+        """Extra outputs on the backbone's pooled features (B, feature_dim); built here, owned by the network."""
+        return nn.ModuleDict()
+
+    def normalize(self, embedding: Tensor) -> Tensor:
+        """How raw embeddings (B, D) are normalised, in training and in evaluation: to unit length by default."""
+        return F.normalize(embedding, dim=-1)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        """Optimiser groups over the method's own parameters; `lr` is the network's learning rate."""
+        parameters = list(self.parameters())
+        return [{"params": parameters, "lr": lr}] if parameters else []
+
+    def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+        """Named loss terms of one batch. Override to mix inputs or to run the network more than once.
+
+        `rng` (on the CPU) draws the same numbers on every rank and is part of the checkpoint.
+        """
+        return self.loss(network(batch.images), batch.labels)
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        """Named scalar terms from `outputs["embedding"]` (B, D) and `labels` (B, L); their sum is minimised."""
+        raise NotImplementedError(f"{type(self).__name__} must override loss() or step()")
+
+    def after_validation(self, score: float, scope: Scope) -> None:
+        """Called on every rank after each validation with its score (higher is better)."""
+
+    def diagnostics(self, outputs: Outputs, labels: Tensor) -> Diagnostics:
+        """Called at each validation with the detached outputs of the training batches since the last one."""
+        return Diagnostics()
+
+
+# The registry ---------------------------------------------------------------------------------------------
+
+
+@cache
+def registry() -> dict[str, type[Method]]:
+    """Every installed method by name.
+
+    A package named by an entry point of the group `orchestrator.methods` registers every Method class defined
+    in it. A package that fails to load, or that brings a name already taken, is left out; `plugin_problems`
+    says which and why.
+    """
+    methods, _ = _discover()
+    return methods
+
+
+def plugin_problems() -> list[str]:
+    """One line per plugin that could not be registered: its distribution and the reason."""
+    _, problems = _discover()
+    return list(problems)
+
+
+def find_method(name: str) -> type[Method]:
+    """The method class called `name`; InputError with a suggestion otherwise."""
+    if name not in registry():
+        problems = "".join(f"; {problem}" for problem in plugin_problems())
+        raise InputError(f"unknown method '{name}'{suggestion(name, registry())}{problems}")
+    return registry()[name]
+
+
+@cache
+def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
+    methods: dict[str, type[Method]] = {}
+    problems: list[str] = []
+    # the built-in methods first: a plugin cannot take their names
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: (e.value != "methods", e.name)):
+        distribution = entry.dist.name if entry.dist else "?"
+        try:
+            found = list(_methods_of(entry))
+        except InputError:
+            raise
+        except Exception as error:  # a broken plugin must not take the others with it
+            problems.append(f"plugin '{entry.name}' of {distribution} was left out: {type(error).__name__}: {error}")
+            continue
+        for method in found:
+            taken = methods.get(method.name)
+            if taken is not None and taken is not method:
+                problems.append(
+                    f"method '{method.name}' of {distribution} ({method.__module__}) was left out: "
+                    f"{taken.__module__} has that name already"
+                )
+            else:
+                methods[method.name] = method
+    return methods, tuple(problems)
+
+
+def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
+    package = importlib.import_module(entry.value)
+    if entry.value == "methods":
+        _refuse_shadow(package.__file__)
+    inside = pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + ".")
+    modules = [package, *(importlib.import_module(info.name) for info in inside)]
+    for module in modules:
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__:
+                yield value
+
+
+def _refuse_shadow(imported: str | None) -> None:
+    """A user's own folder called `methods` may come first on the path of the driver or of a worker."""
+    expected = Path(__file__).resolve().parent.parent / "methods" / "__init__.py"
+    if imported is None or Path(imported).resolve() != expected:
+        raise InputError(
+            f"the package 'methods' was imported from {imported or 'a folder without __init__.py'}, "
+            f"which shadows {expected}: rename that folder or start from another directory"
+        )

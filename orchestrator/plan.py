@@ -1,0 +1,64 @@
+"""What a search would do and cost, without doing it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.splits import Split, class_split
+from orchestrator.data.store import Store
+from orchestrator.loop import Clock, fit
+from orchestrator.search import Places, check_data
+from orchestrator.spec import Experiment, Search
+from orchestrator.study import Study
+
+STEPS = 5
+"""Training steps that are timed."""
+
+
+def plan(search: Search, storage: Path) -> dict[str, Any]:
+    """The resolved search, and its cost extrapolated from a few training steps timed here and now.
+
+    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it.
+    """
+    places = Places(storage.expanduser().resolve())
+    check_data(search, places)
+    experiment = search.example()
+    training = experiment.training
+    store = open_dataset(training.dataset, places.data)
+    split = class_split(store, validation_share=training.validation_share, seed=training.seed)
+    clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
+    step, validation = time_training(experiment, store, split)
+    trials = Study(search).budget
+    per_trial = clock.total_steps * step + clock.total_validations * validation
+    return {
+        "name": search.name,
+        "description": search.description,
+        "algorithm": search.algorithm,
+        "scheduler": search.scheduler.model_dump(),
+        "objective": search.objective.model_dump(),
+        "trials": trials,
+        "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
+        "space": search.raw_space,
+        "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+        "cost": {
+            "steps per trial": clock.total_steps,
+            "validations per trial": clock.total_validations,
+            "seconds per trial, at most": round(per_trial, 1),
+            "seconds of all trials, at most": round(per_trial * trials, 1),
+            "estimated from": f"{STEPS} steps and one validation, timed on this machine",
+        },
+    }
+
+
+def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float]:
+    """Seconds of a step and of a validation."""
+    short = experiment.training.model_copy(update={"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS})
+
+    def seconds(split: Split) -> float:
+        validations = fit(replace(experiment, training=short), store, split)
+        next(validations)  # the first window warms up
+        return next(validations).seconds
+
+    steps = seconds(replace(split, validation=split.validation[:0]))
+    return steps / STEPS, max(0.0, seconds(split) - steps)

@@ -1,0 +1,64 @@
+"""What a run must remember to be believed: versions, commit, machine."""
+
+import contextlib
+import getpass
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = (
+    "dml-orchestrator",
+    "torch",
+    "torchvision",
+    "ray",
+    "optuna",
+    "mlflow",
+    "faiss-gpu",
+    "faiss-cpu",
+    "numpy",
+)
+
+
+def provenance(start: Path | None = None) -> dict[str, str]:
+    """Tags of a run: package versions, Python, host, user, command, and the git commit, branch and dirty state
+    of the folder the command was started in (where that is a git checkout)."""
+    tags = {f"version.{name}": found for name in PACKAGES if (found := _version(name))}
+    tags["version.python"] = platform.python_version()
+    tags["host"] = socket.gethostname()
+    tags["platform"] = platform.platform()
+    # only the command's name and its sub-command: an option's value may hold a password
+    tags["command"] = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+    with contextlib.suppress(KeyError, OSError):
+        tags["user"] = getpass.getuser()
+    return tags | git_state(start or Path.cwd())
+
+
+def git_state(folder: Path) -> dict[str, str]:
+    """`git.commit`, `git.branch`, `git.dirty`; empty outside a checkout."""
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(
+                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=10, check=True
+            )
+        except (OSError, subprocess.SubprocessError):
+            return None
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "HEAD")
+    if not commit:
+        return {}
+    changes = git("status", "--porcelain", "--untracked-files=no")
+    state = {"git.commit": commit, "git.branch": git("rev-parse", "--abbrev-ref", "HEAD") or "?"}
+    return state | {"git.dirty": str(bool(changes)).lower()}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

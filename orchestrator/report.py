@@ -1,0 +1,115 @@
+"""What a search came to, for programs; which model file is meant; what a method says of itself."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
+from orchestrator.errors import InputError, suggestion
+from orchestrator.journal import Journal, JournalError
+from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.method import Method
+from orchestrator.search import JOURNAL, Places
+from orchestrator.tracking import recorded_runs
+
+
+def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
+    """The ledger of a search and the path of its journal."""
+    path = Places(storage.expanduser().resolve()).journal(name)
+    try:
+        return Ledger.of(Journal.read(path)), path
+    except JournalError as error:
+        raise InputError(str(error)) from None
+
+
+def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
+    """The search as one JSON object; ids are those of the tracker that it was last sent to, null if to none."""
+    runs = recorded_runs(journal)
+
+    def trial(record: TrialRecord) -> dict[str, Any]:
+        return {
+            "trial_id": record.trial_id,
+            "run_id": runs.trials.get(record.trial_id),
+            "state": record.state,
+            "objective": record.best,
+            "params": record.params,
+            "validations": record.validations,
+            "best_validation": record.best_validation,
+            "reason": record.reason,
+        }
+
+    winner = ledger.winner()
+    final = ledger.final
+    return {
+        "name": ledger.name,
+        "state": ledger.state,
+        "experiment_id": runs.experiment_id,
+        "parent_run_id": runs.parent_run_id,
+        "objective": ledger.metric,
+        "mode": ledger.mode,
+        "trials": [trial(record) for record in ledger.trials.values()],
+        "best": trial(winner) if winner else None,
+        "final": (trial(final) | {"metrics": {f"test/{k}": v for k, v in final.test.items()}}) if final else None,
+    }
+
+
+def find_model(named: str, places: Places) -> Path:
+    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id."""
+    path = Path(named).expanduser()
+    if path.is_file():
+        return path
+    if path.is_dir():
+        return _model_in(path, named)
+    searches = places.storage / "searches"
+    name, _, trial_id = named.partition("/")
+    if (searches / name).is_dir():
+        if not trial_id:
+            ledger, _ = read_search(name, places.storage)
+            winner = ledger.winner()
+            trial_id = "final" if ledger.final and ledger.final.state == "done" else winner.trial_id if winner else ""
+        return _model_in(searches / name / "trials" / trial_id, named)
+    for journal in searches.glob(f"*/{JOURNAL}"):
+        for trial, run_id in recorded_runs(journal).trials.items():
+            if run_id == named:
+                return _model_in(journal.parent / "trials" / trial, named)
+    known = [folder.parent.name for folder in searches.glob(f"*/{JOURNAL}")]
+    raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
+
+
+def _model_in(folder: Path, named: str) -> Path:
+    for name in (MODEL, BEST, CHECKPOINT):
+        if (folder / name).exists():
+            return folder / name
+    raise InputError(f"'{named}': there is no model in {folder} (only the best trials of a search keep theirs)")
+
+
+def describe_method(method: type[Method]) -> dict[str, Any]:
+    """A method's name, documentation and hyperparameters, as plain values."""
+    documentation = inspect.cleandoc(method.__doc__ or "")
+    rows = []
+    for name, info in method.Config.model_fields.items():
+        bounds = [str(bound) for bound in info.metadata]
+        annotation = info.annotation
+        rows.append(
+            {
+                "name": name,
+                "type": annotation.__name__ if isinstance(annotation, type) else str(annotation),
+                "default": info.default,
+                "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
+                "description": info.description or "",
+            }
+        )
+    return {
+        "name": method.name,
+        "summary": documentation.splitlines()[0] if documentation else "",
+        "paper": method.paper,
+        "documentation": documentation,
+        "needs_validation": method.needs_validation,
+        "sampler": method.sampler,
+        "hyperparameters": rows,
+    }
+
+
+def _bound(match: re.Match[str]) -> str:
+    return {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}[match[2]] + " " + match[3]

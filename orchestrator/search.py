@@ -1,0 +1,300 @@
+"""A search from its first event to its last, and taken up again after anything."""
+
+import contextlib
+import signal
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol
+
+from orchestrator.conductor import Conductor
+from orchestrator.errors import InputError, suggestion
+from orchestrator.journal import Journal, JournalError
+from orchestrator.ledger import Ledger, TrialRecord, write_csv
+from orchestrator.provenance import provenance
+from orchestrator.spec import Search, check_name
+from orchestrator.tracking import (
+    MLflowTracker,
+    Tracker,
+    check_tracking_uri,
+    default_tracking_uri,
+    recorded_runs,
+)
+
+JOURNAL = "journal.jsonl"
+LEADERBOARD = "leaderboard.csv"
+TRACKER_SECONDS = 60.0
+"""How long the end of a search waits for the tracker to take what it has not yet taken."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie under a storage folder."""
+
+    storage: Path
+
+    @property
+    def data(self) -> Path:
+        """The data sets."""
+        return self.storage / "data"
+
+    @property
+    def artifacts(self) -> Path:
+        """MLflow's artifacts, for the default tracker."""
+        return self.storage / "mlartifacts"
+
+    def search(self, name: str) -> Path:
+        """The folder of one search."""
+        return self.storage / "searches" / check_name(name, "NAME")
+
+    def journal(self, name: str) -> Path:
+        """The journal of a search that exists; InputError with a suggestion otherwise."""
+        path = self.search(name) / JOURNAL
+        if not path.exists():
+            known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
+            hint = suggestion(name, known) if known else " (none yet)"
+            raise InputError(f"no search '{name}' under {self.storage}{hint}")
+        return path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search came to."""
+
+    ledger: Ledger
+    state: str
+    journal: Path
+    tracking_uri: str
+    experiment_id: str | None
+    parent_run_id: str | None
+    problem: str | None
+    """What the tracker still misses, in one line; `sync` sends it."""
+
+
+class Watcher:
+    """Sees a search: the display is one."""
+
+    def begin(self, conductor: Conductor, tracker: Tracker) -> None:
+        """Before the first trial."""
+
+    def __call__(self, event: str, trial: TrialRecord) -> None:
+        """`started`, `validated` or `ended`."""
+
+    def end(self) -> None:
+        """After the last event."""
+
+
+class Runner(Protocol):
+    """Where trials run."""
+
+    def ready(self, search: Search) -> contextlib.AbstractContextManager[int]:
+        """Get hold of the machines; gives how many trials run at once, InputError if not even one can."""
+
+    def run(self, conductor: Conductor) -> None:
+        """Run the conductor's trials until it has no more or is stopping."""
+
+
+class InlineRunner:
+    """The `process` backend: one trial after the other in this process. For one training, and to debug."""
+
+    @contextlib.contextmanager
+    def ready(self, search: Search) -> Iterator[int]:
+        yield 1
+
+    def run(self, conductor: Conductor) -> None:
+        from orchestrator.trial import results
+
+        while not conductor.finished:
+            work = conductor.next()
+            if work is None:
+                return
+            for result in results(work):
+                if conductor.report(result) or conductor.stopping:
+                    break
+
+
+def writable(folder: Path) -> Path:
+    """The absolute folder, made if need be; InputError if nothing can be written there."""
+    folder = folder.expanduser().resolve()
+    probe = folder / f".write-test-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"--storage: {folder} cannot be written ({error.strerror}): name another folder") from None
+    return folder
+
+
+def start(
+    search: Search,
+    runner: Runner,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before."""
+    places = Places(writable(storage))
+    path = places.search(search.name) / JOURNAL
+    if path.exists():
+        raise InputError(
+            f"--name: a search '{search.name}' exists in {path.parent}: "
+            f"go on with it (orchestrator resume {search.name}) or choose another name"
+        )
+    uri = tracking_address(tracking_uri, places)
+    digest = check_data(search, places)
+    with runner.ready(search) as slots, opened(path) as journal:
+        first = journal.append(
+            "search_started",
+            name=search.name,
+            search_id=uuid.uuid4().hex,
+            dataset=search.dataset,
+            method=search.settings.get("method", "several"),
+            objective=search.objective.model_dump(),
+            config=search.model_dump(),
+            params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
+            tags=provenance() | {"dataset.digest": digest},
+        )
+        return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
+
+
+def resume(
+    name: str,
+    runner: Runner,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    watcher: Watcher | None = None,
+) -> Outcome:
+    """Go on with a search: finished trials stay, interrupted ones go on from their last validation."""
+    places = Places(writable(storage))
+    path = places.journal(name)
+    uri = tracking_address(tracking_uri, places, path)
+    with opened(path) as journal:
+        events = Journal.read(path)
+        search = Search.model_validate(Ledger.of(events).config)
+        digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
+        if digest != recorded:
+            raise InputError(
+                f"{path}: the data set '{search.dataset}' is not the one this search began with "
+                f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
+            )
+        with runner.ready(search) as slots:
+            events.append(journal.append("search_resumed", tags=provenance()))
+            return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
+
+
+def tracking_address(given: str | None, places: Places, journal: Path | None = None) -> str:
+    """The tracker to use: the one given, else the one that the search was sent to before, else the default."""
+    if given:
+        return check_tracking_uri(given)
+    before = recorded_runs(journal).tracking_uri if journal is not None else None
+    if before and "***" in before:
+        raise InputError(
+            f"--tracking-uri: the search was tracked at {before}, whose password is not recorded: give the address"
+        )
+    return before or default_tracking_uri(places.storage)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Journal]:
+    """The journal, held by this process alone."""
+    try:
+        journal = Journal(path)
+    except JournalError as error:
+        raise InputError(str(error)) from None
+    with journal:
+        yield journal
+
+
+def check_data(search: Search, places: Places) -> str:
+    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.data.samplers import ClassBalancedSampler
+    from orchestrator.data.splits import class_split, train_labels
+
+    training = search.example().training
+    store = open_dataset(training.dataset, places.data)
+    split = class_split(store, validation_share=training.validation_share, seed=training.seed)
+    ClassBalancedSampler(
+        train_labels(store, split.train),
+        classes_per_batch=training.classes_per_batch,
+        images_per_class=training.images_per_class,
+        seed=training.seed,
+    )
+    return str(store.manifest["digest"])
+
+
+def run(
+    search: Search,
+    runner: Runner,
+    slots: int,
+    places: Places,
+    journal: Journal,
+    events: list[dict[str, Any]],
+    tracking_uri: str,
+    watcher: Watcher,
+) -> Outcome:
+    """Everything from the first event to the last."""
+    tracker = MLflowTracker(journal.path, tracking_uri, places.artifacts)
+    tracker.notify()
+
+    def tell(event: str, trial: TrialRecord) -> None:
+        tracker.notify()
+        watcher(event, trial)
+
+    conductor = Conductor(
+        search,
+        journal.path.parent,
+        data=places.data,
+        journal=journal,
+        events=events,
+        slots=slots,
+        listener=tell,
+    )
+    watcher.begin(conductor, tracker)
+    try:
+        with interrupts(conductor):
+            runner.run(conductor)
+    finally:
+        watcher.end()
+        if conductor.ledger.running() or conductor.stopping:
+            conductor.interrupt()
+    state = conductor.end()
+    write_csv(conductor.ledger, conductor.folder / LEADERBOARD)
+    journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
+    tracker.notify()
+    complete = tracker.close(TRACKER_SECONDS)
+    return Outcome(
+        ledger=conductor.ledger,
+        state=state,
+        journal=journal.path,
+        tracking_uri=tracking_uri,
+        experiment_id=tracker.experiment_id,
+        parent_run_id=tracker.parent_run_id,
+        problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
+    )
+
+
+@contextlib.contextmanager
+def interrupts(conductor: Conductor) -> Iterator[None]:
+    """The first Ctrl-C (or SIGTERM) lets the search end in order, the second ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if conductor.stopping:
+            raise KeyboardInterrupt
+        conductor.stopping = True
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

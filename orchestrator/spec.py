@@ -1,0 +1,618 @@
+"""The typed experiment and search files. Unknown keys are refused with a suggestion; scalars are YAML 1.2.
+
+Settings are flat: the training's (`lr`, `epochs`, ...) and the method's (`delta`, `alpha`, ...) share one
+namespace, so that a file, `--set` and a search space all name a hyperparameter in the same way.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from orchestrator.backbones import BACKBONES
+from orchestrator.data.transforms import RECIPES
+from orchestrator.errors import InputError, suggestion
+from orchestrator.learner import Pooling
+from orchestrator.method import MethodConfig, find_method
+
+SEARCH_SPACES = Path(__file__).resolve().parent.parent / "search_spaces"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+VALIDATE_EVERY = re.compile(r"([1-9][0-9]*) (epoch|step)s?")
+
+
+class Training(BaseModel):
+    """Everything about a training but its method: data, network, optimiser, clock, seeds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    dataset: str = Field("glyphs", description="name of the data set")
+    validation_share: float = Field(
+        0.3, ge=0, le=0.9, description="share of the training classes held out for validation"
+    )
+    augmentation: str = Field("affine", description="recipe of the training images' augmentation")
+    classes_per_batch: int = Field(16, ge=1, description="classes P of a class-balanced batch")
+    images_per_class: int = Field(4, ge=1, description="images K per class; the global batch is P x K")
+    backbone: str = Field("small_cnn", description="network below the embedding head")
+    weights: str = Field("default", description="'default' (pretrained), 'random', or a state-dict file")
+    embedding_dim: int = Field(128, ge=1, le=65536, description="embedding size D")
+    pooling: Pooling = Field("average+max", description="global pooling of the feature maps")
+    freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
+    epochs: int = Field(10, ge=1, description="epochs of training")
+    validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam, or AdamW (decoupled weight decay)")
+    lr: float = Field(1e-3, gt=0, description="learning rate of the network")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second-moment decay")
+    weight_decay: float = Field(1e-4, ge=0, description="weight decay")
+    warmup_epochs: int = Field(0, ge=0, description="first epochs that train heads and proxies only")
+    lr_step_epochs: int = Field(0, ge=0, description="multiply lr by lr_gamma every so many epochs; 0: never")
+    lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")
+    clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to +-this")
+    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
+    precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
+        "float32", description="arithmetic of the network; losses are float32 or better"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
+    threads: int = Field(1, ge=1, description="CPU threads of a training; part of what makes it repeatable")
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
+
+    @field_validator("backbone")
+    @classmethod
+    def _known_backbone(cls, value: str) -> str:
+        if value not in BACKBONES:
+            raise ValueError(f"unknown backbone{suggestion(value, BACKBONES)}")
+        return value
+
+    @field_validator("augmentation")
+    @classmethod
+    def _known_augmentation(cls, value: str) -> str:
+        if value not in RECIPES:
+            raise ValueError(f"unknown recipe{suggestion(value, RECIPES)}")
+        return value
+
+    @field_validator("validate_every")
+    @classmethod
+    def _clock(cls, value: str) -> str:
+        if not VALIDATE_EVERY.fullmatch(value):
+            raise ValueError("should read like '1 epoch' or '25 steps'")
+        return value
+
+    @property
+    def batch_size(self) -> int:
+        """Images of the global batch."""
+        return self.classes_per_batch * self.images_per_class
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One training, resolved: a method with its hyperparameters, and everything else."""
+
+    method: str
+    config: MethodConfig
+    training: Training
+
+    def flat(self) -> dict[str, Any]:
+        """All settings under their names, as plain values; `resolve_experiment` takes them back."""
+        return {"method": self.method, **self.training.model_dump(), **self.config.model_dump()}
+
+
+def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
+    """The experiment of flat settings; InputError names `where`, the key, the value and what would be right."""
+    if "method" not in settings:
+        raise InputError(f"{where}: no method is named")
+    if not isinstance(settings["method"], str):
+        raise InputError(f"{where}: method: {settings['method']!r} should be a method's name")
+    method = find_method(settings["method"])
+    method_keys = set(method.Config.model_fields)
+    training_keys = set(Training.model_fields)
+    if clash := method_keys & training_keys:
+        raise InputError(f"method '{method.name}': {sorted(clash)[0]} is already a setting of every training")
+    mine: dict[str, Any] = {}
+    its: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in method_keys:
+            its[key] = value
+        elif key in training_keys:
+            mine[key] = value
+        elif key != "method":
+            known = method_keys | training_keys
+            raise InputError(f"{where}: {key}: no such setting of '{method.name}'{suggestion(key, known)}")
+    try:
+        training = Training(**mine)
+        config = method.Config(**its)
+    except ValidationError as error:
+        raise InputError(f"{where}: {describe(error)}") from None
+    return Experiment(method.name, config, training)
+
+
+def describe(error: ValidationError) -> str:
+    """pydantic's first complaint as `field: value: what would be right`."""
+    first = error.errors()[0]
+    name = ".".join(str(part) for part in first["loc"] if part not in ("int", "float", "str"))
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        return f"{name}: no such key"
+    if first["type"] == "missing":
+        return f"{name}: this key is required"
+    return f"{name}: {first['input']!r}: {message[:1].lower() + message[1:]}" if name else message
+
+
+# Reading ---------------------------------------------------------------------------------------------------
+
+
+def read_scalar(text: str) -> Any:
+    """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except YAMLError:
+        return text
+
+
+def parse_assignments(assignments: list[str]) -> dict[str, Any]:
+    """`KEY=VALUE` words of `--set`."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise InputError(f"--set {assignment}: should read KEY=VALUE, for example --set lr=1e-4")
+        if key in values:
+            raise InputError(f"--set {assignment}: {key} is set twice")
+        values[key] = read_scalar(text)
+    return values
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML 1.2 mapping; duplicate keys are refused."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not YAML (not UTF-8 text)") from None
+    try:
+        content = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        problem = (error.problem or error.context or "cannot be parsed").split("\n")[0]
+        raise InputError(f"{path}{line}: not YAML: {problem}") from None
+    except YAMLError as error:
+        raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: should be a mapping of keys to values, not {type(content).__name__}")
+    return content
+
+
+def shipped_searches() -> dict[str, Path]:
+    """The search files that come with the package, by name."""
+    return {path.stem: path for path in sorted(SEARCH_SPACES.glob("*.yaml"))}
+
+
+def find_search(name: str) -> Path:
+    """A search file by path, or a shipped one by name."""
+    path = Path(name).expanduser()
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        if not path.is_file():
+            raise InputError(f"{name}: no such search file (shipped ones: {', '.join(shipped_searches())})")
+        return path.resolve()
+    shipped = shipped_searches()
+    if name not in shipped:
+        raise InputError(f"unknown search '{name}'{suggestion(name, shipped)}")
+    return shipped[name]
+
+
+def check_name(name: str, option: str = "--name") -> str:
+    """A search's name is a folder name and part of addresses."""
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{option}: '{name}' should be letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        )
+    return name
+
+
+# Space -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One searched setting. `path` is unique in the space; a branch is active for its choice only."""
+
+    key: str
+    path: str
+    kind: Literal["int", "float", "categorical"]
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+    branches: Mapping[Any, tuple["Parameter", ...]] = field(default_factory=dict)
+
+    def values(self) -> list[Any] | None:
+        """All its values, or None if there are infinitely many."""
+        if self.kind == "categorical":
+            return list(self.choices)
+        if self.kind == "int":
+            return list(range(int(self.low), int(self.high) + 1, int(self.step or 1)))
+        if self.step is None:
+            return [self.low] if self.low == self.high else None
+        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+        return [round(self.low + i * self.step, 12) for i in range(count)]
+
+
+@dataclass(frozen=True)
+class Space:
+    """A union of alternatives (nearly always one), each a list of parameters."""
+
+    alternatives: tuple[tuple[Parameter, ...], ...]
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter, branches included."""
+
+        def walk(parameters: tuple[Parameter, ...]) -> Iterator[Parameter]:
+            for parameter in parameters:
+                yield parameter
+                for branch in parameter.branches.values():
+                    yield from walk(branch)
+
+        for alternative in self.alternatives:
+            yield from walk(alternative)
+
+    def size(self) -> float:
+        """How many points it holds; infinite with a continuous parameter."""
+        if any(parameter.values() is None for parameter in self.parameters()):
+            return math.inf
+        return len(self.grid())
+
+    def first(self) -> dict[str, Any]:
+        """One of its points: every range at its low end, every choice the first."""
+
+        def point(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+            values: dict[str, Any] = {}
+            for parameter in parameters:
+                value = parameter.choices[0] if parameter.kind == "categorical" else parameter.low
+                values[parameter.key] = int(value) if parameter.kind == "int" else value
+                values |= point(parameter.branches.get(value, ()))
+            return values
+
+        return point(self.alternatives[0])
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Every point once, the last parameter varying fastest; needs finitely many values."""
+
+        def expand(parameter: Parameter) -> list[dict[str, Any]]:
+            points = []
+            for value in parameter.values() or []:
+                branch = product(parameter.branches.get(value, ()))
+                points += [{parameter.key: value} | point for point in branch]
+            return points
+
+        def product(parameters: tuple[Parameter, ...]) -> list[dict[str, Any]]:
+            combinations = itertools.product(*(expand(parameter) for parameter in parameters))
+            return [{k: v for part in parts for k, v in part.items()} for parts in combinations]
+
+        seen: dict[str, dict[str, Any]] = {}
+        for alternative in self.alternatives:
+            for point in product(alternative):
+                seen.setdefault(repr(sorted(point.items())), point)
+        return list(seen.values())
+
+
+class _Range(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    type: Literal["int", "float", "categorical"] | None = None
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    step: float | None = Field(None, gt=0)
+    choices: list[Any] | dict[Any, Any] | None = None
+
+
+def _parse_parameters(raw: Any, where: str, fixed: Mapping[str, Any], prefix: str = "") -> tuple[Parameter, ...]:
+    if not isinstance(raw, dict):
+        raise InputError(f"{where}: should map settings to ranges, not be a {type(raw).__name__}")
+    return tuple(_parse_parameter(str(k), v, f"{where}.{k}", fixed, prefix) for k, v in raw.items())
+
+
+def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], prefix: str) -> Parameter:
+    if isinstance(raw, list):
+        raw = {"choices": raw}
+    if not isinstance(raw, dict):
+        raise InputError(f"{where}: {raw!r} should be a list of choices or a range such as {{low: 0.1, high: 0.35}}")
+    try:
+        given = _Range(**raw)
+    except (ValidationError, TypeError) as error:
+        detail = describe(error) if isinstance(error, ValidationError) else str(error)
+        hint = "".join(suggestion(k, _Range.model_fields) for k in raw if k not in _Range.model_fields)
+        raise InputError(f"{where}: {detail}{hint}") from None
+    path = prefix + key
+    if given.choices is not None or given.type == "categorical":
+        if given.low is not None or given.high is not None or given.log or given.step is not None:
+            raise InputError(f"{where}: a categorical setting has choices only, no low, high, log or step")
+        if not given.choices:
+            raise InputError(f"{where}: choices: an empty list; name at least one value")
+        branches: dict[Any, tuple[Parameter, ...]] = {}
+        for choice in given.choices:
+            sub = given.choices[choice] if isinstance(given.choices, dict) else None
+            rest = dict(fixed) | {key: choice}
+            _check_value(key, choice, where, fixed)
+            branches[choice] = _parse_parameters(sub or {}, f"{where}.{choice}", rest, f"{path}={choice}/")
+        choices = tuple(given.choices)
+        if len({repr(choice) for choice in choices}) < len(choices):
+            raise InputError(f"{where}: choices: {list(choices)} names a value twice")
+        return Parameter(key, path, "categorical", choices=choices, branches=branches)
+    if given.low is None or given.high is None:
+        raise InputError(f"{where}: a range needs both low and high (or give a list of choices)")
+    if given.low > given.high:
+        raise InputError(f"{where}: low {given.low:g} is above high {given.high:g}")
+    if given.log and given.low <= 0:
+        raise InputError(f"{where}: low {given.low:g}: a logarithmic range starts above 0")
+    if given.log and given.step is not None:
+        raise InputError(f"{where}: step: not together with log")
+    kind = given.type or ("int" if _is_integer_setting(key, fixed) else "float")
+    low, high, step = given.low, given.high, given.step
+    if kind == "int":
+        for name, value in (("low", low), ("high", high), ("step", step or 1)):
+            if value != int(value):
+                raise InputError(f"{where}: {name}: {value:g} should be a whole number")
+        _check_value(key, int(low), where, fixed)
+        _check_value(key, int(high), where, fixed)
+    else:
+        _check_value(key, low, where, fixed)
+        _check_value(key, high, where, fixed)
+    return Parameter(key, path, kind, low=low, high=high, log=given.log, step=step)
+
+
+def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> None:
+    """A value of the space must be one that the experiment would take."""
+    settings = dict(fixed) | {key: value}
+    if "method" not in settings:
+        # the method is searched elsewhere in this space: only training settings can be checked here
+        settings["method"] = next(iter(settings.pop("_methods")))
+    settings.pop("_methods", None)
+    resolve_experiment(settings, where)
+
+
+def _is_integer_setting(key: str, fixed: Mapping[str, Any]) -> bool:
+    fields = dict(Training.model_fields)
+    names = [fixed["method"]] if "method" in fixed else list(fixed.get("_methods", []))
+    for name in names:
+        fields |= find_method(name).Config.model_fields
+    annotation = fields[key].annotation if key in fields else None
+    return annotation is int or (int in get_args(annotation) and float not in get_args(annotation))
+
+
+def parse_space(raw: Any, where: str, settings: Mapping[str, Any]) -> Space:
+    """The space of a search file, each bound and choice checked against the method's config."""
+    if raw == {}:
+        return Space(((),))  # a single training
+    alternatives = raw if isinstance(raw, list) else [raw]
+    if not alternatives or any(not alternative for alternative in alternatives):
+        raise InputError(f"{where}: the space is empty; give at least one setting a range or choices")
+    parsed = []
+    for number, alternative in enumerate(alternatives):
+        place = f"{where}[{number}]" if isinstance(raw, list) else where
+        fixed = dict(settings)
+        if isinstance(alternative, dict) and isinstance(alternative.get("method"), dict | list):
+            choices = alternative["method"]
+            choices = choices.get("choices", []) if isinstance(choices, dict) else choices
+            fixed.pop("method", None)
+            fixed["_methods"] = list(choices) or [""]
+        parsed.append(_parse_parameters(alternative, place, fixed))
+    return Space(tuple(parsed))
+
+
+# Search ----------------------------------------------------------------------------------------------------
+
+
+class Objective(BaseModel):
+    """What is optimised: a metric of the held-out classes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    metric: str = "val/map_at_r"
+    mode: Literal["max", "min"] = "max"
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, value: str) -> str:
+        known = ["val/map_at_r", "val/r_precision", "val/mean_average_precision_at_1000", "train/loss"]
+        known += [f"val/recall_at_{k}" for k in (1, 2, 4, 8)]
+        if value not in known:
+            raise ValueError(f"not a metric of a validation{suggestion(value, known)}")
+        return value
+
+    @property
+    def best_key(self) -> str:
+        """Where trackers find the best value: `best/val_map_at_r`."""
+        return "best/" + self.metric.replace("/", "_")
+
+
+class Scheduler(BaseModel):
+    """ASHA over validations: at each rung only the best 1 / reduction_factor of the trials go on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    name: Literal["asha", "none"] = "none"
+    grace_validations: int = Field(1, ge=1, description="validations before a trial may be stopped")
+    reduction_factor: int = Field(3, ge=2, description="one in so many trials passes a rung")
+
+
+Algorithm = Literal["tpe", "random", "grid"]
+
+
+class Search(BaseModel):
+    """A resolved search: fixed settings, space, algorithm, budget, objective."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+    name: str
+    source: str = Field(description="file or name that it was read from, for messages")
+    description: str = ""
+    settings: dict[str, Any]
+    raw_space: Any
+    algorithm: Algorithm = "tpe"
+    num_trials: int | None = Field(None, ge=1)
+    scheduler: Scheduler = Scheduler()
+    objective: Objective = Objective()
+    seed: int = Field(0, ge=0, lt=2**31)
+    max_concurrent: int | None = Field(None, ge=1)
+    final: bool = Field(True, description="train the winner again on the whole training half and test it")
+
+    @property
+    def space(self) -> Space:
+        """The parsed space."""
+        return parse_space(self.raw_space, f"{self.source}: space", self.settings)
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name."""
+        return str(self.settings.get("dataset", Training.model_fields["dataset"].default))
+
+    def example(self) -> Experiment:
+        """The experiment of one point of the space, for what all of them share."""
+        return self.experiment(self.space.first())
+
+    def experiment(self, params: Mapping[str, Any]) -> Experiment:
+        """The experiment of one point of the space."""
+        return resolve_experiment({**self.settings, **params}, self.source)
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+FILE_KEYS: dict[str, Any] = {
+    "description": str,
+    "method": str,
+    "dataset": str,
+    "settings": dict,
+    "space": (dict, list),
+    "algorithm": str,
+    "num_trials": int,
+    "scheduler": (str, dict),
+    "objective": (str, dict),
+    "seed": int,
+    "max_concurrent": int,
+    "final": bool,
+}
+
+
+EXPECTED = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    dict: "a mapping",
+    (dict, list): "a mapping (or a list of them)",
+    (str, dict): "a name or a mapping",
+}
+
+
+def resolve_search(
+    raw: Mapping[str, Any],
+    *,
+    name: str,
+    source: str,
+    overrides: Mapping[str, Any] | None = None,
+    **changes: Any,
+) -> Search:
+    """A search from a file's content. `overrides` (of `--set`) pin settings, also searched ones; `changes`
+    replace top-level keys (`num_trials`, `seed`, `dataset`, ...) where not None."""
+    for key, value in raw.items():
+        if key not in FILE_KEYS:
+            raise InputError(f"{source}: {key}: no such key of a search{suggestion(key, FILE_KEYS)}")
+        if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
+            raise InputError(f"{source}: {key}: {value!r} is a {type(value).__name__}, not what is expected here")
+    merged = dict(raw) | {key: value for key, value in changes.items() if value is not None}
+    settings = dict(merged.get("settings", {}))
+    for key in ("method", "dataset"):
+        if key in merged:
+            settings[key] = merged[key]
+    if "seed" in merged and (changes.get("seed") is not None or "seed" not in settings):
+        settings["seed"] = merged["seed"]
+    overrides = dict(overrides or {})
+    settings |= overrides
+    raw_space = merged.get("space")
+    if raw_space is None:
+        raise InputError(f"{source}: space: this key is required: what should be searched?")
+    if isinstance(raw_space, list):
+        raw_space = [_without(alternative, overrides) for alternative in raw_space]
+    else:
+        raw_space = _without(raw_space, overrides)
+    _refuse_fixed_and_searched(raw_space, settings, source)
+    scheduler, objective = merged.get("scheduler", "none"), merged.get("objective", {})
+    algorithm = merged.get("algorithm", "tpe")
+    if algorithm not in get_args(Algorithm):
+        raise InputError(f"{source}: algorithm: '{algorithm}' is unknown{suggestion(algorithm, get_args(Algorithm))}")
+    try:
+        search = Search(
+            name=check_name(name),
+            source=source,
+            description=merged.get("description", ""),
+            settings=settings,
+            raw_space=raw_space,
+            algorithm=algorithm,
+            num_trials=merged.get("num_trials"),
+            scheduler=_section(Scheduler, "name", scheduler, f"{source}: scheduler"),
+            objective=_section(Objective, "metric", objective, f"{source}: objective"),
+            seed=merged.get("seed", 0),
+            max_concurrent=merged.get("max_concurrent"),
+            final=merged.get("final", True),
+        )
+    except ValidationError as error:
+        raise InputError(f"{source}: {describe(error)}") from None
+    _check_search(search)
+    return search
+
+
+def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
+    """A mapping of its own keys, or its main key's value alone."""
+    try:
+        return kind(**({short: value} if isinstance(value, str) else value))
+    except ValidationError as error:
+        raise InputError(f"{where}: {describe(error)}") from None
+
+
+def _without(alternative: Any, pinned: Mapping[str, Any]) -> Any:
+    return {k: v for k, v in alternative.items() if k not in pinned} if isinstance(alternative, dict) else alternative
+
+
+def _refuse_fixed_and_searched(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
+    for alternative in raw_space if isinstance(raw_space, list) else [raw_space]:
+        for key in alternative if isinstance(alternative, dict) else ():
+            if key in settings and not (key == "method"):
+                raise InputError(f"{source}: {key}: both fixed in settings and searched in space; keep one")
+
+
+def _check_search(search: Search) -> None:
+    space = search.space
+    if not any(space.parameters()):
+        raise InputError(f"{search.source}: space: it is empty; give at least one setting a range or choices")
+    if search.algorithm == "grid":
+        for parameter in space.parameters():
+            if parameter.values() is None:
+                raise InputError(
+                    f"{search.source}: space.{parameter.key}: a grid needs choices or a step, not a continuous range"
+                )
+    elif len(space.alternatives) > 1:
+        raise InputError(f"{search.source}: space: a list of spaces (their union) is for algorithm: grid only")
+    elif search.num_trials is None:
+        raise InputError(f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm}")
+    share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
+    if not share:
+        raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
+    search.experiment(space.first())
+
+
+def single_training(name: str, settings: Mapping[str, Any]) -> Search:
+    """One training as a search of a single point, so that it is recorded, resumed and reported like any other."""
+    resolve_experiment(settings, "train")
+    return Search(
+        name=check_name(name),
+        source="train",
+        settings=dict(settings),
+        raw_space={},
+        num_trials=1,
+        final=False,
+    )

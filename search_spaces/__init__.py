@@ -1,0 +1,1 @@
+"""The shipped searches: YAML files, found by name (`orchestrator search pfml`)."""

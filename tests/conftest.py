@@ -1,0 +1,98 @@
+"""What tests share: one drawing of the data, one pair of gloo processes, one Ray cluster per session."""
+
+import multiprocessing
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.store import Store
+from orchestrator.distributed import process_group
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first; those that need CUDA are skipped without it."""
+    order = ["test_spec", "test_objectives", "test_pfml", "test_method", "test_study", "test_data", "test_evaluation"]
+    last = ["test_tracking", "test_search", "test_cli", "test_faults"]
+
+    def place(item: pytest.Item) -> int:
+        stem = item.path.stem
+        return order.index(stem) if stem in order else 100 + (last.index(stem) + 1 if stem in last else 0)
+
+    items.sort(key=place)
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs CUDA"))
+
+
+@pytest.fixture(scope="session")
+def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the small glyphs, drawn once."""
+    folder = tmp_path_factory.mktemp("data")
+    open_dataset("glyphs-small", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def glyphs(data_folder: Path) -> Store:
+    """The small glyphs."""
+    return open_dataset("glyphs-small", data_folder)
+
+
+class Pair:
+    """Two processes in one gloo group, waiting for work for the whole session."""
+
+    def __init__(self, rendezvous: Path) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.ends: list[Connection] = []
+        self.processes = []
+        for rank in range(2):
+            mine, its = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, rendezvous, its), daemon=True)
+            process.start()
+            self.ends.append(mine)
+            self.processes.append(process)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """`function(*arguments)` on both, at the same time; its results in rank order."""
+        for end in self.ends:
+            end.send((function, arguments))
+        answers = [end.recv() for end in self.ends]
+        for succeeded, answer in answers:
+            if not succeeded:
+                pytest.fail(f"on one of two processes:\n{answer}")
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.send(None)
+        for process in self.processes:
+            process.join(timeout=20)
+
+
+def _serve(rank: int, rendezvous: Path, connection: Connection) -> None:
+    torch.set_num_threads(1)
+    with process_group(rank, 2, rendezvous):
+        while (work := connection.recv()) is not None:
+            function, arguments = work
+            try:
+                connection.send((True, function(*arguments)))
+            except Exception:
+                connection.send((False, traceback.format_exc()))
+
+
+@pytest.fixture(scope="session")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two gloo processes for the whole session."""
+    pair = Pair(tmp_path_factory.mktemp("gloo") / "rendezvous")
+    yield pair
+    pair.close()

@@ -1,0 +1,207 @@
+"""Slow, obvious versions of the equations, one term at a time in float64, to test the fast ones against.
+
+They are written from the papers' formulas, not from the package's code, and import nothing of it. Loops run
+over single entries; gradients come from autograd over those scalars.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+# ---------------------------------------------------------------- objectives
+# Each reads a matrix (Q, R) and the masks of positive and negative pairs; `of(mask, i)` lists a row's pairs.
+
+
+def of(mask: Tensor, row: int) -> list[int]:
+    return [column for column in range(mask.shape[1]) if mask[row, column]]
+
+
+def total(terms: list[Tensor]) -> Tensor:
+    result = torch.zeros((), dtype=torch.float64)
+    for term in terms:
+        result = result + term
+    return result
+
+
+def mean(terms: list[Tensor]) -> Tensor:
+    return total(terms) / len(terms) if terms else total([])
+
+
+def distances(queries: Tensor, references: Tensor) -> Tensor:
+    rows = []
+    for query in queries.double():
+        squared = [((query - reference) ** 2).sum() for reference in references.double()]
+        rows.append(torch.stack([value.sqrt() if value > 0 else value * 0 for value in squared]))
+    return torch.stack(rows)
+
+
+def masks(query_labels: list[set[int]], reference_labels: list[set[int]], same: bool) -> tuple[Tensor, Tensor]:
+    positive = torch.zeros(len(query_labels), len(reference_labels), dtype=torch.bool)
+    negative = positive.clone()
+    for i, mine in enumerate(query_labels):
+        for j, theirs in enumerate(reference_labels):
+            if same and i == j:
+                continue
+            positive[i, j] = bool(mine & theirs)
+            negative[i, j] = not mine & theirs
+    return positive, negative
+
+
+def contrastive(d, positive, negative, pos_margin=0.0, neg_margin=0.5, average="nonzero"):
+    rows, columns = d.shape
+    pull, push, pull_pairs, push_pairs = [], [], 0, 0
+    for i in range(rows):
+        for j in range(columns):
+            if positive[i, j]:
+                pull_pairs += 1
+                if d[i, j] > pos_margin:
+                    pull.append(d[i, j] - pos_margin)
+            if negative[i, j]:
+                push_pairs += 1
+                if d[i, j] < neg_margin:
+                    push.append(neg_margin - d[i, j])
+    below = {
+        "nonzero": (len(pull), len(push)),
+        "all": (pull_pairs, push_pairs),
+        "query": (rows, rows),
+    }[average]
+    return total(pull) / max(1, below[0]) + total(push) / max(1, below[1])
+
+
+def triplet(d, positive, negative, margin=0.1, mining="semihard"):
+    terms = []
+    for a in range(len(d)):
+        for p in of(positive, a):
+            candidates = of(negative, a)
+            if mining == "semihard":
+                farther = [n for n in candidates if d[a, n] > d[a, p]]
+                candidates = sorted(farther, key=lambda n: d[a, n].item())[:1]
+            hinges = [d[a, p] - d[a, n] + margin for n in candidates]
+            terms += [hinge for hinge in hinges if hinge > 0]
+    return mean(terms)
+
+
+def margin(d, positive, drawn, beta=1.2, alpha=0.2):
+    """`drawn` says how often each negative was drawn; beta is a number, or a list with one per row."""
+    terms = []
+    for i in range(len(d)):
+        boundary = beta[i] if isinstance(beta, list) else beta
+        hinges = [d[i, p] - (boundary - alpha) for p in of(positive, i)]
+        for n in range(d.shape[1]):
+            hinges += [(boundary + alpha) - d[i, n]] * int(drawn[i, n])
+        terms += [hinge for hinge in hinges if hinge > 0]
+    return mean(terms)
+
+
+def margin_probabilities(row, negatives, dim, phi=math.inf):
+    """The chance of each negative of one row to be drawn."""
+    near = [n for n in negatives if row[n] <= 1.4]
+    if not near:
+        return {n: 1 / len(negatives) for n in negatives}
+    log_weight = {}
+    for n in near:
+        d = max(0.5, float(row[n]))
+        log_weight[n] = (2 - dim) * math.log(d) - (dim - 3) / 2 * math.log(1 - d * d / 4)
+    largest = max(log_weight.values())
+    weight = {n: min(phi, math.exp(value - largest)) for n, value in log_weight.items()}
+    return {n: weight.get(n, 0.0) / sum(weight.values()) for n in negatives}
+
+
+def multi_similarity(s, positive, negative, alpha=2.0, beta=50.0, base=0.5, epsilon=0.1):
+    rows = []
+    for i in range(len(s)):
+        own, other = of(positive, i), of(negative, i)
+        if not own or not other:
+            continue
+        if epsilon is not None:
+            hardest_positive = min(s[i, j].item() for j in own)
+            hardest_negative = max(s[i, j].item() for j in other)
+            own = [j for j in own if s[i, j] < hardest_negative + epsilon]
+            other = [j for j in other if s[i, j] > hardest_positive - epsilon]
+        pull = total([torch.exp(-alpha * (s[i, j] - base)) for j in own])
+        push = total([torch.exp(beta * (s[i, j] - base)) for j in other])
+        rows.append(torch.log(1 + pull) / alpha + torch.log(1 + push) / beta)
+    return total(rows) / len(s)
+
+
+def proxy_nca(x, positive, negative, scale=1.0, include_positive=False):
+    rows = []
+    for i in range(len(x)):
+        own, other = of(positive, i), of(negative, i)
+        below = own + other if include_positive else other
+        if own and below:
+            above = total([torch.exp(-scale * x[i, j]) for j in own])
+            rows.append(-torch.log(above / total([torch.exp(-scale * x[i, j]) for j in below])))
+    return mean(rows)
+
+
+def proxy_anchor(s, positive, negative, alpha=32.0, margin=0.1):
+    pull, push = [], []
+    for j in range(s.shape[1]):
+        own, other = of(positive.T, j), of(negative.T, j)
+        if own:
+            pull.append(torch.log(1 + total([torch.exp(-alpha * (s[i, j] - margin)) for i in own])))
+        push.append(torch.log(1 + total([torch.exp(alpha * (s[i, j] + margin)) for i in other])))
+    return mean(pull) + mean(push)
+
+
+def normalized_softmax(s, positive, negative, temperature=0.05):
+    rows = []
+    for i in range(len(s)):
+        own, other = of(positive, i), of(negative, i)
+        if own:
+            above = total([torch.exp(s[i, j] / temperature) for j in own])
+            below = above + total([torch.exp(s[i, j] / temperature) for j in other])
+            rows.append(-torch.log(above / below))
+    return mean(rows)
+
+
+def soft_triple(s, positive, negative, centres_per_class, la=20.0, gamma=0.1, margin=0.01):
+    rows = []
+    for i in range(len(s)):
+        above, below = [], []
+        for start in range(0, s.shape[1], centres_per_class):
+            centres = [j for j in range(start, start + centres_per_class) if positive[i, j] or negative[i, j]]
+            if not centres:
+                continue
+            share = [torch.exp(s[i, j] / gamma) for j in centres]
+            similarity = total([w * s[i, j] for w, j in zip(share, centres, strict=True)]) / total(share)
+            if any(positive[i, j] for j in centres):
+                above.append(torch.exp(la * (similarity - margin)))
+            else:
+                below.append(torch.exp(la * similarity))
+        if above:
+            rows.append(-torch.log(total(above) / total(above + below)))
+    return mean(rows)
+
+
+def centre_merging(centres, centres_per_class):
+    classes, terms = len(centres) // centres_per_class, []
+    for c in range(classes):
+        for m in range(centres_per_class):
+            for other in range(m + 1, centres_per_class):
+                w, v = centres[c * centres_per_class + m], centres[c * centres_per_class + other]
+                terms.append(torch.sqrt(2 - 2 * (w * v).sum()))
+    return total(terms) / (classes * centres_per_class * (centres_per_class - 1))
+
+
+def fast_ap(d, positive, negative, num_bins=10):
+    width, rows = 4 / num_bins, []
+    for i in range(len(d)):
+        own, other = of(positive, i), of(negative, i)
+        if not own:
+            continue
+        ap, reached_own, reached = total([]), total([]), total([])
+        for b in range(num_bins + 1):
+            kernel = {}
+            for j in own + other:
+                gap = abs(d[i, j] ** 2 - b * width)
+                kernel[j] = 1 - gap / width if gap < width else gap * 0
+            here_own = total([kernel[j] for j in own])
+            reached_own = reached_own + here_own
+            reached = reached + here_own + total([kernel[j] for j in other])
+            if reached > 0:
+                ap = ap + here_own * reached_own / reached
+        rows.append(ap / len(own))
+    return 1 - mean(rows) if rows else total([])

@@ -1,0 +1,193 @@
+"""Samplers and augmentation."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
+from orchestrator.data.store import DataError
+from orchestrator.data.transforms import DRAWS, RECIPES, augment, uniforms
+
+# --- samplers
+
+
+def uneven_labels() -> NDArray[np.int64]:
+    """11 classes of 1 to 21 images, ids with gaps, shuffled."""
+    labels = np.repeat(np.arange(11) * 7 + 3, np.arange(11) * 2 + 1)
+    return np.random.default_rng(0).permutation(labels)
+
+
+@pytest.mark.parametrize(("classes", "images"), [(4, 4), (11, 2), (3, 1), (7, 5)])
+def test_class_balanced_batches(classes: int, images: int) -> None:
+    labels = uneven_labels()
+    sampler = ClassBalancedSampler(labels, classes_per_batch=classes, images_per_class=images, seed=5)
+    assert sampler.steps_per_epoch == max(1, 121 // (classes * images))
+    visits = dict.fromkeys(np.unique(labels).tolist(), 0)
+    batches = sampler.batches(0)
+    assert batches.shape == (sampler.steps_per_epoch, classes * images)
+    for batch in batches:
+        for block in batch.reshape(classes, images):
+            label = int(labels[block[0]])
+            assert (labels[block] == label).all()
+            assert len(set(block.tolist())) == min(images, int((labels == label).sum()))
+            visits[label] += 1
+        assert len(np.unique(labels[batch])) == classes
+    assert max(visits.values()) - min(visits.values()) <= 1
+
+
+def test_images_of_a_class_are_used_equally_often() -> None:
+    labels = np.repeat([0, 1], [5, 400])
+    batches = ClassBalancedSampler(labels, classes_per_batch=2, images_per_class=3, seed=0).batches(0)
+    counts = np.bincount(batches.ravel(), minlength=405)
+    assert counts[:5].max() - counts[:5].min() <= 1
+    assert counts[5:].max() <= 1
+
+
+def test_batches_depend_on_seed_and_epoch_only() -> None:
+    labels = uneven_labels()
+    one, same, other = (
+        ClassBalancedSampler(labels, classes_per_batch=4, images_per_class=3, seed=seed) for seed in (1, 1, 2)
+    )
+    later = one.batches(3)
+    np.testing.assert_array_equal(one.batches(0), same.batches(0))
+    np.testing.assert_array_equal(later, same.batches(3))
+    assert not np.array_equal(one.batches(0), later)
+    assert not np.array_equal(one.batches(0), other.batches(0))
+
+
+def test_an_epoch_has_at_least_one_batch() -> None:
+    sampler = ClassBalancedSampler([0, 1, 1], classes_per_batch=2, images_per_class=4, seed=0)
+    batch = sampler.batches(0)
+    assert batch.shape == (1, 8)
+    assert np.bincount(batch[0], minlength=3).tolist() == [4, 2, 2]
+
+
+def test_too_few_classes() -> None:
+    with pytest.raises(DataError, match="classes_per_batch is 5, but there are only 3 training classes"):
+        ClassBalancedSampler([4, 4, 8, 9], classes_per_batch=5, images_per_class=1, seed=0)
+    with pytest.raises(DataError, match="images_per_class is 0, not at least 1"):
+        ClassBalancedSampler([0, 1], classes_per_batch=2, images_per_class=0, seed=0)
+
+
+@pytest.mark.parametrize(("n", "batch_size", "shape"), [(10, 3, (3, 3)), (9, 3, (3, 3)), (5, 8, (1, 5))])
+def test_uniform_batches(n: int, batch_size: int, shape: tuple[int, int]) -> None:
+    sampler = UniformSampler(n, batch_size, seed=0)
+    batches = sampler.batches(0)
+    assert batches.shape == shape == (sampler.steps_per_epoch, shape[1])
+    assert len(set(batches.ravel().tolist())) == batches.size
+    assert batches.max() < n
+    np.testing.assert_array_equal(batches, UniformSampler(n, batch_size, seed=0).batches(0))
+    assert not np.array_equal(batches, sampler.batches(1))
+
+
+def test_uniform_needs_images() -> None:
+    with pytest.raises(DataError, match="n is 0"):
+        UniformSampler(0, 4, seed=0)
+
+
+def test_rank_blocks_make_the_batch() -> None:
+    batch = np.arange(12) * 3
+    blocks = [rank_block(batch, rank, 4) for rank in range(4)]
+    assert [len(block) for block in blocks] == [3, 3, 3, 3]
+    np.testing.assert_array_equal(np.concatenate(blocks), batch)
+    with pytest.raises(DataError, match="batch of 12 does not divide among 5 workers"):
+        rank_block(batch, 0, 5)
+    with pytest.raises(DataError, match="rank is 4, not between 0 and 3"):
+        rank_block(batch, 4, 4)
+
+
+# --- augmentation
+
+
+def random_images(n: int, channels: int = 3, height: int = 29, width: int = 31) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (n, channels, height, width), dtype=torch.uint8, generator=generator)
+
+
+def test_none_is_division_alone() -> None:
+    images = random_images(4)
+    result = augment(images, [3, 1, 2, 0], recipe="none", seed=0, epoch=0)
+    assert result.dtype == torch.float32
+    assert torch.equal(result, images.float() / 255)
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+@pytest.mark.parametrize("shape", [(3, 29, 31), (1, 32, 32), (3, 7, 5)])
+def test_a_sample_is_the_same_in_every_batch_bit_for_bit(recipe: str, shape: tuple[int, int, int]) -> None:
+    images, indices = random_images(64, *shape), np.random.default_rng(0).permutation(1000)[:64]
+    together = augment(images, indices, recipe=recipe, seed=3, epoch=2)
+    assert together.min() >= 0 and together.max() <= 1
+    for rows in (np.array([17]), np.arange(7), np.random.default_rng(1).permutation(64), np.array([5, 5])):
+        part = augment(images[rows], indices[rows], recipe=recipe, seed=3, epoch=2)
+        assert torch.equal(part, together[rows])
+
+
+def test_a_sample_is_the_same_whatever_the_number_of_threads() -> None:
+    images, indices = random_images(64, 1, 32, 32), np.arange(64)
+    threads = torch.get_num_threads()
+    try:
+        results = []
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            results.append(augment(images, indices, recipe="affine", seed=0, epoch=0))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*results)
+
+
+def test_affine_differs_by_seed_epoch_and_sample() -> None:
+    images = random_images(1).expand(2, -1, -1, -1)
+    first = augment(images, [4, 5], recipe="affine", seed=0, epoch=0)
+    assert not torch.equal(first[0], first[1])
+    assert not torch.equal(first, augment(images, [4, 5], recipe="affine", seed=1, epoch=0))
+    assert not torch.equal(first, augment(images, [4, 5], recipe="affine", seed=0, epoch=1))
+
+
+def test_affine_in_the_middle_of_its_range_changes_nothing() -> None:
+    images = random_images(3).float() / 255
+    torch.testing.assert_close(RECIPES["affine"](images, np.full((3, DRAWS), 0.5)), images, atol=1e-5, rtol=0)
+
+
+def test_affine_shifts_by_pixels_and_continues_the_border() -> None:
+    images = random_images(1, 1, 50, 50).float() / 255
+    draws = np.full((1, DRAWS), 0.5)
+    draws[:, 4] += 1 / (2 * 0.06 * 50)  # one pixel: each comes from its right neighbour
+    shifted = RECIPES["affine"](images, draws)
+    torch.testing.assert_close(shifted[..., :-1], images[..., 1:], atol=1e-5, rtol=0)
+    torch.testing.assert_close(shifted[..., -1], images[..., -1], atol=1e-5, rtol=0)
+
+
+def test_affine_rotates_in_square_pixels() -> None:
+    """A straight line through the middle of a wide image stays as long as it was: no stretching by the aspect."""
+    height, width = 41, 81
+    images = torch.zeros(1, 1, height, width)
+    images[..., height // 2, 20:61] = 1
+    draws = np.full((1, DRAWS), 0.5)
+    draws[:, 0] = 1.0  # 10 degrees
+    rows, columns = torch.nonzero(RECIPES["affine"](images, draws)[0, 0] > 0.2, as_tuple=True)
+    slope = np.polyfit(columns.numpy(), rows.numpy(), 1)[0]
+    assert abs(slope) == pytest.approx(np.tan(np.radians(10)), rel=0.05)
+    length = np.hypot(float(columns.max() - columns.min()), float(rows.max() - rows.min()))
+    assert length == pytest.approx(40, abs=1.5)
+
+
+def test_uniforms_are_uniform_and_unrelated() -> None:
+    values = uniforms(np.arange(20_000), seed=0, epoch=0)
+    assert values.shape == (20_000, DRAWS)
+    assert values.min() >= 0 and values.max() < 1
+    np.testing.assert_allclose(values.mean(0), 0.5, atol=0.01)
+    np.testing.assert_allclose(values.std(0), 12**-0.5, atol=0.01)
+    others = [uniforms(np.arange(20_000), seed=1, epoch=0), uniforms(np.arange(20_000), seed=0, epoch=1)]
+    columns = np.concatenate([values, np.roll(values[:, :1], 1), *(other[:, :1] for other in others)], axis=1)
+    correlation = np.corrcoef(columns, rowvar=False) - np.eye(columns.shape[1])
+    assert np.abs(correlation).max() < 0.04
+    # seed and epoch do not stand for one another
+    assert not np.array_equal(others[0], others[1])
+
+
+def test_unknown_recipe_and_wrong_indices() -> None:
+    with pytest.raises(DataError, match=r"unknown augmentation 'afine'.*did you mean 'affine'"):
+        augment(random_images(1), [0], recipe="afine", seed=0, epoch=0)
+    with pytest.raises(DataError, match="indices have shape"):
+        augment(random_images(2), [0], recipe="none", seed=0, epoch=0)

@@ -1,0 +1,249 @@
+"""fit(): exact on one process and on two, exact after an interruption, and what it refuses."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Pair
+from torch import Tensor
+
+from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, load_checkpoint
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.splits import class_split
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.loop import Clock, evaluate_model, fit
+from orchestrator.method import Method, MethodConfig, Scope, registry
+from orchestrator.spec import Experiment, resolve_experiment
+
+SETTINGS: dict[str, Any] = {
+    "dataset": "glyphs-small",
+    "embedding_dim": 8,
+    "classes_per_batch": 6,
+    "images_per_class": 2,
+    "validate_every": "3 steps",
+    "epochs": 1,
+    "lr": 1e-3,
+    "precision": "float64",
+    "device": "cpu",
+}
+METHODS = ["pfml", "proxy_anchor", "multi_similarity"]
+
+
+def train(folder: Path | None, data: Path, settings: dict[str, Any], stop_after: int = 2, take: int = 99) -> list[Any]:
+    store = open_dataset("glyphs-small", data)
+    split = class_split(store, validation_share=0.3, seed=0)
+    split = dataclasses.replace(split, validation=split.validation[:64])
+    experiment = resolve_experiment(SETTINGS | settings, "test")
+    validations = []
+    for validation in fit(experiment, store, split, folder=folder, stop_after=stop_after):
+        validations.append(validation)
+        if len(validations) == take:
+            break
+    return [(v.number, v.epoch, v.step, v.metrics, v.finished) for v in validations]
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_checkpoint(folder / CHECKPOINT)["model"]["learner"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_process_equals_two(method: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
+    settings = {"method": method, "clip_norm": 10.0, "pooling": "average+max"}
+    one = train(tmp_path / "one", data_folder, settings)
+    two = pair.run(train, tmp_path / "two", data_folder, settings)
+    first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.allclose(first[name], second[name], rtol=0, atol=1e-10), name
+    for ours, theirs in zip(one, two[0], strict=True):
+        assert ours[3] == pytest.approx(theirs[3], abs=1e-9)
+    assert two[0] == two[1]
+
+
+def moved(folder: Path, data: Path, settings: dict[str, Any]) -> float:
+    """How far training moves the backbone's weights."""
+    train(folder / "short", data, settings, stop_after=1)
+    train(folder / "long", data, settings, stop_after=2)
+    short, long = weights(folder / "short"), weights(folder / "long")
+    return float(sum((long[k] - short[k]).abs().sum() for k in long if "backbone" in k))
+
+
+def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path) -> None:
+    settings = {"method": "proxy_anchor", "warmup_epochs": 1}
+    assert moved(tmp_path, data_folder, settings) == 0
+    short, long = weights(tmp_path / "short"), weights(tmp_path / "long")
+    assert not torch.equal(short["network.head.weight"], long["network.head.weight"])
+    assert not torch.equal(short["method.proxies.weight"], long["method.proxies.weight"])
+    assert moved(tmp_path / "without", data_folder, {"method": "proxy_anchor"}) > 0
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_same_seed_same_bits_and_resuming_is_exact(method: str, data_folder: Path, tmp_path: Path) -> None:
+    settings = {"method": method, "precision": "float32"}
+    whole = train(tmp_path / "whole", data_folder, settings, stop_after=4)
+    broken = train(tmp_path / "broken", data_folder, settings, stop_after=4, take=2)
+    assert broken == whole[:2]
+    resumed = train(tmp_path / "broken", data_folder, settings, stop_after=4)
+    assert resumed == whole
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+    other = train(None, data_folder, settings | {"seed": 1}, stop_after=4)
+    assert other != whole
+
+
+def test_a_finished_training_only_tells_its_past(data_folder: Path, tmp_path: Path) -> None:
+    whole = train(tmp_path, data_folder, {"method": "proxy_anchor"})
+    before = (tmp_path / CHECKPOINT).read_bytes()
+    assert train(tmp_path, data_folder, {"method": "proxy_anchor"}) == whole
+    assert (tmp_path / CHECKPOINT).read_bytes() == before
+
+
+def test_the_best_model_is_kept_and_can_be_evaluated(glyphs: Store, data_folder: Path, tmp_path: Path) -> None:
+    validations = train(tmp_path, data_folder, {"method": "proxy_anchor"}, stop_after=3)
+    split = class_split(glyphs, validation_share=0.3, seed=0)
+    metrics = evaluate_model(tmp_path / BEST, glyphs, split.validation[:64])
+    best = max(validation[3]["val/map_at_r"] for validation in validations)
+    assert metrics["map_at_r"] == pytest.approx(best, abs=1e-12)
+    assert "normalized_mutual_information" in metrics
+
+
+def test_without_held_out_classes_the_clock_ticks_the_same(glyphs: Store, tmp_path: Path) -> None:
+    split = class_split(glyphs, validation_share=0.0, seed=0)
+    experiment = resolve_experiment(SETTINGS | {"method": "proxy_anchor"}, "test")
+    validations = list(fit(experiment, glyphs, split, folder=tmp_path, stop_after=2))
+    assert [v.step for v in validations] == [3, 6]
+    assert not any(name.startswith("val/") for name in validations[0].metrics)
+    assert (tmp_path / MODEL).exists()
+    assert not (tmp_path / BEST).exists()
+
+
+@pytest.mark.parametrize(
+    ("every", "stop_after", "ticks"),
+    [
+        ("1 epoch", None, [10, 20, 30]),
+        ("2 epochs", None, [20, 30]),
+        ("7 steps", None, [7, 14, 21, 28, 30]),
+        ("7 steps", 2, [7, 14]),
+        ("1 epoch", 9, [10, 20, 30]),
+    ],
+)
+def test_the_clock(every: str, stop_after: int | None, ticks: list[int]) -> None:
+    clock = Clock(every, steps_per_epoch=10, epochs=3, stop_after=stop_after)
+    assert [step for step in range(1, clock.total_steps + 1) if clock.ticks(step)] == ticks
+    assert clock.total_validations == len(ticks)
+
+
+class Broken(Method):
+    """A loss that stops being a number."""
+
+    name, paper = "broken", "none"
+
+    def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+        return {"pull": outputs["embedding"].sum(), "push": outputs["embedding"].sum() * float("nan")}
+
+
+class Watching(Method):
+    """Uses all that a validation offers, and stops at the second one."""
+
+    name, paper, needs_validation = "watching", "none", True
+
+    def __init__(self, config: MethodConfig, task: Any) -> None:
+        super().__init__(config, task)
+        self.centre = torch.nn.Parameter(torch.zeros(task.embedding_dim))
+        self.register_buffer("seen", torch.zeros(2))
+        self.calls = 0
+
+    def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": (outputs["embedding"] - self.centre).square().mean()}
+
+    def after_validation(self, score: float, scope: Scope) -> None:
+        self.calls += 1
+        points = scope.class_embeddings(5, scope.rng)
+        assert points.shape == (self.task.num_classes, 5, self.task.embedding_dim)
+        with torch.no_grad():
+            self.centre.copy_(points.mean((0, 1)))
+        scope.reset_moments([self.centre])
+        self.get_buffer("seen")[self.calls - 1] = score
+        if self.calls == 2:
+            scope.stop()
+
+
+class Forgetful(Watching):
+    """Leaves its parameter out of every optimiser group."""
+
+    name = "forgetful"
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return []
+
+
+@pytest.fixture
+def extra_methods(monkeypatch: pytest.MonkeyPatch) -> None:
+    for method in (Broken, Watching, Forgetful):
+        monkeypatch.setitem(registry(), method.name, method)
+
+
+@pytest.mark.usefixtures("extra_methods")
+def test_a_loss_that_is_not_finite_ends_the_training_with_its_terms(data_folder: Path) -> None:
+    with pytest.raises(TrainingFailed, match=r"not finite at step 1, epoch 1 \(pull .*, push nan\)"):
+        train(None, data_folder, {"method": "broken"})
+
+
+@pytest.mark.usefixtures("extra_methods")
+def test_a_method_may_act_at_validations_and_stop(data_folder: Path, tmp_path: Path) -> None:
+    validations = train(tmp_path, data_folder, {"method": "watching"}, stop_after=9)
+    assert [v[0] for v in validations] == [1, 2]
+    assert validations[-1][4]
+    state = load_checkpoint(tmp_path / CHECKPOINT)
+    seen = state["model"]["learner"]["method.seen"]
+    assert np.allclose(seen, [v[3]["val/map_at_r"] for v in validations])
+
+
+@pytest.mark.usefixtures("extra_methods")
+def test_forgotten_parameters_are_refused(data_folder: Path) -> None:
+    with pytest.raises(InputError, match="method.centre is in 0 optimiser groups"):
+        train(None, data_folder, {"method": "forgetful"})
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"classes_per_batch": 500}, "classes_per_batch"),
+        ({"device": "cuda"}, "not available"),
+        ({"backbone": "resnet18", "weights": "/no/such/file.pth"}, "no file"),
+        ({"weights": "imagenet"}, "trains from scratch"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(data_folder: Path, settings: dict[str, Any], message: str) -> None:
+    if settings.get("device") == "cuda" and torch.cuda.is_available():
+        pytest.skip("there is CUDA")
+    with pytest.raises(InputError, match=message):
+        train(None, data_folder, {"method": "proxy_anchor"} | settings)
+
+
+def test_a_resnet_trains_with_frozen_batch_norm(data_folder: Path, tmp_path: Path) -> None:
+    settings = {"method": "proxy_anchor", "backbone": "resnet18", "weights": "random", "precision": "float32"}
+    train(tmp_path, data_folder, settings, stop_after=1)
+    state = weights(tmp_path)
+    assert torch.equal(state["network.backbone.body.1.running_mean"], torch.zeros(64))
+    assert torch.equal(state["network.backbone.body.1.weight"], torch.ones(64))
+
+
+def test_mixed_precision_computes_the_loss_in_float32(data_folder: Path) -> None:
+    full = train(None, data_folder, {"method": "pfml", "precision": "float32"}, stop_after=1)
+    half = train(None, data_folder, {"method": "pfml", "precision": "bf16"}, stop_after=1)
+    assert half[0][3]["train/loss"] == pytest.approx(full[0][3]["train/loss"], rel=0.2)
+    assert half[0][3]["train/loss"] != full[0][3]["train/loss"]
+
+
+def test_an_experiment_says_what_it_is(data_folder: Path, tmp_path: Path) -> None:
+    train(tmp_path, data_folder, {"method": "pfml", "delta": 0.3}, stop_after=1)
+    saved = load_checkpoint(tmp_path / CHECKPOINT)["model"]
+    experiment: Experiment = resolve_experiment(saved["experiment"], "saved")
+    assert experiment.config.model_dump()["delta"] == 0.3
+    assert saved["dataset_digest"] == open_dataset("glyphs-small", data_folder).manifest["digest"]

@@ -1,0 +1,163 @@
+"""The Method contract: what is refused when a class is defined, and how methods are found."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import BaseModel, Field
+
+import orchestrator.method as contract
+from orchestrator.errors import InputError
+from orchestrator.method import Batch, Method, MethodConfig, Task, find_method, registry
+
+
+def define(**attributes: Any) -> type[Method]:
+    return type("Mine", (Method,), {"name": "mine", "paper": "none", "__module__": "somewhere"} | attributes)
+
+
+def test_the_built_in_methods_are_registered() -> None:
+    assert {"pfml", "proxy_anchor", "multi_similarity"} <= set(registry())
+    for name, method in registry().items():
+        assert method.name == name
+        assert method.__doc__
+
+
+def test_a_misspelt_method_gets_a_suggestion() -> None:
+    with pytest.raises(InputError, match="did you mean 'proxy_anchor'"):
+        find_method("proxy_ancor")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        ({"name": None}, "needs a class attribute `name`"),
+        ({"losss": lambda self: None}, "'losss' is not a hook (did you mean 'loss'?)"),
+        ({"after_validate": lambda self: None}, "did you mean 'after_validation'"),
+        ({"Config": type("Config", (BaseModel,), {})}, "must derive from orchestrator.method.MethodConfig"),
+        ({"sampler": "balanced"}, "sampler 'balanced'"),
+    ],
+)
+def test_a_bad_class_is_refused_when_it_is_defined(attributes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        define(**attributes)
+    assert message in str(caught.value)
+
+
+def test_a_config_that_is_not_frozen_is_refused() -> None:
+    class Loose(MethodConfig, frozen=False):
+        margin: float = 0.1
+
+    with pytest.raises(TypeError, match="frozen"):
+        define(Config=Loose)
+
+
+def test_own_helpers_may_start_with_an_underscore() -> None:
+    assert define(_losss=lambda self: None).name == "mine"
+
+
+def test_a_config_refuses_unknown_keys_and_wrong_types() -> None:
+    class Config(MethodConfig):
+        margin: float = Field(0.1, ge=0)
+
+    for bad in ({"margn": 0.1}, {"margin": "0.1"}, {"margin": float("nan")}):
+        with pytest.raises(ValueError):
+            Config(**bad)
+    with pytest.raises(ValueError, match="frozen"):
+        Config().margin = 0.2  # type: ignore[misc]
+
+
+class FakeEntry:
+    """An entry point as importlib.metadata gives it."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self.name, self.value, self.dist = name, value, None
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes plugin packages and clears the registry's memory."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def install(**sources: str) -> None:
+        entries = [FakeEntry("builtin", "methods")]
+        for name, source in sources.items():
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "__init__.py").write_text(source)
+            entries.append(FakeEntry(name, name))
+        monkeypatch.setattr(contract, "entry_points", lambda group: entries)
+        for cached in (contract.registry, contract._discover):
+            cached.cache_clear()
+
+    yield install
+    for cached in (contract.registry, contract._discover):
+        cached.cache_clear()
+    for name in [name for name in sys.modules if name.startswith("plugin_")]:
+        del sys.modules[name]
+
+
+PLUGIN = '''
+from orchestrator.method import Method
+
+class Mine(Method):
+    """Nothing."""
+    name = "{name}"
+    paper = "none"
+    def loss(self, outputs, labels):
+        return {{"loss": outputs["embedding"].sum() * 0}}
+'''
+
+
+def test_a_plugin_is_found_and_a_broken_one_named(plugins: Any) -> None:
+    plugins(
+        plugin_good=PLUGIN.format(name="mine"),
+        plugin_broken="import no_such_package",
+        plugin_taken=PLUGIN.format(name="pfml"),
+        plugin_misspelt=PLUGIN.format(name="x").replace("def loss", "def losss"),
+    )
+    assert registry()["mine"].__module__ == "plugin_good"
+    assert registry()["pfml"].__module__ == "methods.pfml"
+    problems = "\n".join(contract.plugin_problems())
+    assert "plugin_broken" in problems
+    assert "no_such_package" in problems
+    assert "method 'pfml'" in problems
+    assert "did you mean 'loss'" in problems
+    assert len(contract.plugin_problems()) == 3
+
+
+def test_a_folder_called_methods_does_not_shadow_ours(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="shadows"):
+        contract._refuse_shadow(str(tmp_path / "methods" / "__init__.py"))
+    with pytest.raises(InputError, match="without __init__"):
+        contract._refuse_shadow(None)
+
+
+@pytest.mark.parametrize("name", sorted(registry()))
+def test_defaults_resolve_and_every_hyperparameter_is_described(name: str) -> None:
+    config = registry()[name].Config()
+    for field, info in type(config).model_fields.items():
+        assert info.description, f"{name}.{field}"
+
+
+@pytest.mark.parametrize("name", sorted(registry()))
+def test_loss_is_finite_on_degenerate_batches_and_ignores_order_and_names(name: str) -> None:
+    torch.manual_seed(0)
+    method = registry()[name](registry()[name].Config(), Task(num_classes=4, embedding_dim=8, feature_dim=8)).double()
+    z = torch.nn.functional.normalize(torch.randn(8, 8, dtype=torch.float64), dim=-1)
+
+    def loss(labels: list[int], order: list[int] | None = None) -> torch.Tensor:
+        y = torch.tensor(labels).unsqueeze(1)
+        index = torch.tensor(order if order is not None else range(8))
+        outputs = {"embedding": z[index].clone().requires_grad_()}
+        terms = method.step(Batch(torch.empty(0), y[index]), lambda images: outputs, torch.Generator())
+        total = torch.stack(list(terms.values())).sum()
+        total.backward()
+        gradient = outputs["embedding"].grad
+        assert gradient is None or torch.isfinite(gradient).all()
+        assert torch.isfinite(total)
+        return total.detach()
+
+    for labels in ([0] * 8, [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 0, 0, 1, 1, 1, 1]):
+        shuffled = loss(labels, [3, 1, 7, 0, 2, 6, 5, 4])
+        assert torch.allclose(loss(labels), shuffled, rtol=1e-12)

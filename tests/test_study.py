@@ -1,0 +1,296 @@
+"""The search's decisions without Ray: suggestions, early stops, journal, and going on after a death."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+
+from orchestrator.conductor import Conductor
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.spec import Search, resolve_search
+from orchestrator.study import Study
+
+TPE: dict[str, Any] = {
+    "method": "pfml",
+    "dataset": "glyphs-small",
+    "settings": {"epochs": 6},
+    "space": {"delta": {"low": 0.1, "high": 0.35}, "alpha": {"low": 0, "high": 6}},
+    "num_trials": 9,
+    "scheduler": {"name": "asha", "grace_validations": 1, "reduction_factor": 2},
+}
+EPOCHS = 6
+
+
+def search_of(raw: dict[str, Any], **changes: Any) -> Search:
+    return resolve_search(raw | changes, name="s", source="s.yaml")
+
+
+def curve(params: dict[str, Any]) -> list[float]:
+    """A made learning curve: best near delta 0.2, alpha 4; the last value is not the best."""
+    top = 0.9 - 2 * abs(params.get("delta", 0.2) - 0.2) - 0.05 * abs(params.get("alpha", 4) - 4)
+    return [top * (1 - 0.5**n) - (0.1 if n == EPOCHS else 0) for n in range(1, EPOCHS + 1)]
+
+
+def start(search: Search, folder: Path, slots: int = 1) -> Conductor:
+    path = folder / "journal.jsonl"
+    journal = Journal(path)
+    events = Journal.read(path)
+    if not events:
+        objective = search.objective.model_dump()
+        config = search.model_dump()
+        fields = {"name": search.name, "search_id": "id", "objective": objective, "config": config}
+        events = [journal.append("search_started", dataset="glyphs-small", method="pfml", tags={}, params={}, **fields)]
+    return Conductor(search, folder, data=folder, journal=journal, events=events, slots=slots)
+
+
+def result(work: dict[str, Any], number: int, value: float | None, last: int) -> dict[str, Any]:
+    metrics = {} if value is None else {"val/map_at_r": value}
+    return {
+        "orchestrator_trial": work["trial_id"],
+        "validation": number,
+        "metrics": metrics | {"train/loss": 1.0},
+        "seconds": 0.5,
+        "finished": number == last,
+        "test": {"map_at_r": 0.5, "recall_at_1": 0.7} if work["test"] and number == last else {},
+    }
+
+
+def drive(conductor: Conductor, die_after: float = math.inf) -> int:
+    """Run everything, one trial at a time; stop dead after so many reports."""
+    reports = 0
+    while not conductor.finished:
+        work = conductor.next()
+        assert work is not None
+        values = curve(work["arguments"]["settings"])
+        last = work["arguments"]["stop_after"] or EPOCHS
+        for number in range(1, last + 1):
+            if reports >= die_after:
+                conductor.journal.close()
+                return reports
+            reports += 1
+            if conductor.report(result(work, number, None if work["test"] else values[number - 1], last)):
+                break
+    conductor.end()
+    conductor.journal.close()
+    return reports
+
+
+def board(conductor: Conductor) -> list[tuple[Any, ...]]:
+    return [(t.trial_id, t.state, t.best, t.validations, t.params) for t in conductor.ledger.ranking()]
+
+
+def test_same_seed_same_search(tmp_path: Path) -> None:
+    boards = []
+    for name in ("a", "b"):
+        conductor = start(search_of(TPE), tmp_path / name)
+        drive(conductor)
+        boards.append(board(conductor))
+    other = start(search_of(TPE, seed=1), tmp_path / "c")
+    drive(other)
+    assert boards[0] == boards[1]
+    assert boards[0] != board(other)
+    assert len({str(row[4]) for row in boards[0]}) == 9
+
+
+def test_early_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE), tmp_path)
+    drive(conductor)
+    counts = conductor.ledger.counts()
+    assert counts["pruned"] >= 1
+    assert counts["done"] >= 1
+    winner = conductor.ledger.winner()
+    assert winner is not None
+    assert winner.best == max(curve(winner.params))
+    assert winner.best_validation == EPOCHS - 1
+    final = conductor.ledger.final
+    assert final is not None
+    assert final.validations == EPOCHS - 1
+    assert final.test == {"map_at_r": 0.5, "recall_at_1": 0.7}
+
+
+def test_the_stored_study_says_the_same(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE), tmp_path)
+    drive(conductor)
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "study.journal"))
+    study = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(backend))
+    states = {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}
+    assert len(study.trials) == 9
+    for trial in study.trials:
+        record = conductor.ledger.trials[trial.user_attrs["trial_id"]]
+        assert trial.state == states[record.state]
+        assert trial.params == record.params
+        assert len(trial.intermediate_values) == record.validations
+        assert max(trial.intermediate_values.values()) == record.best
+        assert trial.value == record.best
+
+
+@pytest.mark.parametrize("die_after", [0, 1, 5, 6, 7, 11, 17, 23])
+def test_death_and_resume_give_the_same_leaderboard(tmp_path: Path, die_after: int) -> None:
+    whole = start(search_of(TPE), tmp_path / "whole")
+    drive(whole)
+    broken = start(search_of(TPE), tmp_path / "broken")
+    drive(broken, die_after)
+    resumed = start(search_of(TPE), tmp_path / "broken")
+    drive(resumed)
+    assert board(resumed) == board(whole)
+    events = Journal.read(tmp_path / "broken" / "journal.jsonl")
+    points = [(e["trial_id"], e["validation"]) for e in events if e["event"] == "validation"]
+    assert len(points) == len(set(points))
+    ends = [e["trial_id"] for e in events if e["event"] == "trial_ended"]
+    assert len(ends) == len(set(ends))
+
+
+def test_a_decision_that_was_not_recorded_is_taken_again(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE), tmp_path)
+    drive(conductor)
+    path = tmp_path / "journal.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if '"pruned"' in line)
+    at -= '"result"' in lines[at - 1]  # its best value is recorded just before
+    path.write_text("".join(lines[:at]))
+    pruned = Journal.read(path)[-1]["trial_id"]
+    again = start(search_of(TPE), tmp_path)
+    assert again.ledger.trials[pruned].state == "pruned"
+    drive(again)
+    assert board(again) == board(conductor)
+
+
+def test_interrupted_trials_come_first(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE), tmp_path, slots=2)
+    first, second = conductor.next(), conductor.next()
+    assert first is not None
+    assert second is not None
+    assert conductor.next() is None
+    conductor.report(result(first, 1, 0.5, EPOCHS))
+    conductor.interrupt()
+    assert conductor.end() == "interrupted"
+    assert conductor.finished
+    conductor.journal.close()
+    resumed = start(search_of(TPE), tmp_path, slots=2)
+    again = resumed.next()
+    assert again is not None
+    assert again == first
+    assert not resumed.report(result(again, 1, 0.5, EPOCHS))
+    assert resumed.ledger.trials["0000"].validations == 1
+
+
+def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE, num_trials=3), tmp_path)
+    work = conductor.next()
+    assert work is not None
+    assert conductor.report({"orchestrator_trial": work["trial_id"], "failed": "the loss is not finite"})
+    work = conductor.next()
+    assert work is not None
+    conductor.lost(work["trial_id"], "killed")
+    drive(conductor)
+    assert [t.state for t in conductor.ledger.trials.values()] == ["failed", "failed", "done"]
+    assert conductor.ledger.trials["0000"].reason == "the loss is not finite"
+    states = [trial.state for trial in conductor.study.study.trials]
+    assert states == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
+
+
+def test_all_failed_is_a_failed_search(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE, num_trials=2), tmp_path)
+    while not conductor.finished:
+        work = conductor.next()
+        assert work is not None
+        conductor.report({"orchestrator_trial": work["trial_id"], "failed": "nan"})
+    assert conductor.end() == "failed"
+    assert conductor.ledger.final is None
+
+
+def grid_search(**changes: Any) -> Search:
+    space = [{"delta": [0.1, 0.2, 0.3]}, {"alpha": {"low": 2, "high": 4, "step": 1}}]
+    return search_of(TPE | {"algorithm": "grid", "space": space, "scheduler": "none"} | changes)
+
+
+def test_a_grid_is_exact_and_ends(tmp_path: Path) -> None:
+    conductor = start(grid_search(), tmp_path)
+    drive(conductor)
+    points = [trial.params for trial in conductor.ledger.trials.values()]
+    assert points == [{"delta": 0.1}, {"delta": 0.2}, {"delta": 0.3}, {"alpha": 2.0}, {"alpha": 3.0}, {"alpha": 4.0}]
+
+
+def test_a_grid_goes_on_where_it_died(tmp_path: Path) -> None:
+    broken = start(grid_search(), tmp_path)
+    drive(broken, 8)
+    resumed = start(grid_search(), tmp_path)
+    drive(resumed)
+    assert len(resumed.ledger.trials) == 6
+    assert resumed.ledger.counts()["done"] == 6
+
+
+@pytest.mark.parametrize("algorithm", ["tpe", "random"])
+def test_a_finite_space_is_never_repeated(algorithm: str) -> None:
+    search = search_of(
+        TPE, space={"delta": [0.1, 0.2, 0.3], "proxies_per_class": {"low": 1, "high": 2}}, algorithm=algorithm
+    )
+    study = Study(search)
+    assert study.budget == 6
+    points = []
+    for number in range(6):
+        params = study.ask(str(number), number)
+        assert params is not None
+        points.append(str(params))
+        study.report(str(number), 1, 0.1 * number)
+        study.tell(str(number), "done")
+    assert len(set(points)) == 6
+    assert study.ask("6", 6) is None
+
+
+def test_conditional_points_hold_their_branch_only() -> None:
+    space = {
+        "method": {
+            "choices": {
+                "pfml": {"delta": {"low": 0.1, "high": 0.3}},
+                "proxy_anchor": {"margin": {"low": 0, "high": 0.4}},
+            }
+        }
+    }
+    raw = {"dataset": "glyphs-small", "space": space, "num_trials": 12}
+    study = Study(search_of(raw))
+    seen: dict[str, set[str]] = {}
+    for number in range(12):
+        params = study.ask(str(number), number)
+        assert params is not None
+        seen.setdefault(params["method"], set()).update(params)
+        study.search.experiment(params)
+        study.report(str(number), 1, 0.5)
+        study.tell(str(number), "done")
+    assert seen == {"pfml": {"method", "delta"}, "proxy_anchor": {"method", "margin"}}
+
+
+def test_no_validation_is_reported_twice() -> None:
+    study = Study(search_of(TPE))
+    study.ask("0", 0)
+    study.report("0", 1, 0.5)
+    study.report("0", 2, 0.4)
+    study.report("0", 2, 0.9)
+    study.tell("0", "done")
+    assert study.study.trials[0].intermediate_values == {1: 0.5, 2: 0.5}
+    assert study.study.trials[0].value == 0.5
+
+
+@pytest.mark.parametrize(("mode", "best"), [("max", 0.8), ("min", 0.2)])
+def test_the_direction_is_the_objective_s(mode: str, best: float) -> None:
+    study = Study(search_of(TPE, objective={"metric": "val/map_at_r", "mode": mode}, scheduler="none"))
+    study.ask("0", 0)
+    for number, value in enumerate([0.5, 0.8, 0.2, 0.4], start=1):
+        study.report("0", number, value)
+    study.tell("0", "done")
+    assert study.study.trials[0].value == best
+
+
+def test_a_ledger_is_a_fold_of_the_journal(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE), tmp_path)
+    drive(conductor)
+    again = Ledger.of(Journal.read(tmp_path / "journal.jsonl"))
+    assert again == conductor.ledger
+    make: Callable[[], Ledger] = lambda: Ledger.of([])  # noqa: E731
+    with pytest.raises(ValueError, match="no search"):
+        make()

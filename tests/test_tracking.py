@@ -1,0 +1,630 @@
+"""The journal, and its projection into a real sqlite store, a real MLflow server and plain dicts."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from orchestrator.journal import Journal, JournalError
+from orchestrator.tracking import (
+    MemoryTracker,
+    MLflowTracker,
+    TrackingError,
+    check_tracking_uri,
+    default_tracking_uri,
+    redact,
+    run_url,
+    sync,
+    ui_command,
+    ui_environment,
+)
+
+
+def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs") -> None:
+    journal.append(
+        "search_started",
+        name="first",
+        search_id=search_id,
+        dataset=dataset,
+        method="pfml",
+        objective={"metric": "val/map_at_r", "mode": "max"},
+        config={"method": "pfml", "space": {"delta": [0.1, 0.35]}},
+        tags={"orchestrator.git_commit": "0123abc"},
+        params={"num_trials": 4, "seed": 0},
+    )
+
+
+def start_trial(journal: Journal, trial_id: str, kind: str = "trial", delta: float = 0.25) -> None:
+    params = {"delta": delta, "proxies": 3, "pooling": "average", "frozen": True}
+    journal.append(
+        "trial_started",
+        trial_id=trial_id,
+        kind=kind,
+        params=params,
+        config={"method": "pfml", "config": params},
+        tags={"orchestrator.seed": "0"},
+    )
+
+
+def validate(journal: Journal, trial_id: str, validation: int, score: float) -> None:
+    metrics = {"train/loss": 2.0 / validation, "val/map_at_r": score, "epoch": float(validation)}
+    journal.append("validation", trial_id=trial_id, validation=validation, metrics=metrics)
+
+
+def end_trial(journal: Journal, trial_id: str, state: str, reason: str | None = None) -> None:
+    journal.append("trial_ended", trial_id=trial_id, state=state, reason=reason)
+
+
+def write_first_half(journal: Journal) -> None:
+    start_search(journal)
+    start_trial(journal, "0000")
+    start_trial(journal, "0001", delta=0.1)
+    for validation in (1, 2, 3):
+        validate(journal, "0000", validation, 0.1 * validation)
+        validate(journal, "0001", validation, 0.05 * validation)
+    end_trial(journal, "0001", "pruned", "worse than half of the trials at validation 3")
+
+
+def write_second_half(journal: Journal) -> None:
+    (journal.path.parent / "figure.svg").write_text("<svg/>")
+    (journal.path.parent / "weights").mkdir(exist_ok=True)
+    (journal.path.parent / "weights" / "last.pt").write_bytes(b"\0")
+    start_trial(journal, "0002")
+    end_trial(journal, "0002", "failed", "the loss is NaN at step 7")
+    start_trial(journal, "0003")
+    validate(journal, "0003", 1, 0.3)
+    journal.append("search_ended", state="interrupted", best=None)
+    journal.append("search_resumed", tags={"orchestrator.resumed": "1"})
+    start_trial(journal, "0003")
+    validate(journal, "0003", 1, 0.4)  # repeated after the resume: the first counts
+    validate(journal, "0003", 2, 0.5)
+    journal.append("result", trial_id="0003", metrics={"best/val_map_at_r": 0.5})
+    journal.append("result", trial_id="0003", metrics={"best/val_map_at_r": 0.5})
+    end_trial(journal, "0003", "done")
+    start_trial(journal, "0004")  # its process is gone when the search ends
+    end_trial(journal, "0000", "done")
+    start_trial(journal, "final", kind="final")
+    journal.append("result", trial_id="final", metrics={"test/map_at_r": 0.45})
+    journal.append("artifact", trial_id="final", path="weights", folder="checkpoint")
+    journal.append("artifact", trial_id=None, path=str(journal.path.parent / "figure.svg"), folder="")
+    end_trial(journal, "final", "done")
+    journal.append("search_ended", state="done", best={"trial_id": "0003", "objective": 0.5})
+
+
+def projected(tracker: MemoryTracker) -> dict[str, Any]:
+    """The runs of the dicts by name, with the parent's run name in place of its id."""
+    runs = tracker.runs
+    return {run["name"]: comparable(run, {r: runs[r]["name"] for r in runs}) for run in runs.values()}
+
+
+def comparable(run: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+    tags = {k: v for k, v in run["tags"].items() if k.startswith("orchestrator.")}
+    parent = names.get(run["tags"].get("mlflow.parentRunId"))
+    return {**{k: v for k, v in run.items() if k != "experiment_id"}, "tags": tags, "parent": parent}
+
+
+def stored(uri: str, dataset: str = "glyphs") -> dict[str, Any]:
+    """The runs in MLflow, in the form of `projected`; two runs of one name fail."""
+    from mlflow.tracking import MlflowClient
+    from ruamel.yaml import YAML
+
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name(dataset)
+    if experiment is None:
+        return {}
+    found = client.search_runs([experiment.experiment_id])
+    names = {run.info.run_id: run.info.run_name for run in found}
+    assert len(set(names.values())) == len(found), sorted(names.values())
+
+    def artifacts(run_id: str, folder: str | None = None) -> set[str]:
+        files = client.list_artifacts(run_id, folder)
+        return set().union(*(artifacts(run_id, f.path) if f.is_dir else {f.path} for f in files))
+
+    runs = {}
+    for run in found:
+        run_id = run.info.run_id
+        config = YAML(typ="safe").load(Path(client.download_artifacts(run_id, "config.yaml")))
+        metrics = {
+            key: sorted((m.step, m.timestamp, m.value) for m in client.get_metric_history(run_id, key))
+            for key in run.data.metrics
+        }
+        fields = {
+            "name": run.info.run_name,
+            "status": run.info.status,
+            "start_time": run.info.start_time,
+            "end_time": run.info.end_time,
+            "params": run.data.params,
+            "tags": run.data.tags,
+            "metrics": metrics,
+            "config": config,
+            "artifacts": artifacts(run_id),
+        }
+        runs[run.info.run_name] = comparable(fields, names)
+    return runs
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "search" / "journal.jsonl") as journal:
+        yield journal
+
+
+class Server:
+    """A real, light MLflow server of a database of its own, which can be killed and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.uri = f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        database = default_tracking_uri(self.folder)
+        self.process = subprocess.Popen(
+            ui_command(database, self.folder / "artifacts", self.port),
+            env=os.environ | ui_environment(database),
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def wait(self) -> None:
+        wait_until(self.answers, 120)
+
+    def answers(self) -> bool:
+        assert self.process is not None and self.process.poll() is None, "the server ended"
+        try:
+            socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, 9)
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("server"))
+    server.start()  # starts while the tests before its first use run
+    yield server
+    server.kill()
+
+
+# The journal
+
+
+def test_journal_numbers_and_keeps_records(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "journal.jsonl"
+    with Journal(path) as journal:
+        first = journal.append("validation", trial_id="0000", metrics={"a": np.float32(0.5), "b": np.int64(3)})
+        journal.append("artifact", path=Path("é.svg"))
+    with Journal(path) as journal:
+        third = journal.append("search_ended")
+    assert first == {
+        "event": "validation",
+        "seq": 0,
+        "time": first["time"],
+        "trial_id": "0000",
+        "metrics": {"a": 0.5, "b": 3},
+    }
+    assert abs(first["time"] / 1000 - time.time()) < 60 and isinstance(first["time"], int)
+    events = Journal.read(path)
+    assert [e["seq"] for e in events] == [0, 1, 2] and events[0] == first and events[2] == third
+    assert events[1]["path"] == "é.svg"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float32("nan"), -np.inf])
+def test_journal_refuses_non_finite_numbers(journal: Journal, value: float) -> None:
+    with pytest.raises(ValueError, match=r"metrics\.train/loss = .* not finite"):
+        journal.append("validation", metrics={"val/map_at_r": 0.5, "train/loss": value})
+    with pytest.raises(ValueError, match=r"list\[1\]"):
+        journal.append("validation", list=[0.0, value])
+    with pytest.raises(ValueError, match="is not JSON"):
+        journal.append("validation", field=object())
+    with pytest.raises(ValueError, match="'seq' is set by the journal"):
+        journal.append("validation", seq=3)
+    assert journal.append("search_ended")["seq"] == 0
+    assert len(Journal.read(journal.path)) == 1
+
+
+@pytest.mark.parametrize("torn", [b'{"event": "val', b'{"event": "a", "seq": 2, "time": 1}', b"\0\0\0\n"])
+def test_torn_last_line_is_left_out_and_cut(tmp_path: Path, torn: bytes) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path) as journal:
+        journal.append("a")
+        journal.append("b")
+    whole = path.read_bytes()
+    path.write_bytes(whole + torn)
+    assert [e["event"] for e in Journal.read(path)] == ["a", "b"]
+    with Journal(path) as journal:
+        assert path.read_bytes() == whole
+        journal.append("c")
+    assert [(e["event"], e["seq"]) for e in Journal.read(path)] == [("a", 0), ("b", 1), ("c", 2)]
+
+
+def test_corrupt_middle_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with Journal(path) as journal:
+        for _ in range(3):
+            journal.append("a")
+    lines = path.read_bytes().splitlines(keepends=True)
+    corrupt = lines[0] + b"{]\n" + lines[2]
+    path.write_bytes(corrupt)
+    with pytest.raises(JournalError, match=r"journal\.jsonl:2: corrupt"):
+        Journal.read(path)
+    with pytest.raises(JournalError, match=r"journal\.jsonl:2: corrupt"):
+        Journal(path)
+    assert path.read_bytes() == corrupt
+    with pytest.raises(JournalError, match="cannot read"):
+        Journal.read(tmp_path / "none.jsonl")
+
+
+def test_one_writer_at_a_time(journal: Journal) -> None:
+    with pytest.raises(JournalError, match="the search is running"):
+        Journal(journal.path)
+    with pytest.raises(TrackingError, match="the search is running"):
+        sync(journal.path, "http://127.0.0.1:1", None)
+    journal.close()
+    Journal(journal.path).close()
+
+
+# The projection
+
+
+def test_projection_in_memory(journal: Journal) -> None:
+    tracker = MemoryTracker(journal.path)
+    write_first_half(journal)
+    tracker.notify()
+    runs = projected(tracker)
+    assert runs["0000"]["status"] == "RUNNING" and runs["first"]["end_time"] is None
+    assert runs["0000"]["tags"]["orchestrator.state"] == "running"
+    write_second_half(journal)
+    assert tracker.backlog == 20
+    assert tracker.close(1.0) and tracker.backlog == 0 and tracker.problem is None
+
+    runs = projected(tracker)
+    events = Journal.read(journal.path)
+    assert set(runs) == {"first", "0000", "0001", "0002", "0003", "0004", "final"}
+    assert {name: run["parent"] for name, run in runs.items() if name != "first"} == dict.fromkeys(
+        ["0000", "0001", "0002", "0003", "0004", "final"], "first"
+    )
+    parent = runs["first"]
+    assert parent["parent"] is None and parent["status"] == "FINISHED"
+    assert (parent["start_time"], parent["end_time"]) == (events[0]["time"], events[-1]["time"])
+    assert parent["params"] == {"num_trials": "4", "seed": "0"}
+    assert parent["artifacts"] == {"config.yaml", "figure.svg"}
+    assert parent["tags"] == {
+        "orchestrator.kind": "search",
+        "orchestrator.search": "first",
+        "orchestrator.search_id": "5ea7c4",
+        "orchestrator.dataset": "glyphs",
+        "orchestrator.method": "pfml",
+        "orchestrator.objective": "val/map_at_r",
+        "orchestrator.mode": "max",
+        "orchestrator.state": "done",
+        "orchestrator.best": '{"trial_id": "0003", "objective": 0.5}',
+        "orchestrator.git_commit": "0123abc",
+        "orchestrator.resumed": "1",
+    }
+    states = {name: (run["status"], run["tags"]["orchestrator.state"]) for name, run in runs.items()}
+    assert states == {
+        "first": ("FINISHED", "done"),
+        "0000": ("FINISHED", "done"),
+        "0001": ("FINISHED", "pruned"),
+        "0002": ("FAILED", "failed"),
+        "0003": ("FINISHED", "done"),
+        "0004": ("KILLED", "interrupted"),
+        "final": ("FINISHED", "done"),
+    }
+    assert runs["0002"]["tags"]["orchestrator.reason"] == "the loss is NaN at step 7"
+    assert runs["0004"]["end_time"] == events[-1]["time"]
+
+    trial = runs["0003"]
+    assert trial["params"] == {"delta": "0.25", "proxies": "3", "pooling": "average", "frozen": "True"}
+    assert (
+        trial["tags"].items()
+        >= {
+            "orchestrator.kind": "trial",
+            "orchestrator.trial_id": "0003",
+            "orchestrator.search": "first",
+            "orchestrator.search_id": "5ea7c4",
+            "orchestrator.seed": "0",
+        }.items()
+    )
+    steps = {key: [(step, value) for step, _, value in rows] for key, rows in trial["metrics"].items()}
+    assert steps == {
+        "param/delta": [(0, 0.25)],
+        "param/proxies": [(0, 3.0)],
+        "train/loss": [(1, 2.0), (2, 1.0)],
+        "val/map_at_r": [(1, 0.3), (2, 0.5)],
+        "epoch": [(1, 1.0), (2, 2.0)],
+        "best/val_map_at_r": [(0, 0.5)],
+    }
+    times = [e["time"] for e in events if e["event"] == "validation" and e["trial_id"] == "0003"]
+    assert [row[1] for row in trial["metrics"]["epoch"]] == [times[0], times[2]]
+    assert runs["final"]["artifacts"] == {"config.yaml", "checkpoint/last.pt"}
+    assert runs["final"]["tags"]["orchestrator.kind"] == "final"
+    assert tracker.run_id("0003") is not None and tracker.run_id("0099") is None
+    assert tracker.parent_run_id is not None and tracker.experiment_id is not None
+
+
+def test_restart_opens_the_same_run_again(journal: Journal) -> None:
+    tracker = MemoryTracker(journal.path)
+    start_search(journal)
+    start_trial(journal, "0000")
+    end_trial(journal, "0000", "failed", "out of memory")
+    tracker.notify()
+    run_id = tracker.run_id("0000")
+    assert run_id is not None and tracker.runs[run_id]["status"] == "FAILED"
+    start_trial(journal, "0000", delta=0.3)
+    tracker.notify()
+    run = tracker.runs[run_id]
+    assert tracker.run_id("0000") == run_id and len(tracker.runs) == 2
+    assert run["status"] == "RUNNING" and run["params"]["delta"] == "0.25"
+    assert run["tags"]["orchestrator.reason"] == "" and run["tags"]["orchestrator.state"] == "running"
+
+
+def test_resume_reconciles_trials_whose_process_is_gone(journal: Journal) -> None:
+    tracker = MemoryTracker(journal.path)
+    start_search(journal)
+    start_trial(journal, "0000")
+    start_trial(journal, "0001")
+    journal.append("search_resumed", tags={})
+    start_trial(journal, "0001")
+    tracker.notify()
+    runs = projected(tracker)
+    assert (runs["0000"]["status"], runs["0001"]["status"]) == ("KILLED", "RUNNING")
+    assert runs["first"]["status"] == "RUNNING"
+
+
+def test_names_and_values_fit_mlflow(journal: Journal) -> None:
+    tracker = MemoryTracker(journal.path)
+    start_search(journal)
+    start_trial(journal, "0000")
+    metrics = {"recall@1": 1.0, "/a//b/": 2.0, "../up": 3.0, "x" * 300: 4.0, "a b-c.d:e/f_g": 5.0}
+    journal.append("validation", trial_id="0000", validation=1, metrics=metrics)
+    end_trial(journal, "0000", "failed", "long " * 5000)
+    tracker.notify()
+    run = projected(tracker)["0000"]
+    values = {key: rows[0][2] for key, rows in run["metrics"].items() if not key.startswith("param/")}
+    assert values == {"recall_1": 1.0, "a/b": 2.0, "_/up": 3.0, "x" * 250: 4.0, "a b-c.d:e/f_g": 5.0}
+    assert len(run["tags"]["orchestrator.reason"]) == 5000
+
+
+def test_runs_that_were_lost_are_sent_again(journal: Journal) -> None:
+    tracker = MemoryTracker(journal.path)
+    write_first_half(journal)
+    tracker.notify()
+    runs = projected(tracker)
+    tracker.runs.clear()
+    validate(journal, "0000", 4, 0.4)
+    tracker.notify()
+    assert tracker.problem is not None and "sending them again" in tracker.problem
+    tracker.notify()
+    assert tracker.problem is None and tracker.backlog == 0
+    again = projected(tracker)
+    assert len(again["0000"]["metrics"].pop("epoch")) == 4
+    assert again["0001"] == runs["0001"] and again["first"] == runs["first"]
+
+
+def test_a_result_that_changed_is_told(journal: Journal) -> None:
+    tracker = MemoryTracker(journal.path)
+    start_search(journal)
+    start_trial(journal, "0000")
+    for value in (0.4, 0.4, 0.6):
+        journal.append("result", trial_id="0000", metrics={"best/val_map_at_r": value})
+        time.sleep(0.002)
+    tracker.notify()
+    points = projected(tracker)["0000"]["metrics"]["best/val_map_at_r"]
+    assert [(step, value) for step, _, value in points] == [(0, 0.4), (0, 0.6)]
+
+
+@pytest.mark.parametrize(
+    ("event", "fields", "message"),
+    [
+        ("validation", {"trial_id": "0009", "validation": 1, "metrics": {}}, "'0009' was never started"),
+        ("trial_ended", {"trial_id": "0000", "state": "dnoe", "reason": None}, "'dnoe'"),
+        ("validation", {"trial_id": "0000", "metrics": {}}, "'validation' is missing"),
+        ("search_begun", {}, "unknown event"),
+        ("search_started", {}, "one search_started"),
+    ],
+)
+def test_events_out_of_place_are_a_problem_not_an_exception(
+    journal: Journal, event: str, fields: dict[str, Any], message: str
+) -> None:
+    tracker = MemoryTracker(journal.path)
+    start_search(journal)
+    start_trial(journal, "0000")
+    tracker.notify()
+    journal.append(event, **fields)
+    for _ in range(2):
+        tracker.notify()
+        assert tracker.problem is not None and message in tracker.problem and "\n" not in tracker.problem
+    assert not tracker.close(1.0)
+
+
+# Addresses
+
+
+def test_refused_addresses() -> None:
+    for uri, message in {
+        "file:///tmp/mlruns": "plain folders",
+        "./mlruns": "plain folders",
+        "htpp://host:5000": "did you mean 'http'",
+        "sqlit:///a.db": "did you mean 'sqlite'",
+        "ftp://me:pw@host": "unknown scheme 'ftp'",
+        "http://": "no host",
+        "http://host:port": "[Pp]ort",
+        "sqlite://": "needs a file",
+        "sqlite:///": "needs a file",
+    }.items():
+        with pytest.raises(TrackingError, match=message) as caught:
+            check_tracking_uri(uri)
+        assert "\n" not in str(caught.value) and "pw" not in str(caught.value)
+
+
+def test_accepted_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert check_tracking_uri("sqlite:///runs.db") == f"sqlite:///{tmp_path}/runs.db"
+    assert check_tracking_uri("http://host:5000/") == "http://host:5000"
+    assert check_tracking_uri("https://host/mlflow") == "https://host/mlflow"
+    assert check_tracking_uri("postgresql+psycopg2://a:b@host/db") == "postgresql+psycopg2://a:b@host/db"
+    default = default_tracking_uri(tmp_path)
+    assert default == f"sqlite:///{tmp_path}/mlflow.db" and check_tracking_uri(default) == default
+
+
+def test_redact() -> None:
+    assert redact("http://me:pa@s/s@host:5000/x") == "http://***@host:5000/x"
+    assert redact("postgresql+psycopg2://me:pw@host/db") == "postgresql+psycopg2://***@host/db"
+    assert redact("mysql://host/db?user=me&password=pw&x=1") == "mysql://host/db?user=me&password=***&x=1"
+    assert redact("failed: 'https://me:pw@host/a', see http://b/c") == "failed: 'https://***@host/a', see http://b/c"
+    for plain in ("http://host:5000", "sqlite:////home/me@work/mlflow.db", "no address"):
+        assert redact(plain) == plain
+
+
+def test_addresses_and_server_command(tmp_path: Path) -> None:
+    assert run_url("https://me:pw@host/ml/", "3", "ab") == "https://host/ml/#/experiments/3/runs/ab"
+    assert run_url("sqlite:////a/mlflow.db", "3", port=5001) == "http://127.0.0.1:5001/#/experiments/3/runs"
+    uri = default_tracking_uri(tmp_path)
+    command = ui_command(uri, tmp_path / "artifacts", 5001)
+    assert command[:4] == [sys.executable, "-m", "mlflow", "server"] and uri in command
+    assert command[command.index("--host") + 1] == "127.0.0.1" and command[command.index("--workers") + 1] == "1"
+    secret = "postgresql://me:pw@host/db"
+    assert "pw" not in " ".join(ui_command(secret, tmp_path, 5001))
+    assert ui_environment(secret)["MLFLOW_BACKEND_STORE_URI"] == secret
+    assert ui_environment(uri)["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
+    with pytest.raises(TrackingError, match="is a server already"):
+        ui_command("http://host:5000", tmp_path, 5001)
+
+
+def test_importing_tracking_does_not_import_mlflow() -> None:
+    code = "import sys, orchestrator.tracking; sys.exit('mlflow' in sys.modules or 'torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# MLflow
+
+
+def test_sqlite_holds_exactly_the_projection(
+    journal: Journal, tmp_path: Path, server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    uri, memory = default_tracking_uri(tmp_path / "storage"), MemoryTracker(journal.path)
+    tracker = MLflowTracker(journal.path, uri, tmp_path / "artifacts")
+    write_first_half(journal)
+    tracker.notify()
+    wait_until(lambda: tracker.backlog == 0)
+    write_second_half(journal)
+    tracker.notify()
+    assert tracker.close(60.0), tracker.problem
+    assert tracker.problem is None and tracker.backlog == 0
+    assert capfd.readouterr() == ("", "")
+
+    memory.notify()
+    runs = stored(uri)
+    assert runs == projected(memory)
+    assert list((tmp_path / "artifacts" / "glyphs").iterdir())
+    from mlflow.tracking import MlflowClient
+
+    run_id = tracker.run_id("0003")
+    assert run_id is not None
+    info = MlflowClient(tracking_uri=uri).get_run(run_id).info
+    assert (info.run_name, info.experiment_id) == ("0003", tracker.experiment_id)
+
+    # Sent again from the start, after a lost cursor and after a crash before the cursor was written.
+    journal.close()
+    (cursor,) = journal.path.parent.glob("tracking-*.json")
+    kept = cursor.read_text()
+    assert sync(journal.path, uri, tmp_path / "artifacts").events == 0
+    changes = ({"offset": 0, "events": 0, "trials": {}}, {"parent_run_id": "0" * 32})
+    for content in ("{", *(json.dumps(json.loads(kept) | change) for change in changes)):
+        cursor.write_text(content)
+        if "0" * 32 in content:  # as if another database stood there now
+            with open(journal.path, "ab") as file:
+                file.write(journal.path.read_bytes().splitlines(keepends=True)[-1])
+        report = sync(journal.path, uri, tmp_path / "artifacts")
+        assert (report.events, report.runs, report.refused) == (len(Journal.read(journal.path)), 7, [])
+        assert report.parent_run_id == tracker.parent_run_id
+    assert stored(uri) == runs
+
+
+def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tmp_path: Path) -> None:
+    uri = default_tracking_uri(tmp_path)
+    write_first_half(journal)
+    path = journal.path
+    journal.close()
+    with open(path, "ab") as file:
+        file.write(b'{"event": "validation", "trial_id": "0000", "valid')
+    report = sync(path, uri, None)
+    assert report.events == 10
+    with Journal(path) as journal:
+        journal.append("artifact", trial_id="0000", path="nowhere.svg", folder="")
+        validate(journal, "0000", 4, 0.4)
+    report = sync(path, uri, None)
+    assert report.events == 2 and len(report.refused) == 1 and "nowhere.svg" in report.refused[0]
+    points = stored(uri)["0000"]["metrics"]["val/map_at_r"]
+    assert [(step, value) for step, _, value in points] == [
+        (1, 0.1),
+        (2, 0.2),
+        (3, pytest.approx(0.3)),
+        (4, 0.4),
+    ]
+
+
+def test_nobody_answers(journal: Journal, capfd: pytest.CaptureFixture[str]) -> None:
+    write_first_half(journal)
+    tracker = MLflowTracker(journal.path, "http://me:hush@127.0.0.1:1", None)
+    wait_until(lambda: tracker.problem, 15)
+    assert tracker.problem is not None and "no MLflow server answers at http://***@127.0.0.1:1" in tracker.problem
+    tracker.notify()
+    assert not tracker.close(5.0)
+    assert tracker.backlog == 10 and tracker.parent_run_id is None
+    journal.close()
+    with pytest.raises(TrackingError, match="no MLflow server answers") as caught:
+        sync(journal.path, "http://me:hush@127.0.0.1:1", None)
+    files = "".join(file.read_text() for file in journal.path.parent.iterdir())
+    printed = "".join(capfd.readouterr())
+    assert "hush" not in f"{caught.value}{tracker.problem}{files}{printed}"
+    assert printed == ""
+
+
+def test_server_that_dies_in_the_middle(journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.tracking.LONGEST_BACKOFF_SECONDS", 1.0)
+    memory = MemoryTracker(journal.path)
+    server.wait()
+    tracker = MLflowTracker(journal.path, server.uri, None)
+    write_first_half(journal)
+    tracker.notify()
+    wait_until(lambda: tracker.backlog == 0)
+    parent = tracker.parent_run_id
+    server.kill()
+    write_second_half(journal)
+    tracker.notify()
+    wait_until(lambda: tracker.problem)
+    assert tracker.backlog == 20
+    server.start()
+    wait_until(lambda: tracker.backlog == 0, 120)
+    assert tracker.close(30.0) and tracker.problem is None and tracker.parent_run_id == parent
+    memory.notify()
+    assert stored(default_tracking_uri(server.folder)) == projected(memory)
