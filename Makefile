@@ -3,6 +3,9 @@ SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
 RUN := $(UV) run --no-sync
 
+# without bytecode caches every worker process would compile thousands of modules anew
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow lint setup ui clean
 
 demo: setup ## a real search on embedded data, in minutes

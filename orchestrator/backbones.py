@@ -1,13 +1,15 @@
 """Image backbones: (B, channels, H, W) in [0, 1] -> feature maps (B, feature_dim, h, w)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import hashlib
+from collections import OrderedDict
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from orchestrator.errors import InputError, suggestion
+
+IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 class Backbone(nn.Module):
@@ -33,13 +35,11 @@ class Backbone(nn.Module):
         return features
 
 
-def small_cnn(channels: int, weights: str) -> Backbone:
+def small_cnn(channels: int) -> Backbone:
     """Three 3x3 convolutions (32, 64, 128, the first two of stride 2) with GroupNorm; trained from scratch.
 
     GroupNorm keeps no batch statistics, so one process and several compute the same.
     """
-    if weights not in ("default", "random"):
-        raise InputError(f"weights: '{weights}' cannot be loaded into small_cnn, which trains from scratch")
 
     def block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
         # strides, not max pooling, which is several times slower on a CPU
@@ -50,69 +50,142 @@ def small_cnn(channels: int, weights: str) -> Backbone:
     return Backbone(body, feature_dim=128, channels=channels, mean=[0.5] * channels, std=[0.5] * channels)
 
 
-def _resnet(name: str) -> Callable[[int, str], Backbone]:
-    def build(channels: int, weights: str) -> Backbone:
-        from torchvision import models
+def torchvision_resnet(name: str) -> Backbone:
+    """torchvision's ResNet without its classifier, with random weights."""
+    from torchvision import models
 
-        model = getattr(models, name)(weights=None)
-        feature_dim = model.fc.in_features
-        if weights != "random":
-            model.load_state_dict(_resnet_weights(name, weights))
-        layers = (model.conv1, model.bn1, model.relu, model.maxpool)
-        body = nn.Sequential(*layers, model.layer1, model.layer2, model.layer3, model.layer4)
-        imagenet = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
-        return Backbone(body, feature_dim=feature_dim, channels=3, **imagenet)
-
-    build.__doc__ = f"torchvision's {name}, ImageNet-1k V1 weights unless told otherwise."
-    return build
+    model = getattr(models, name)(weights=None)
+    body = nn.Sequential(
+        OrderedDict((key, module) for key, module in model.named_children() if key not in ("avgpool", "fc"))
+    )
+    return Backbone(body, feature_dim=model.fc.in_features, channels=3, mean=IMAGENET_MEAN, std=IMAGENET_STD)
 
 
-def _resnet_weights(name: str, weights: str) -> dict[str, Tensor]:
+class TimmBody(nn.Module):
+    """A timm model's feature maps; one token's worth, (B, feature_dim, 1, 1), where a model has tokens and no maps."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.model.forward_features(images)  # type: ignore[operator]
+        if features.ndim == 4:
+            return features
+        pooled: Tensor = self.model.forward_head(features, pre_logits=True)  # type: ignore[operator]
+        return pooled[..., None, None]
+
+
+def timm_backbone(name: str) -> Backbone:
+    """Any timm model by its name, with random weights."""
+    import timm
+
+    if not timm.is_model(name):
+        known = timm.list_models(f"{name.split('_')[0].split('.')[0]}*") or timm.list_models()
+        raise InputError(f"backbone: timm has no model '{name}'{suggestion(name, known[:500])}")
+    model = timm.create_model(name, pretrained=False, num_classes=0)
+    mean, std = model.pretrained_cfg["mean"], model.pretrained_cfg["std"]
+    return Backbone(TimmBody(model), feature_dim=model.num_features, channels=3, mean=list(mean), std=list(std))
+
+
+BACKBONES: dict[str, str] = {
+    "small_cnn": "three convolutions with GroupNorm, for the embedded data; trained from scratch",
+    "resnet18": "torchvision ResNet-18, 512 features, ImageNet-1k V1 weights",
+    "resnet50": "torchvision ResNet-50, 2048 features, ImageNet-1k V1 weights",
+}
+TIMM = "timm/"
+"""Prefix of a timm model's name."""
+
+
+def check_backbone_name(name: str) -> None:
+    """InputError for a name that is neither in BACKBONES nor begins with `timm/`."""
+    if name not in BACKBONES and not name.startswith(TIMM):
+        raise InputError(
+            f"unknown backbone '{name}'{suggestion(name, BACKBONES)}; or {TIMM}MODEL for any model of timm"
+        )
+
+
+def build_backbone(name: str, *, channels: int, weights: str, sha256: str | None = None) -> Backbone:
+    """The backbone called `name` for images of `channels` channels.
+
+    `weights`: `default` (the pretrained ones, where there are any), `random`, or the path of a state-dict file, which
+    must have the digest `sha256` if one is given. InputError if the weights cannot be had.
+    """
+    check_backbone_name(name)
+    if name == "small_cnn":
+        if weights not in ("default", "random"):
+            raise InputError(f"weights: '{weights}' cannot be loaded into small_cnn, which trains from scratch")
+        return small_cnn(channels)
+    is_timm = name.startswith(TIMM)
+    backbone = timm_backbone(name.removeprefix(TIMM)) if is_timm else torchvision_resnet(name)
     if weights == "default":
-        from torchvision.models import get_model_weights
+        state = _timm_weights(name.removeprefix(TIMM)) if is_timm else _torchvision_weights(name)
+    elif weights != "random":
+        state = _weights_of_file(Path(weights).expanduser(), sha256)
+    if weights != "random":
+        target = backbone.body.model if is_timm else backbone.body
+        assert isinstance(target, nn.Module)
+        _load(target, state, f"{name}, weights {weights}")
+    return backbone
 
-        # V1: the papers' weights; V2 must not be used for comparisons with them
-        url = get_model_weights(name)["IMAGENET1K_V1"].url
-        try:
-            state: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
-                url, progress=False, check_hash=True, map_location="cpu", weights_only=True
-            )
-        except OSError as error:
-            raise InputError(
-                f"weights: the ImageNet weights of {name} could not be fetched from {url} ({error}): "
-                f"give a local file (weights=/path/to/{Path(url).name}) or ask for random ones (weights=random)"
-            ) from None
-        return state
-    path = Path(weights).expanduser()
+
+def _torchvision_weights(name: str) -> dict[str, Tensor]:
+    from torchvision.models import get_model_weights
+
+    # V1: the papers' weights; V2 must not be used for comparisons with them
+    url = get_model_weights(name)["IMAGENET1K_V1"].url
+    try:
+        state: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
+            url, progress=False, check_hash=True, map_location="cpu", weights_only=True
+        )
+    except OSError as error:
+        raise _not_to_be_had(name, url, error) from None
+    return state
+
+
+def _timm_weights(name: str) -> dict[str, Tensor]:
+    import timm
+
+    try:
+        state: dict[str, Tensor] = timm.create_model(name, pretrained=True, num_classes=0).state_dict()
+    except (OSError, RuntimeError) as error:
+        raise _not_to_be_had(TIMM + name, "the Hugging Face hub", error) from None
+    return state
+
+
+def _not_to_be_had(name: str, source: str, error: Exception) -> InputError:
+    reason = str(error).splitlines()[0][:120]
+    return InputError(
+        f"weights: the pretrained weights of {name} could not be fetched from {source} ({reason}): "
+        "give a local state-dict file (weights=/path/to/file.pth) or ask for random ones (weights=random)"
+    )
+
+
+def _weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
     if not path.is_file():
         raise InputError(f"weights: no file {path}: give 'default', 'random', or the path of a state-dict file")
+    if sha256 is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256.lower():
+            raise InputError(f"weights_sha256: {path} has the digest {found}, not {sha256}: it is another file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a file that is no state dict
         raise InputError(f"weights: {path} is not a state-dict file ({type(error).__name__})") from None
+    if not isinstance(state, dict):
+        raise InputError(f"weights: {path} holds a {type(state).__name__}, not a state dict")
     return state
 
 
-@dataclass(frozen=True)
-class BackboneInfo:
-    """A backbone by name."""
-
-    build: Callable[[int, str], Backbone]
-    summary: str
-
-
-BACKBONES: dict[str, BackboneInfo] = {
-    "small_cnn": BackboneInfo(small_cnn, "three convolutions with GroupNorm, for the embedded data"),
-    "resnet18": BackboneInfo(_resnet("resnet18"), "torchvision ResNet-18, 512 features, ImageNet V1 weights"),
-    "resnet50": BackboneInfo(_resnet("resnet50"), "torchvision ResNet-50, 2048 features, ImageNet V1 weights"),
-}
-
-
-def build_backbone(name: str, *, channels: int, weights: str) -> Backbone:
-    """The backbone called `name` for images of `channels` channels.
-
-    `weights`: `default` (pretrained where they exist), `random`, or the path of a state-dict file.
-    """
-    if name not in BACKBONES:
-        raise InputError(f"backbone: unknown name '{name}'{suggestion(name, BACKBONES)}")
-    return BACKBONES[name].build(channels, weights)
+def _load(model: nn.Module, state: dict[str, Tensor], what: str) -> None:
+    """All of the model's weights must be there; a classifier that it does not have may be left over."""
+    wanted = model.state_dict()
+    missing = [key for key in wanted if key not in state]
+    wrong = [key for key in wanted if key in state and state[key].shape != wanted[key].shape]
+    if missing or wrong:
+        first = f"{(missing or wrong)[0]} is {'missing' if missing else 'of another shape'}"
+        raise InputError(
+            f"weights: not those of {what}: {first} ({len(missing)} missing, {len(wrong)} of other shapes)"
+        )
+    model.load_state_dict({key: state[key] for key in wanted})

@@ -64,7 +64,7 @@ def gather(block: Tensor) -> Tensor:
     """
     if world_size() == 1:
         return block
-    return _Gather.apply(block)  # type: ignore[no-any-return, no-untyped-call]
+    return _Gather.apply(block)  # type: ignore[no-any-return]
 
 
 def broadcast_object(value: Any) -> Any:

@@ -46,12 +46,13 @@ class Learner(nn.Module):
         channels: int,
         backbone: str,
         weights: str,
+        weights_sha256: str | None,
         embedding_dim: int,
         pooling: Pooling,
     ) -> None:
         super().__init__()
         self.network = EmbeddingNetwork(
-            build_backbone(backbone, channels=channels, weights=weights), embedding_dim, pooling
+            build_backbone(backbone, channels=channels, weights=weights, sha256=weights_sha256), embedding_dim, pooling
         )
         self.method = method_class(config, Task(num_classes, embedding_dim, self.network.head.in_features))
         self.network.heads = self.method.heads()

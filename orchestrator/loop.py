@@ -4,6 +4,7 @@ It is a generator that yields once per validation, and so needs to know nothing 
 drains it, a Tune trial takes one validation per step, a Ray Train worker reports each. To stop is to close it.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Iterator
@@ -69,6 +70,10 @@ def fit(
     learner = build_learner(experiment, store, num_classes=int(labels.max()) + 1).to(device)
     if training.precision == "float64":
         learner.double()
+    if training.channels_last:
+        learner.network.to(memory_format=torch.channels_last)
+    if training.compile:
+        learner.network.compile()
     if training.freeze_batch_norm:
         learner.freeze_batch_norm()
     elif world_size() > 1 and device.type == "cuda":
@@ -124,18 +129,19 @@ def fit(
             if training.freeze_batch_norm:
                 learner.freeze_batch_norm()
             rows = split.train[rank_block(positions, rank(), world_size())]
-            images = augment(
-                store.images(rows), rows, recipe=training.augmentation, seed=training.seed, epoch=epoch
-            ).to(device, dtype_of(training))
-            batch = Batch(images, torch.from_numpy(labels[positions]).unsqueeze(1).to(device))
-            with autocast(training, device):
+            images = augment(store.images(rows), rows, recipe=training.augmentation, seed=training.seed, epoch=epoch)
+            batch = Batch(
+                to_device(images, training, device), torch.from_numpy(labels[positions]).unsqueeze(1).to(device)
+            )
+            with memory_faults(training), autocast(training, device):
                 terms, seen = module(batch, rng)
             loss = torch.stack([term.double() for term in terms.values()]).sum()
             if not torch.isfinite(loss):
                 values = ", ".join(f"{name} {float(term.detach()):g}" for name, term in terms.items())
                 raise TrainingFailed(f"the loss is not finite at step {step + 1}, epoch {epoch + 1} ({values})")
             optimizer.zero_grad(set_to_none=True)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            with memory_faults(training):
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             if epoch < training.warmup_epochs:
                 for parameter in learner.network.backbone.parameters():
                     parameter.grad = None
@@ -263,15 +269,31 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def dtype_of(training: Training) -> torch.dtype:
-    """The type of the weights and images (autocast may compute in a smaller one)."""
-    return torch.float64 if training.precision == "float64" else torch.float32
+def to_device(images: Tensor, training: Training, device: torch.device) -> Tensor:
+    """Images as the network takes them; pinned on their way to a GPU, so that the copy overlaps with its work."""
+    layout = torch.channels_last if training.channels_last else torch.contiguous_format
+    dtype = torch.float64 if training.precision == "float64" else torch.float32
+    images = images.to(dtype=dtype, memory_format=layout)
+    return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images
 
 
 def autocast(training: Training, device: torch.device) -> torch.autocast:
     """Half precision for the network where asked."""
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
     return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
+
+
+@contextlib.contextmanager
+def memory_faults(training: Training) -> Iterator[None]:
+    """Out of GPU memory, said as such."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+        raise TrainingFailed(
+            f"out of GPU memory with a batch of {training.batch_size} images ({free:.1f} of {total:.1f} GiB are free): "
+            "lower classes_per_batch or images_per_class, or set precision=bf16"
+        ) from error
 
 
 def build_learner(experiment: Experiment, store: Store, *, num_classes: int) -> Learner:
@@ -284,6 +306,7 @@ def build_learner(experiment: Experiment, store: Store, *, num_classes: int) -> 
         channels=store.channels,
         backbone=training.backbone,
         weights=training.weights,
+        weights_sha256=training.weights_sha256,
         embedding_dim=training.embedding_dim,
         pooling=training.pooling,
     )
@@ -321,7 +344,9 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
                 "optimiser groups, it should be in one: see parameter_groups"
             )
     kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(groups, betas=(0.9, training.beta2), weight_decay=training.weight_decay)
+    # fused: one kernel for all parameters, on a GPU
+    fused = network[0].is_cuda
+    optimizer = kind(groups, betas=(0.9, training.beta2), weight_decay=training.weight_decay, fused=fused)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
@@ -438,8 +463,7 @@ def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
     if "learner" not in saved or "experiment" not in saved:
         raise InputError(f"{path}: holds no model of this tool")
     settings = saved["experiment"]
-    if settings.get("weights") != "random":
-        settings = settings | {"weights": "random"}  # the weights come from this file
+    settings = settings | {"weights": "random", "weights_sha256": None}  # the weights come from this file
     experiment = resolve_experiment(settings, str(path))
     if saved["channels"] != store.channels:
         raise InputError(

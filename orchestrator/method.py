@@ -20,6 +20,7 @@ from torch import Generator, Tensor, nn
 from orchestrator.errors import InputError, suggestion
 
 ENTRY_POINTS = "orchestrator.methods"
+BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
 
 Outputs = dict[str, Tensor]
 """What the network says of a batch: `embedding` (B, D), and one entry per head of the method."""
@@ -191,9 +192,10 @@ def find_method(name: str) -> type[Method]:
 def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
     methods: dict[str, type[Method]] = {}
     problems: list[str] = []
-    # the built-in methods first: a plugin cannot take their names
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda e: (e.value != "methods", e.name)):
-        distribution = entry.dist.name if entry.dist else "?"
+    # the built-in methods first: a plugin cannot take their names; they are here without an installation too
+    plugins = (entry for entry in entry_points(group=ENTRY_POINTS) if entry.value != BUILT_IN.value)
+    for entry in (BUILT_IN, *sorted(plugins, key=lambda entry: entry.name)):
+        distribution = entry.dist.name if entry.dist else "this package"
         try:
             found = list(_methods_of(entry))
         except InputError:
@@ -215,7 +217,7 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
 
 def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
     package = importlib.import_module(entry.value)
-    if entry.value == "methods":
+    if entry is BUILT_IN:
         _refuse_shadow(package.__file__)
     inside = pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + ".")
     modules = [package, *(importlib.import_module(info.name) for info in inside)]

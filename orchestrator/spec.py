@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from orchestrator.backbones import BACKBONES
+from orchestrator.backbones import check_backbone_name
 from orchestrator.data.transforms import RECIPES
 from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import Pooling
@@ -41,6 +41,9 @@ class Training(BaseModel):
     images_per_class: int = Field(4, ge=1, description="images K per class; the global batch is P x K")
     backbone: str = Field("small_cnn", description="network below the embedding head")
     weights: str = Field("default", description="'default' (pretrained), 'random', or a state-dict file")
+    weights_sha256: str | None = Field(
+        None, pattern="^[0-9a-fA-F]{64}$", description="digest that a state-dict file must have"
+    )
     embedding_dim: int = Field(128, ge=1, le=65536, description="embedding size D")
     pooling: Pooling = Field("average+max", description="global pooling of the feature maps")
     freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
@@ -58,6 +61,8 @@ class Training(BaseModel):
     precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
         "float32", description="arithmetic of the network; losses are float32 or better"
     )
+    channels_last: bool = Field(False, description="channels-last memory layout: faster convolutions on a GPU")
+    compile: bool = Field(False, description="torch.compile the network: slower to start, faster after")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
     threads: int = Field(1, ge=1, description="CPU threads of a training; part of what makes it repeatable")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
@@ -65,8 +70,7 @@ class Training(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        if value not in BACKBONES:
-            raise ValueError(f"unknown backbone{suggestion(value, BACKBONES)}")
+        check_backbone_name(value)
         return value
 
     @field_validator("augmentation")
@@ -184,6 +188,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path}{line}: not YAML: {problem}") from None
     except YAMLError as error:
         raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    if content is None:
+        raise InputError(f"{path}: is empty; it should be a mapping with method, space, ...")
     if not isinstance(content, dict):
         raise InputError(f"{path}: should be a mapping of keys to values, not {type(content).__name__}")
     return content
@@ -198,6 +204,8 @@ def find_search(name: str) -> Path:
     """A search file by path, or a shipped one by name."""
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml") or "/" in name:
+        if path.is_dir():
+            raise InputError(f"{name}: is a folder, not a search file (shipped ones: {', '.join(shipped_searches())})")
         if not path.is_file():
             raise InputError(f"{name}: no such search file (shipped ones: {', '.join(shipped_searches())})")
         return path.resolve()
@@ -460,7 +468,14 @@ class Search(BaseModel):
     objective: Objective = Objective()
     seed: int = Field(0, ge=0, lt=2**31)
     max_concurrent: int | None = Field(None, ge=1)
+    workers: int = Field(1, ge=1, description="processes that train a trial together")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
+    final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
+
+    @property
+    def workers_of_final(self) -> int:
+        """Processes that train the winner again."""
+        return self.final_workers or self.workers
 
     @property
     def space(self) -> Space:
@@ -495,7 +510,9 @@ FILE_KEYS: dict[str, Any] = {
     "objective": (str, dict),
     "seed": int,
     "max_concurrent": int,
+    "workers": int,
     "final": bool,
+    "final_workers": int,
 }
 
 
@@ -523,7 +540,7 @@ def resolve_search(
         if key not in FILE_KEYS:
             raise InputError(f"{source}: {key}: no such key of a search{suggestion(key, FILE_KEYS)}")
         if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
-            raise InputError(f"{source}: {key}: {value!r} is a {type(value).__name__}, not what is expected here")
+            raise InputError(f"{source}: {key}: {value!r} should be {EXPECTED[FILE_KEYS[key]]}")
     merged = dict(raw) | {key: value for key, value in changes.items() if value is not None}
     settings = dict(merged.get("settings", {}))
     for key in ("method", "dataset"):
@@ -558,7 +575,9 @@ def resolve_search(
             objective=_section(Objective, "metric", objective, f"{source}: objective"),
             seed=merged.get("seed", 0),
             max_concurrent=merged.get("max_concurrent"),
+            workers=merged.get("workers", 1),
             final=merged.get("final", True),
+            final_workers=merged.get("final_workers"),
         )
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error)}") from None
@@ -568,8 +587,12 @@ def resolve_search(
 
 def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
     """A mapping of its own keys, or its main key's value alone."""
+    given = {short: value} if isinstance(value, str) else {str(key): item for key, item in value.items()}
+    for key in given:
+        if key not in kind.model_fields:
+            raise InputError(f"{where}: {key}: no such key{suggestion(key, kind.model_fields)}")
     try:
-        return kind(**({short: value} if isinstance(value, str) else value))
+        return kind(**given)
     except ValidationError as error:
         raise InputError(f"{where}: {describe(error)}") from None
 
@@ -602,7 +625,13 @@ def _check_search(search: Search) -> None:
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
     if not share:
         raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
-    search.experiment(space.first())
+    batch = search.experiment(space.first()).training.batch_size
+    for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
+        if batch % workers:
+            raise InputError(
+                f"{search.source}: {key}: {workers} workers cannot share the global batch of {batch} images evenly "
+                "(classes_per_batch x images_per_class): make it a multiple"
+            )
 
 
 def single_training(name: str, settings: Mapping[str, Any]) -> Search:

@@ -230,8 +230,8 @@ def test_a_resnet_trains_with_frozen_batch_norm(data_folder: Path, tmp_path: Pat
     settings = {"method": "proxy_anchor", "backbone": "resnet18", "weights": "random", "precision": "float32"}
     train(tmp_path, data_folder, settings, stop_after=1)
     state = weights(tmp_path)
-    assert torch.equal(state["network.backbone.body.1.running_mean"], torch.zeros(64))
-    assert torch.equal(state["network.backbone.body.1.weight"], torch.ones(64))
+    assert torch.equal(state["network.backbone.body.bn1.running_mean"], torch.zeros(64))
+    assert torch.equal(state["network.backbone.body.bn1.weight"], torch.ones(64))
 
 
 def test_mixed_precision_computes_the_loss_in_float32(data_folder: Path) -> None:

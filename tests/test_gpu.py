@@ -1,0 +1,84 @@
+"""What needs CUDA: the same numbers as on the CPU, half precision, layouts, compilation, memory faults."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_loop import train
+
+from methods.pfml import potential_energy
+from orchestrator.errors import TrainingFailed
+from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.loop import memory_faults
+from orchestrator.spec import Training
+
+pytestmark = pytest.mark.gpu
+METHODS = ["pfml", "proxy_anchor", "multi_similarity"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_float64_equals_the_cpu(method: str, data_folder: Path) -> None:
+    on_cpu = train(None, data_folder, {"method": method})
+    on_gpu = train(None, data_folder, {"method": method, "device": "cuda"})
+    for cpu, gpu in zip(on_cpu, on_gpu, strict=True):
+        assert gpu[3] == pytest.approx(cpu[3], abs=1e-7)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("extra", [{}, {"channels_last": True}, {"compile": True}])
+def test_half_precision_layouts_and_compilation_train(
+    precision: str, extra: dict[str, Any], data_folder: Path, tmp_path: Path
+) -> None:
+    settings = {"method": "pfml", "device": "cuda", "precision": precision} | extra
+    full = train(None, data_folder, settings | {"precision": "float32"}, stop_after=1)
+    half = train(tmp_path, data_folder, settings, stop_after=2)
+    assert half[0][3]["train/loss"] == pytest.approx(full[0][3]["train/loss"], rel=0.2)
+    assert len(half) == 2
+
+
+def test_resuming_is_exact_on_the_gpu(data_folder: Path, tmp_path: Path) -> None:
+    settings = {"method": "proxy_anchor", "device": "cuda", "precision": "bf16"}
+    whole = train(tmp_path / "whole", data_folder, settings, stop_after=3)
+    train(tmp_path / "broken", data_folder, settings, stop_after=3, take=1)
+    resumed = train(tmp_path / "broken", data_folder, settings, stop_after=3)
+    for ours, theirs in zip(whole, resumed, strict=True):
+        assert ours[3] == pytest.approx(theirs[3], rel=1e-3)
+
+
+def test_the_energy_is_the_cpu_s() -> None:
+    torch.manual_seed(0)
+    points = torch.nn.functional.normalize(torch.randn(3000, 64), dim=-1)
+    labels = torch.arange(3000) % 50
+    values, gradients = [], []
+    for device in ("cpu", "cuda"):
+        z = points.to(device, copy=True).requires_grad_()
+        y = labels.to(device)
+        energy = potential_energy(z[:100], y[:100], z[100:], y[100:], delta=0.9, alpha=4)
+        energy.backward()
+        assert z.grad is not None
+        values.append(float(energy))
+        gradients.append(z.grad.cpu())
+    assert values[1] == pytest.approx(values[0], rel=1e-6)
+    assert torch.allclose(gradients[0], gradients[1], rtol=1e-3, atol=1e-3 * float(gradients[0].abs().max()))
+
+
+def test_evaluation_is_the_cpu_s() -> None:
+    torch.manual_seed(0)
+    embeddings = torch.randint(-3, 4, (2000, 16)).float()  # many exact ties
+    labels = torch.arange(2000) % 40
+    on_cpu = evaluate_embeddings(embeddings, labels, clustering=False)
+    assert evaluate_embeddings(embeddings.cuda(), labels.cuda(), clustering=False) == on_cpu
+
+
+def test_faiss_and_torch_share_the_process() -> None:
+    faiss = pytest.importorskip("faiss")
+    torch.zeros(8, device="cuda").sum().item()
+    index = faiss.IndexFlatL2(8)
+    index.add(torch.eye(8).numpy())
+    assert index.search(torch.eye(8).numpy(), 1)[1].ravel().tolist() == list(range(8))
+
+
+def test_out_of_memory_is_said_as_such() -> None:
+    with pytest.raises(TrainingFailed, match="out of GPU memory with a batch of 64 images"), memory_faults(Training()):
+        torch.empty(2**50, device="cuda")

@@ -1,0 +1,81 @@
+"""What the README shows is true: its plugin trains, its commands and files are accepted."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from orchestrator.cli import app
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.splits import class_split
+from orchestrator.loop import fit
+from orchestrator.method import registry
+from orchestrator.spec import resolve_experiment, resolve_search
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_the_plugin_of_the_readme_trains(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = blocks(ROOT / "README.md", "python")
+    namespace: dict[str, Any] = {"__name__": "readme"}
+    exec(source, namespace)
+    monkeypatch.setitem(registry(), "soft_margin", namespace["SoftMargin"])
+    store = open_dataset("glyphs-small", data_folder)
+    settings = {"method": "soft_margin", "scale": 5.0, "validate_every": "5 steps"}
+    split = class_split(store, validation_share=0.3, seed=0)
+    validations = list(fit(resolve_experiment(settings, "readme"), store, split, stop_after=2))
+    assert set(validations[0].metrics) >= {"train/loss", "train/pull", "train/push", "val/map_at_r"}
+    assert validations[1].metrics["train/loss"] < validations[0].metrics["train/loss"]
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.splitlines()]
+    return sorted({line.split(" #")[0].strip() for line in lines if line.startswith("orchestrator ")})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_shown_is_accepted(command: str) -> None:
+    click_app = typer.main.get_command(app)
+    _, name, *arguments = shlex.split(command)
+    subcommand = click_app.commands[name]  # type: ignore[attr-defined]
+    subcommand.make_context(name, arguments, resilient_parsing=False)
+
+
+@pytest.mark.parametrize(
+    "target", sorted(set(re.findall(r"^make (\S+)", (ROOT / "README.md").read_text(), re.MULTILINE)))
+)
+def test_every_make_target_shown_exists(target: str) -> None:
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_search_file_of_the_readme_resolves() -> None:
+    from ruamel.yaml import YAML
+
+    (text,) = blocks(ROOT / "README.md", "yaml")
+    search = resolve_search(YAML(typ="safe", pure=True).load(text), name="x", source="README.md")
+    assert search.settings["lr"] == 1e-3
+
+
+@pytest.mark.parametrize("text", blocks(ROOT / "docs" / "searching.md", "yaml"))
+def test_the_spaces_of_the_docs_resolve(text: str) -> None:
+    from ruamel.yaml import YAML
+
+    raw = YAML(typ="safe", pure=True).load(text) | {"num_trials": 2}
+    if "method" not in raw["space"]:
+        raw["method"] = "pfml"
+    resolve_search(raw, name="x", source="docs")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
