@@ -2,52 +2,100 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from urllib.parse import urlsplit
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
     from orchestrator.search import Outcome
     from orchestrator.spec import Search
 
 app = typer.Typer(
-    help="Find out which deep-metric-learning method, with which hyperparameters, really works.",
-    epilog="Begin with: orchestrator search demo",
+    help="""Find out which deep-metric-learning method, with which hyperparameters, really works.
+
+- `orchestrator search demo`: a first search, in minutes, on images that come with the package
+
+- `orchestrator report NAME`: its leaderboard, also while it runs
+
+- `orchestrator ui`: every trial's curves, in MLflow
+
+- `orchestrator methods pfml`: what there is to search over
+""",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
 
-Storage = Annotated[Path, typer.Option(help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE")]
+
+def _not_empty(value: str | None) -> str | None:
+    """An empty word is an unset shell variable, not a wish for the default."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("empty; give a value or leave the option out")
+    return value
+
+
+def _path(given: str | Path) -> Path:
+    """A path; typer hands the default over as one already."""
+    return Path(_not_empty(str(given)) or ".")
+
+
+Storage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_path, metavar="DIR"
+    ),
+]
 TrackingUri = Annotated[
     str | None,
-    typer.Option(help="MLflow address; a database in the storage folder by default.", envvar="MLFLOW_TRACKING_URI"),
+    typer.Option(
+        help="MLflow address; a database in the storage folder by default.",
+        envvar="MLFLOW_TRACKING_URI",
+        metavar="URI",
+        callback=_not_empty,
+    ),
 ]
+Dataset = Annotated[
+    str, typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=_not_empty)
+]
+SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
-Address = Annotated[str | None, typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", callback=_not_empty)
+]
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 DEFAULT_STORAGE = Path("runs")
+PORT = 5000
 
 
 @app.command()
 def search(
-    space: Annotated[str, typer.Argument(help="A search file, or the name of a shipped one.")],
-    name: Annotated[str | None, typer.Option(help="Name of this search; a new one by default.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Data set, in place of the file's.")] = None,
+    space: Annotated[str, typer.Argument(help="A search file, or the name of a shipped one.", metavar="SPACE")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of this search; a new one by default.", metavar="NAME", callback=_not_empty)
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set, in place of the file's.", metavar="NAME", callback=_not_empty)
+    ] = None,
     num_trials: Annotated[int | None, typer.Option(min=1, help="How many points to try.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes per trial.")] = 1,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
+    final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
@@ -66,24 +114,34 @@ def search(
 
     - `orchestrator search my_space.yaml --set delta=0.2 --dry-run`
     """
-    if workers > 1:
-        raise InputError(f"--workers: {workers}: several processes per trial are not available yet; leave it at 1")
-    resolved = _resolve(space, name, dataset, num_trials, max_concurrent, epochs, seed, set_)
+    changes = {
+        "dataset": dataset,
+        "num_trials": num_trials,
+        "max_concurrent": max_concurrent,
+        "workers": workers,
+        "final_workers": final_workers,
+        "seed": seed,
+    }
     if dry_run:
-        _show_plan(resolved, storage, as_json=json_)
+        with _status("timing a few steps"):
+            resolved = _resolve(space, name, epochs, set_, changes)
+            planned = _plan(resolved, storage)
+        _show_plan(planned, as_json=json_)
         return
-    from orchestrator.cluster import RayRunner
-    from orchestrator.display import Display
-    from orchestrator.search import start
+    with _status("starting: the data set, then Ray") as status:
+        resolved = _resolve(space, name, epochs, set_, changes)
+        from orchestrator.cluster import RayRunner
+        from orchestrator.display import Display
+        from orchestrator.search import start
 
-    runner = RayRunner(address, ray_output)
-    outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display())
+        runner = RayRunner(_reachable(address), ray_output)
+        outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
     _conclude(outcome, storage, as_json=json_)
 
 
 @app.command()
 def resume(
-    name: Annotated[str, typer.Argument(help="Name of the search.")],
+    name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -94,18 +152,19 @@ def resume(
 
     - `orchestrator resume my-search`
     """
-    from orchestrator.cluster import RayRunner
-    from orchestrator.display import Display
-    from orchestrator.search import resume as go_on
+    with _status("taking the search up again") as status:
+        from orchestrator.cluster import RayRunner
+        from orchestrator.display import Display
+        from orchestrator.search import resume as go_on
 
-    runner = RayRunner(address, ray_output)
-    outcome = go_on(name, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display())
+        runner = RayRunner(_reachable(address), ray_output)
+        outcome = go_on(name, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
     _conclude(outcome, storage, as_json=json_)
 
 
 @app.command()
 def sync(
-    name: Annotated[str, typer.Argument(help="Name of the search.")],
+    name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
 ) -> None:
@@ -127,11 +186,16 @@ def sync(
 
 @app.command()
 def train(
-    method: Annotated[str, typer.Option(help="Name of the method; see `orchestrator methods`.")],
-    dataset: Annotated[str, typer.Option(help="Name of the data set; see `orchestrator datasets`.")],
+    method: Annotated[
+        str, typer.Option(help="Name of the method; see `orchestrator methods`.", metavar="NAME", callback=_not_empty)
+    ],
+    dataset: Dataset,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of training.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of this training; a new one by default.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of this training; a new one by default.", metavar="NAME", callback=_not_empty),
+    ] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
@@ -141,15 +205,17 @@ def train(
 
     - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --set delta=0.25`
     """
-    from orchestrator.display import Display
-    from orchestrator.search import InlineRunner, start
-    from orchestrator.spec import parse_assignments, single_training
+    with _status("starting") as status:
+        from orchestrator.display import Display
+        from orchestrator.search import InlineRunner, start
+        from orchestrator.spec import single_training
 
-    overrides = parse_assignments(set_)
-    fixed: dict[str, object] = {"method": method, "dataset": dataset}
-    fixed |= {k: v for k, v in (("epochs", epochs), ("seed", seed)) if v is not None}
-    one = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides)
-    outcome = start(one, InlineRunner(), storage=storage, tracking_uri=tracking_uri, watcher=Display())
+        given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
+        overrides = _assignments(set_, given)
+        fixed = {key: value for key, value in given.items() if value is not None}
+        one = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides)
+        watcher = Display(status=status)
+        outcome = start(one, InlineRunner(), storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     _conclude(outcome, storage, as_json=json_)
 
 
@@ -157,11 +223,16 @@ def train(
 def evaluate(
     checkpoint_or_run: Annotated[
         str,
-        typer.Argument(help="A model file, a search (its final model), SEARCH/TRIAL, or an MLflow run id."),
+        typer.Argument(
+            help="A model file, a search (its final model), SEARCH/TRIAL, or an MLflow run id.",
+            metavar="CHECKPOINT_OR_RUN",
+        ),
     ],
-    dataset: Annotated[str, typer.Option(help="Name of the data set.")],
+    dataset: Dataset,
     storage: Storage = DEFAULT_STORAGE,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
+    ] = "auto",
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
@@ -183,7 +254,8 @@ def evaluate(
     if json_:
         print(json.dumps({"model": str(model), "dataset": dataset, "split": "test", "metrics": metrics}))
         return
-    table = Table(title=f"{model} on {dataset}, test classes", title_justify="left")
+    Console().print(Text(f"{model} on {dataset}, test classes"), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column("value", justify="right")
     for key, value in metrics.items():
@@ -193,9 +265,11 @@ def evaluate(
 
 @app.command()
 def report(
-    name: Annotated[str, typer.Argument(help="Name of the search.")],
+    name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file.", parser=_path)
+    ] = None,
     json_: Json = False,
 ) -> None:
     """The leaderboard of a search, also while it runs.
@@ -210,7 +284,10 @@ def report(
 
     ledger, journal = read_search(name, storage)
     if csv is not None:
-        write_csv(ledger, csv)
+        try:
+            write_csv(ledger, csv)
+        except OSError as error:
+            raise InputError(f"--csv: {csv} cannot be written ({error.strerror}): name another file") from None
         typer.echo(f"{len(ledger.trials)} trials written to {csv}", err=True)
     if json_:
         print(json.dumps(summary(ledger, journal)))
@@ -237,12 +314,14 @@ def methods(
         if json_:
             print(json.dumps(described))
         else:
-            table = Table(box=None)
-            for column in ("name", "what", "paper"):
-                table.add_column(column)
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            table.add_column("name", no_wrap=True)
+            table.add_column("what")
+            table.add_column("paper")
             for method in described:
                 table.add_row(method["name"], method["summary"], method["paper"])
             Console().print(table)
+            typer.echo("more of one: orchestrator methods NAME")
         for problem in plugin_problems():
             typer.echo(f"warning: {problem}", err=True)
         return
@@ -251,9 +330,12 @@ def methods(
         print(json.dumps(method))
         return
     console = Console()
-    console.print(Text(method["documentation"]))
-    table = Table(title="hyperparameters", title_justify="left")
-    for column in ("name", "type", "default", "range", "meaning"):
+    console.print(Text(method["name"], style="bold"), Text(method["paper"]))
+    for paragraph in method["documentation"].split("\n\n"):
+        console.print(Text("\n" + (" ".join(paragraph.split()) if "\n  " not in paragraph else paragraph)))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("hyperparameter", no_wrap=True)
+    for column in ("type", "default", "range", "meaning"):
         table.add_column(column)
     for row in method["hyperparameters"]:
         table.add_row(row["name"], row["type"], str(row["default"]), row["range"], row["description"])
@@ -272,7 +354,6 @@ def datasets(
     from dataclasses import asdict
 
     from orchestrator.data.catalog import datasets as known
-    from orchestrator.errors import suggestion
 
     if name is not None and name not in known():
         raise InputError(f"unknown data set '{name}'{suggestion(name, known())}")
@@ -281,9 +362,10 @@ def datasets(
     if json_:
         print(json.dumps(shown[0] if name is not None else shown))
         return
-    table = Table(box=None)
-    for column in shown[0]:
-        table.add_column(column)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column, value in shown[0].items():
+        number = isinstance(value, int)
+        table.add_column(column.replace("_", " "), justify="right" if number else "left", no_wrap=column == "name")
     for info in shown:
         table.add_row(*[str(value) for value in info.values()])
     Console().print(table)
@@ -293,7 +375,7 @@ def datasets(
 def ui(
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = 5000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = PORT,
 ) -> None:
     """Look at the searches in MLflow, on this machine only.
 
@@ -313,6 +395,14 @@ def ui(
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
         raise InputError(f"--storage: {places.storage} holds no runs yet; begin with: orchestrator search demo")
     command = ui_command(uri, places.artifacts, port)
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"--port: {port} cannot be used ({error.strerror}): name another, say {port + 1}"
+            ) from None
     typer.echo(f"MLflow on {redact(uri)}: http://127.0.0.1:{port} (takes some seconds; Ctrl-C ends it)", err=True)
     try:
         done = subprocess.run(command, env=os.environ | ui_environment(uri), check=False)
@@ -325,43 +415,70 @@ def ui(
 
 
 def _resolve(
-    space: str,
-    name: str | None,
-    dataset: str | None,
-    num_trials: int | None,
-    max_concurrent: int | None,
-    epochs: int | None,
-    seed: int | None,
-    assignments: list[str],
+    space: str, name: str | None, epochs: int | None, assignments: list[str], changes: dict[str, str | int | None]
 ) -> "Search":
-    from orchestrator.spec import find_search, parse_assignments, read_yaml, resolve_search
+    from orchestrator.spec import find_search, read_yaml, resolve_search
 
     path = find_search(space)
-    overrides = parse_assignments(assignments)
+    overrides = _assignments(assignments, changes | {"epochs": epochs})
     if epochs is not None:
-        if "epochs" in overrides:
-            raise InputError(f"--epochs {epochs}: --set epochs={overrides['epochs']} says it too; keep one")
         overrides["epochs"] = epochs
     return resolve_search(
         read_yaml(path),
         name=name or _fresh_name(path.stem),
         source=path.name,
         overrides=overrides,
-        dataset=dataset,
-        num_trials=num_trials,
-        max_concurrent=max_concurrent,
-        seed=seed,
+        **changes,
     )
+
+
+def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
+    """The values of `--set`; one that an option of its own gives too is refused."""
+    from orchestrator.spec import parse_assignments
+
+    overrides = parse_assignments(words)
+    for key, value in options.items():
+        if value is not None and key in overrides:
+            raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
+    return overrides
+
+
+def _status(doing: str) -> Status:
+    """Something moves in the terminal while heavy libraries load."""
+    return Console(stderr=True).status(f"{doing} ...")
+
+
+def _reachable(address: str | None) -> str | None:
+    """A cluster's address at which something answers: Ray itself would wait for minutes."""
+    if address is None or address in ("auto", "local"):
+        return address
+    advice = "give host:port of a Ray head node, or auto"
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"--address: {address}: {error}; {advice}") from None
+    if not host or not port:
+        raise InputError(f"--address: {address}: {advice}")
+    try:
+        socket.create_connection((host, port), timeout=5).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
+    return address
 
 
 def _fresh_name(stem: str) -> str:
     return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _show_plan(search: "Search", storage: Path, *, as_json: bool) -> None:
+def _plan(search: "Search", storage: Path) -> dict[str, Any]:
     from orchestrator.plan import plan
 
-    resolved = plan(search, storage)
+    return plan(search, storage)
+
+
+def _show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(resolved))
         return
@@ -370,9 +487,18 @@ def _show_plan(search: "Search", storage: Path, *, as_json: bool) -> None:
         if isinstance(value, dict):
             console.print(Text(f"{key}:", style="bold"))
             for inner, shown in value.items():
-                console.print(Text(f"  {inner}: {shown}"))
+                console.print(Text(f"  {inner}: {_plain(shown)}"))
         else:
             console.print(Text.assemble((f"{key}: ", "bold"), str(value)))
+
+
+def _plain(value: object) -> str:
+    """A value as a search file would have it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_plain(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    return str(value)
 
 
 def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
@@ -382,7 +508,7 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
-    for line in closing(outcome, str(storage)):
+    for line in closing(outcome, str(storage), PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)
@@ -395,16 +521,14 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
         raise typer.Exit(130)
 
 
-def main() -> NoReturn:
-    """The console script: bad input is one line and exit code 2."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script (`arguments`: in place of the command line's). Bad input is one line and exit code 2."""
     from orchestrator.journal import JournalError
     from orchestrator.tracking import TrackingError
 
     try:
-        app(standalone_mode=False)
-        code = 0
-    except typer.Exit as leave:
-        code = leave.exit_code
+        # typer gives the code of an Exit back as the command's value
+        code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
     except Exception as error:
         code = _explain(error, (InputError, JournalError, TrackingError))
     except KeyboardInterrupt:
@@ -415,12 +539,12 @@ def main() -> NoReturn:
 
 
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
-    import click
-
-    if isinstance(error, click.ClickException):
-        error.show()
-        return error.exit_code
-    if isinstance(error, click.Abort):
+    if hasattr(error, "format_message"):  # a usage error; which class it has depends on typer's version
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return 0  # the help has been printed
+        print(f"error: {' '.join(_usage(error).split())}", file=sys.stderr)
+        return 2
+    if isinstance(error, typer.Abort):
         return 130
     if isinstance(error, input_errors):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -436,6 +560,28 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
         )
         return 1
     raise error
+
+
+def _usage(error: Any) -> str:
+    """A usage error by its option or argument, the value, and what would be right."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    where = f" (see {context.command_path} --help)" if context else ""
+    if type(error).__name__ == "NoSuchOption":
+        known = [name for other in context.command.params for name in other.opts] if context else []
+        return f"{error.option_name}: no such option{suggestion(error.option_name, known)}{where}"
+    if parameter is None:
+        message = error.format_message()
+        return f"{message[:1].lower()}{message[1:].rstrip('.')}{where}"
+    name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
+    if type(error).__name__ == "MissingParameter":
+        return f"{name}: missing{where}"
+    variable = parameter.envvar
+    if context and variable and str(context.get_parameter_source(parameter.name)).endswith("ENVIRONMENT"):
+        name = str(variable)
+    complaints: list[Any] = getattr(error.__cause__, "errors", list)()
+    value = f"{complaints[0]['input']!r}: " if complaints else ""
+    message = error.message.removeprefix("Value error, ").rstrip(".")
+    return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"
 
 
 if __name__ == "__main__":

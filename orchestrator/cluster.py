@@ -9,20 +9,21 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 
-from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError
-from orchestrator.spec import Search
-from orchestrator.trial import Trial
+from orchestrator.trial import ATTEMPTS, release, results, train_results
 
-ATTEMPTS = 3
-"""So often a trial whose process was killed is started, each time from its last validation."""
+if TYPE_CHECKING:
+    # trials import this file too, and need neither
+    from orchestrator.conductor import Conductor
+    from orchestrator.spec import Search
 
 # silence, our own signal handling, and none of Tune's own records: the journal is the record
 ENVIRONMENT = {
@@ -44,12 +45,15 @@ class RayRunner:
     ray_output: bool = False
 
     @contextlib.contextmanager
-    def ready(self, search: Search) -> Iterator[int]:
+    def ready(self, search: "Search") -> Iterator[int]:
         """Start or join the cluster; InputError if there is none or a trial cannot fit it."""
         os.environ.update(ENVIRONMENT)
         if not self.ray_output:
             for name in ("ray", "ray.tune", "ray.train"):
                 logging.getLogger(name).setLevel(logging.ERROR)
+        if ray.is_initialized():  # whoever did it also ends it
+            yield self.slots(search)
+            return
         try:
             ray.init(
                 address=self.address or "local",
@@ -65,21 +69,34 @@ class RayRunner:
         finally:
             ray.shutdown()
 
-    def slots(self, search: Search) -> int:
-        """How many trials run at once."""
-        each, have = resources(search), ray.cluster_resources()
-        fit = min(int(have.get(kind, 0) // amount) for kind, amount in each.items())
-        if fit < 1:
-            wanted = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
-            found = ", ".join(f"{have.get(kind, 0):g} {kind}" for kind in each)
-            raise InputError(f"a trial asks for {wanted}, the cluster has {found}: lower threads or name a larger one")
+    def slots(self, search: "Search") -> int:
+        """How many trials run at once; InputError if a trial or the final run never can."""
+        each = resources(search)
+        room = sum(
+            min(int(node["Resources"].get(kind, 0) // amount) for kind, amount in each.items())
+            for node in ray.nodes()
+            if node["Alive"]
+        )
+        runs = [("--workers", "a trial", search.workers)]
+        if search.final:
+            runs.append(("--final-workers", "the final run", search.workers_of_final))
+        for option, run, workers in runs:
+            if workers > room:
+                wanted = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
+                found = ", ".join(f"{ray.cluster_resources().get(kind, 0):g} {kind}" for kind in each)
+                remedy = f"give {option} {room}" if room else "lower threads"
+                raise InputError(
+                    f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has {found}: "
+                    f"{remedy} or name a larger cluster"
+                )
+        fit = room // search.workers
         return min(fit, search.max_concurrent or fit)
 
-    def run(self, conductor: Conductor) -> None:
+    def run(self, conductor: "Conductor") -> None:
         """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
         tune.Tuner(
-            tune.with_resources(Trial, resources(conductor.search)),
+            Trial,
             tune_config=tune.TuneConfig(
                 search_alg=Points(conductor),
                 num_samples=-1,
@@ -98,13 +115,48 @@ class RayRunner:
         ).fit()
 
 
-def resources(search: Search) -> dict[str, float]:
-    """What one trial occupies: its CPU threads, and a GPU where the cluster has any."""
+def resources(search: "Search") -> dict[str, float]:
+    """What one worker of a trial occupies: its CPU threads, and a GPU where the cluster has any."""
     training = search.example().training
     each: dict[str, float] = {"CPU": training.threads}
     if training.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
         each["GPU"] = 1
     return each
+
+
+class Trial(tune.Trainable):  # type: ignore[misc]
+    """The loop inside the Tune trial's own process (the `trial` backend), or by workers of its own (`train`).
+
+    One `step` is one validation; the process is used again by later trials. Tune keeps no checkpoints: the loop's
+    own files in the trial's folder are the state, so a trial that starts where an earlier attempt left files goes
+    on from them.
+    """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """A trial with workers leaves the machines to them: they have a placement group of their own, which on
+        a full cluster would wait for ever for what the trial holds. A trial must hold something: a byte."""
+        return tune.PlacementGroupFactory([config["resources"] if config["workers"] == 1 else {"memory": 1}])
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.results = results(config) if config["workers"] == 1 else train_results(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        return next(self.results)
+
+    def cleanup(self) -> None:
+        self.results.close()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: the loop keeps its own."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing: the loop finds its own."""
 
 
 class _InThisProcess:
@@ -123,23 +175,27 @@ class _InThisProcess:
 class Points(_InThisProcess, Searcher):  # type: ignore[misc]
     """Tune asks for a trial, the conductor answers."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: "Conductor") -> None:
         super().__init__(metric="objective", mode="max")
         self.conductor = conductor
-        self.trial_ids: dict[str, str] = {}
+        self.resources = resources(conductor.search)
+        self.works: dict[str, dict[str, Any]] = {}
 
     def suggest(self, trial_id: str) -> Any:
         if self.conductor.finished:
             return Searcher.FINISHED
         work = self.conductor.next()
-        if work is not None:
-            self.trial_ids[trial_id] = work["trial_id"]
-        return work
+        if work is None:
+            return None
+        self.works[trial_id] = work
+        return work | {"resources": self.resources}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
-        if error and trial_id in self.trial_ids:
+        if error and trial_id in self.works:
+            work = self.works[trial_id]
+            release(Path(work["arguments"]["folder"]))
             reason = f"its process was lost {ATTEMPTS} times: out of memory, or killed; see Ray's logs"
-            self.conductor.lost(self.trial_ids[trial_id], reason)
+            self.conductor.lost(work["trial_id"], reason)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the journal is the record."""
@@ -151,7 +207,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
 class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
     """Every result comes here first, before anything else in Tune sees it."""
 
-    def __init__(self, conductor: Conductor) -> None:
+    def __init__(self, conductor: "Conductor") -> None:
         self.conductor = conductor
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

@@ -62,7 +62,7 @@ class Conductor:
                 self.study.enter(trial_id, event["params"])
             elif event["event"] == "validation":
                 value = event["metrics"][self.search.objective.metric]
-                if self.study.report(trial_id, event["validation"], value):
+                if self.study.report(trial_id, event["validation"], value) and not event.get("finished"):
                     stopped.add(trial_id)
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"])
@@ -101,14 +101,19 @@ class Conductor:
 
     @property
     def finished(self) -> bool:
-        """Nothing is running and nothing is left to give out."""
-        if self.ledger.running():
+        """Nothing is running and nothing will be given out."""
+        return not self.ledger.running() and (self.stopping or self.complete)
+
+    @property
+    def complete(self) -> bool:
+        """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
+        final = self.ledger.final
+        everyone = [*self.ledger.trials.values(), *([final] if final else [])]
+        if any(trial.state in ("running", "interrupted") for trial in everyone):
             return False
-        if self.stopping:
-            return True
-        if self.waiting or (not self.exhausted and len(self.ledger.trials) < self.study.budget):
+        if not self.exhausted and len(self.ledger.trials) < self.study.budget:
             return False
-        return self.ledger.final is not None or self.ledger.winner() is None or not self.search.final
+        return final is not None or self.ledger.winner() is None or not self.search.final
 
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
         experiment = self.search.experiment(trial.params)
@@ -125,6 +130,7 @@ class Conductor:
         return {
             "trial_id": trial.trial_id,
             "test": trial.kind == "final",
+            "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
             "arguments": self._arguments(trial, experiment),
         }
 
@@ -160,6 +166,7 @@ class Conductor:
                 validation=result["validation"],
                 metrics=result["metrics"],
                 seconds=result["seconds"],
+                finished=bool(result["finished"]),
             )
             if trial.kind == "trial":
                 value = result["metrics"][self.search.objective.metric]
@@ -188,7 +195,7 @@ class Conductor:
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
         if trial.best is not None and state in ("done", "pruned"):
-            best = {f"best/{k.replace('/', '_')}": v for k, v in trial.best_metrics.items()}
+            best = {f"best/{k.replace('/', '_')}": v for k, v in trial.best_metrics.items() if k.startswith("val/")}
             best |= {
                 self.search.objective.best_key: trial.best,
                 "best/validation": trial.best_validation or 0,
@@ -211,8 +218,8 @@ class Conductor:
                     (self.trial_folder(trial) / BEST).unlink(missing_ok=True)
 
     def end(self) -> str:
-        """Close the search: `done`, `interrupted`, or `failed` if no trial gave a value."""
-        state = "interrupted" if self.stopping else "done" if self.ledger.winner() else "failed"
+        """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
+        state = "interrupted" if not self.complete else "done" if self.ledger.winner() else "failed"
         if state == "done":
             self._artifacts()
         winner = self.ledger.winner()

@@ -1,19 +1,25 @@
 """The terminal of a running search: a live table, or a line per event where there is no terminal."""
 
+import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console, Group
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.conductor import Conductor
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.search import Outcome, Watcher
-from orchestrator.tracking import Tracker, redact
+from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
@@ -35,14 +41,96 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+def short(metric: str) -> str:
+    """`val/map_at_r` -> `map@r`: for the head of a narrow column."""
+    return metric.removeprefix("val/").replace("_at_", "@")
+
+
+class Fitting:
+    """The first of some tables that fits the terminal's width; they go from rich to lean."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=10_000)
+        fitting = (t for t in self.tables if Measurement.get(console, unbounded, t).maximum <= options.max_width)
+        yield next(fitting, self.tables[-1])
+
+
+def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) -> Fitting:
+    """One row per trial. Where the terminal is narrow, long heads are folded, then the less important columns go,
+    and at last the whole point stands in one column."""
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
+
+    def table(*, fold: bool, leave_out: Sequence[str] = (), point: bool = False) -> Table:
+        columns: dict[str, Callable[[TrialRecord], str | Text]] = {
+            "trial": lambda trial: trial.trial_id,
+            "state": lambda trial: Text(trial.state, style=STYLES[trial.state]),
+            short(ledger.metric): lambda trial: _measured(trial.best),
+            "recall@1": lambda trial: _measured(trial.best_metrics.get("val/recall_at_1")),
+            "validations": lambda trial: str(trial.validations),
+        }
+        if point:
+            columns["point"] = lambda trial: Text(params_text(trial.params), no_wrap=True, overflow="ellipsis")
+        else:
+            columns |= {key: partial(_param, key=key) for key in keys}
+        shown = {name: cell for name, cell in columns.items() if name not in leave_out}
+        result = Table(box=SIMPLE_HEAD, pad_edge=False)
+        if ranked:
+            result.add_column("#", justify="right")
+        for name in shown:
+            left = name in ("trial", "state", "point")
+            head = _folded(name) if fold else name
+            result.add_column(head, justify="left" if left else "right", no_wrap=name != "point")
+        for place, trial in enumerate(trials, start=1):
+            rank = [str(place) if trial.best is not None else "-"] if ranked else []
+            result.add_row(*rank, *[cell(trial) for cell in shown.values()])
+        return result
+
+    lean = ("recall@1", "validations")
+    return Fitting(
+        [
+            table(fold=False),
+            table(fold=True),
+            table(fold=True, leave_out=lean[:1]),
+            table(fold=True, leave_out=lean),
+            table(fold=True, leave_out=lean, point=True),
+        ]
+    )
+
+
+def _measured(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _param(trial: TrialRecord, key: str) -> str:
+    return _value(trial.params[key]) if key in trial.params else ""
+
+
+def _folded(head: str) -> str:
+    """`proxies_per_class` on two lines of about one length; short heads stay whole."""
+    if len(head) <= 8:
+        return head
+    if head == "validations":
+        return "valid-\nations"
+    cuts = [i + 1 for i, letter in enumerate(head) if letter in "_@"]
+    cut = min(cuts, key=lambda i: abs(2 * i - len(head)), default=len(head))
+    return f"{head[:cut]}\n{head[cut:]}".strip()
+
+
 class Display(Watcher):
     """Shows what the conductor does. Everything goes to stderr: stdout is for results."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, status: Status | None = None) -> None:
+        """`status` moves until the search begins."""
         self.console = Console(file=stream or sys.stderr)
+        self.status = status
         self.live: Live | None = None
 
     def begin(self, conductor: Conductor, tracker: Tracker) -> None:
+        if self.status is not None:
+            self.status.stop()
         self.conductor, self.tracker = conductor, tracker
         self.started = time.monotonic()
         self.known = sum(trial.validations for trial in conductor.ledger.trials.values())
@@ -103,29 +191,30 @@ class Display(Watcher):
         waiting = max(0, self.budget() - len(ledger.trials)) + counts["interrupted"]
         head = Text.assemble(
             (f" {search.name} ", "bold reverse"),
-            f"  waiting {waiting}  ",
-            *[(f"{state} {counts[state]}  ", STYLES[state]) for state in ("running", "pruned", "done", "failed")],
             f"  {duration(time.monotonic() - self.started)} gone, {self.time_left()} left",
         )
+        states = Text(f" {waiting} waiting   ")
+        for state in ("running", "pruned", "done", "failed"):
+            states.append(f"{counts[state]} {state}   ", style=STYLES[state])
         winner = ledger.ranking()[0] if ledger.trials and ledger.ranking()[0].best is not None else None
-        best = Text("best so far: none yet")
+        best = Text(" best so far: none yet")
         if winner is not None:
             best = Text.assemble(
-                "best so far: ",
-                (f"{search.objective.metric} {winner.best:.4f}", "bold green"),
-                f"  trial {winner.trial_id}: {params_text(winner.params)}",
+                " best so far: ",
+                (f"{short(search.objective.metric)} {winner.best:.4f}", "bold green"),
+                f" by trial {winner.trial_id}",
             )
-        table = Table(box=None, pad_edge=False, expand=False)
-        for column in ("trial", "state", "validations", search.objective.metric, "point"):
-            table.add_column(column, justify="right" if column == "validations" else "left", no_wrap=True)
-        shown = list(ledger.trials.values())[-RECENT:] + ([ledger.final] if ledger.final else [])
-        for trial in shown:
-            value = f"{trial.best:.4f}" if trial.best is not None else "-"
-            if trial.test:
-                value = f"test {trial.test.get('map_at_r', float('nan')):.4f}"
-            state = Text(trial.state, style=STYLES[trial.state])
-            table.add_row(trial.trial_id, state, str(trial.validations), value, params_text(trial.params))
-        parts: list[Any] = [head, best, Text(""), table]
+        room = max(3, min(RECENT, self.console.height - 11))
+        trials = list(ledger.trials.values())
+        running = [trial for trial in trials if trial.state == "running"][:room]
+        others = [trial for trial in trials if trial.state != "running"]
+        latest = running + others[max(0, len(others) - room + len(running)) :]
+        shown = sorted(latest, key=lambda trial: trial.number) + ([ledger.final] if ledger.final else [])
+        parts: list[Any] = [head, states, best]
+        if shown:
+            parts.append(trial_table(ledger, shown, ranked=False))
+        else:
+            parts.append(Text("\n the first trial is starting"))
         if self.conductor.stopping:
             parts.append(Text("stopping in order; Ctrl-C again to stop at once", style="magenta"))
         if self.tracker.problem:
@@ -135,29 +224,9 @@ class Display(Watcher):
 
 def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     """The table at the end of a search and of `orchestrator report`."""
-    keys = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
-    table = Table(title=f"{ledger.name}: {ledger.metric} on held-out classes", title_justify="left")
-    table.add_column("#", justify="right")
-    table.add_column("trial")
-    table.add_column("state")
-    table.add_column(ledger.metric, justify="right")
-    table.add_column("recall@1", justify="right")
-    table.add_column("validations", justify="right")
-    for key in keys:
-        table.add_column(key, justify="right")
     ranking = ledger.ranking()
-    for place, trial in enumerate(ranking[:most], start=1):
-        recall = trial.best_metrics.get("val/recall_at_1")
-        table.add_row(
-            str(place) if trial.best is not None else "-",
-            trial.trial_id,
-            Text(trial.state, style=STYLES[trial.state]),
-            f"{trial.best:.4f}" if trial.best is not None else "-",
-            f"{recall:.4f}" if recall is not None else "-",
-            str(trial.validations),
-            *[_value(trial.params[key]) if key in trial.params else "" for key in keys],
-        )
-    parts: list[Any] = [table]
+    title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on held-out classes")
+    parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
     if ledger.final is not None and ledger.final.test:
@@ -174,13 +243,22 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     return Group(*parts)
 
 
-def closing(outcome: Outcome, storage: str) -> list[str]:
-    """The lines after the leaderboard: how it ended, and where to look."""
-    name = outcome.ledger.name
+def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
+    """The lines after the leaderboard: how it ended, and the exact command and address to look at it in MLflow."""
+    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(storage)
     lines = []
     if outcome.state == "interrupted":
-        lines.append(f"interrupted: go on with   orchestrator resume {name} --storage {storage}")
+        lines.append(f"interrupted; go on with:  orchestrator resume {name} --storage {place}")
     if outcome.problem:
-        lines.append(f"tracker: {outcome.problem}")
-        lines.append(f"all is journaled; send it with   orchestrator sync {name} --storage {storage}")
-    return [redact(line) if "://" in line else line for line in lines]
+        lines.append(f"tracker: {redact(outcome.problem)}")
+        lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")
+    if outcome.experiment_id is not None and outcome.parent_run_id is not None:
+        address = run_url(outcome.tracking_uri, outcome.experiment_id, outcome.parent_run_id, port=port)
+        if uri.startswith("http"):
+            lines.append(f"in MLflow:  {address}")
+        else:
+            own = outcome.tracking_uri == default_tracking_uri(Path(storage).expanduser())
+            elsewhere = "" if own else f" --tracking-uri {shlex.quote(uri)}"
+            lines.append(f"in MLflow:  orchestrator ui --storage {place}{elsewhere}")
+            lines.append(f"     then:  {address}")
+    return lines

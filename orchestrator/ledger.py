@@ -53,8 +53,12 @@ class Ledger:
     def of(cls, events: Iterable[Mapping[str, Any]]) -> "Ledger":
         """The ledger after these events."""
         ledger = cls()
-        for event in events:
-            ledger.apply(event)
+        for number, event in enumerate(events, start=1):
+            try:
+                ledger.apply(event)
+            except (KeyError, TypeError, AttributeError) as error:
+                kind = event.get("event")
+                raise InputError(f"journal line {number}: corrupt: '{kind}' lacks or misnames {error}") from None
         if not ledger.search_id:
             raise InputError("the journal holds no search: its first event is missing")
         return ledger

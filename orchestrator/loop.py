@@ -338,7 +338,8 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
     groups += learner.method.parameter_groups(training.lr)
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
     for name, parameter in learner.named_parameters():
-        if parameter.requires_grad and grouped.count(id(parameter)) != 1:
+        trained = parameter.requires_grad and parameter.numel()  # no proxies: nothing to optimise
+        if trained and grouped.count(id(parameter)) != 1:
             raise InputError(
                 f"method '{learner.method.name}': parameter {name} is in {grouped.count(id(parameter))} "
                 "optimiser groups, it should be in one: see parameter_groups"

@@ -7,20 +7,16 @@ from typing import Any
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
 from orchestrator.errors import InputError, suggestion
-from orchestrator.journal import Journal, JournalError
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.method import Method
-from orchestrator.search import JOURNAL, Places
+from orchestrator.search import JOURNAL, Places, read_journal
 from orchestrator.tracking import recorded_runs
 
 
 def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
     """The ledger of a search and the path of its journal."""
     path = Places(storage.expanduser().resolve()).journal(name)
-    try:
-        return Ledger.of(Journal.read(path)), path
-    except JournalError as error:
-        raise InputError(str(error)) from None
+    return read_journal(path)[1], path
 
 
 def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:

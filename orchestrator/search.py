@@ -1,6 +1,7 @@
 """A search from its first event to its last, and taken up again after anything."""
 
 import contextlib
+import os
 import signal
 import threading
 import uuid
@@ -10,18 +11,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError, suggestion
 from orchestrator.journal import Journal, JournalError
 from orchestrator.ledger import Ledger, TrialRecord, write_csv
 from orchestrator.provenance import provenance
-from orchestrator.spec import Search, check_name
+from orchestrator.spec import Search, check_name, describe
 from orchestrator.tracking import (
     MLflowTracker,
     Tracker,
     check_tracking_uri,
     default_tracking_uri,
-    recorded_runs,
+    redact,
 )
 
 JOURNAL = "journal.jsonl"
@@ -53,6 +56,8 @@ class Places:
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
         path = self.search(name) / JOURNAL
+        if not self.storage.is_dir():
+            raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
         if not path.exists():
             known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
             hint = suggestion(name, known) if known else " (none yet)"
@@ -102,6 +107,12 @@ class InlineRunner:
 
     @contextlib.contextmanager
     def ready(self, search: Search) -> Iterator[int]:
+        from orchestrator.loop import choose_device
+
+        training = search.example().training
+        choose_device(training.device)
+        if training.threads > (cpus := os.cpu_count() or 1):
+            raise InputError(f"threads: {training.threads}: this machine has {cpus} CPUs; ask for so many or fewer")
         yield 1
 
     def run(self, conductor: Conductor) -> None:
@@ -116,7 +127,10 @@ class InlineRunner:
                     break
 
 
-def writable(folder: Path) -> Path:
+STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
+
+
+def writable(folder: Path, option: str = STORAGE) -> Path:
     """The absolute folder, made if need be; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
@@ -125,7 +139,7 @@ def writable(folder: Path) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(f"--storage: {folder} cannot be written ({error.strerror}): name another folder") from None
+        raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): name another folder") from None
     return folder
 
 
@@ -138,12 +152,14 @@ def start(
     watcher: Watcher | None = None,
 ) -> Outcome:
     """Run a new search to its end (or to Ctrl-C). InputError if its name was used before."""
+    if tracking_uri:
+        check_tracking_uri(tracking_uri)  # before anything is written
     places = Places(writable(storage))
     path = places.search(search.name) / JOURNAL
     if path.exists():
         raise InputError(
-            f"--name: a search '{search.name}' exists in {path.parent}: "
-            f"go on with it (orchestrator resume {search.name}) or choose another name"
+            f"--name: a search '{search.name}' exists in {path.parent}: go on with it "
+            f"(orchestrator resume {search.name} --storage {storage}) or choose another name"
         )
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
@@ -158,6 +174,7 @@ def start(
             config=search.model_dump(),
             params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
             tags=provenance() | {"dataset.digest": digest},
+            tracking_uri=recorded_address(uri, places),
         )
         return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
 
@@ -170,13 +187,20 @@ def resume(
     tracking_uri: str | None = None,
     watcher: Watcher | None = None,
 ) -> Outcome:
-    """Go on with a search: finished trials stay, interrupted ones go on from their last validation."""
-    places = Places(writable(storage))
+    """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
+    that has come to its end nothing changes; the tracker gets what it missed."""
+    places = Places(storage.expanduser().resolve())
     path = places.journal(name)
+    writable(storage)
     uri = tracking_address(tracking_uri, places, path)
     with opened(path) as journal:
-        events = Journal.read(path)
-        search = Search.model_validate(Ledger.of(events).config)
+        events, ledger = read_journal(path)
+        if ledger.state in ("done", "failed"):
+            return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
+        try:
+            search = Search.model_validate(ledger.config)
+        except ValidationError as error:
+            raise InputError(f"{path}:1: not a search of this version: {describe(error)}") from None
         digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
         if digest != recorded:
             raise InputError(
@@ -184,20 +208,34 @@ def resume(
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
         with runner.ready(search) as slots:
-            events.append(journal.append("search_resumed", tags=provenance()))
+            events.append(
+                journal.append("search_resumed", tags=provenance(), tracking_uri=recorded_address(uri, places))
+            )
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
 
 
 def tracking_address(given: str | None, places: Places, journal: Path | None = None) -> str:
-    """The tracker to use: the one given, else the one that the search was sent to before, else the default."""
+    """The tracker to use: the one given, else the one that the search ran with last, else the default."""
     if given:
-        return check_tracking_uri(given)
-    before = recorded_runs(journal).tracking_uri if journal is not None else None
+        uri = check_tracking_uri(given)
+        if uri.startswith("sqlite:"):
+            writable(Path(uri.removeprefix("sqlite:///")).parent, "--tracking-uri (or MLFLOW_TRACKING_URI)")
+        return uri
+    before = None
+    if journal is not None:
+        begun = [event for event in read_journal(journal)[0] if event["event"] in ("search_started", "search_resumed")]
+        before = begun[-1].get("tracking_uri") if begun else None
     if before and "***" in before:
         raise InputError(
             f"--tracking-uri: the search was tracked at {before}, whose password is not recorded: give the address"
         )
     return before or default_tracking_uri(places.storage)
+
+
+def recorded_address(uri: str, places: Places) -> str | None:
+    """The tracker's address as the journal keeps it: no password, and None for the storage's own database, which
+    may move together with it."""
+    return None if uri == default_tracking_uri(places.storage) else redact(uri)
 
 
 @contextlib.contextmanager
@@ -207,12 +245,28 @@ def opened(path: Path) -> Iterator[Journal]:
         journal = Journal(path)
     except JournalError as error:
         raise InputError(str(error)) from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror}): name another storage folder") from None
     with journal:
         yield journal
 
 
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
+    """The events of a search and what they come to; InputError naming the line if the journal is damaged."""
+    try:
+        events = Journal.read(path)
+    except JournalError as error:
+        raise InputError(str(error)) from None
+    try:
+        return events, Ledger.of(events)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
 def check_data(search: Search, places: Places) -> str:
-    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill."""
+    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill and weights
+    that the backbone cannot take."""
+    from orchestrator.backbones import build_backbone
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import class_split, train_labels
@@ -226,6 +280,8 @@ def check_data(search: Search, places: Places) -> str:
         images_per_class=training.images_per_class,
         seed=training.seed,
     )
+    if training.weights != "random":
+        build_backbone(training.backbone, channels=store.channels, weights=training.weights)
     return str(store.manifest["digest"])
 
 
@@ -260,19 +316,26 @@ def run(
     try:
         with interrupts(conductor):
             runner.run(conductor)
+    except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
+        conductor.stopping = True
     finally:
         watcher.end()
         if conductor.ledger.running() or conductor.stopping:
             conductor.interrupt()
-    state = conductor.end()
+    conductor.end()
     write_csv(conductor.ledger, conductor.folder / LEADERBOARD)
     journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
+    return conclude(conductor.ledger, journal.path, tracker, tracking_uri)
+
+
+def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str) -> Outcome:
+    """What the search came to, once the tracker has taken the rest."""
     tracker.notify()
     complete = tracker.close(TRACKER_SECONDS)
     return Outcome(
-        ledger=conductor.ledger,
-        state=state,
-        journal=journal.path,
+        ledger=ledger,
+        state=ledger.state,
+        journal=journal,
         tracking_uri=tracking_uri,
         experiment_id=tracker.experiment_id,
         parent_run_id=tracker.parent_run_id,

@@ -346,6 +346,12 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
             raise InputError(f"{where}: choices: an empty list; name at least one value")
         branches: dict[Any, tuple[Parameter, ...]] = {}
         for choice in given.choices:
+            if not isinstance(choice, str | int | float | None):
+                raise InputError(
+                    f"{where}: choices: {choice!r} should be a single value, not a {type(choice).__name__}"
+                )
+            if isinstance(given.choices, dict) and not isinstance(choice, str):
+                raise InputError(f"{where}: choices: {choice!r}: only a word can open a space of its own")
             sub = given.choices[choice] if isinstance(given.choices, dict) else None
             rest = dict(fixed) | {key: choice}
             _check_value(key, choice, where, fixed)
@@ -381,7 +387,9 @@ def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> 
     settings = dict(fixed) | {key: value}
     if "method" not in settings:
         # the method is searched elsewhere in this space: only training settings can be checked here
-        settings["method"] = next(iter(settings.pop("_methods")))
+        settings["method"] = next(iter(settings.pop("_methods", [])), None)
+    if settings["method"] is None:
+        raise InputError(f"{where}: no method is named: give the key method: NAME")
     settings.pop("_methods", None)
     resolve_experiment(settings, where)
 

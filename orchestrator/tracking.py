@@ -837,6 +837,8 @@ def check_tracking_uri(uri: str) -> str:
         TrackingError: a `file:` store, a bare path, an unknown scheme, an http address without a host.
     """
     shown, example = redact(uri), "sqlite:////absolute/path/mlflow.db or http://host:5000"
+    if not uri.startswith("sqlite:///") and "***@" not in shown:
+        shown = re.sub(r"\S*@", "***@", shown)  # a misspelt scheme, or none, must not show a password either
     scheme, found, rest = uri.strip().partition("://")
     dialect = scheme.partition("+")[0]
     if uri.startswith("file:") or not found:
@@ -919,5 +921,7 @@ def recorded_runs(journal_path: Path) -> RecordedRuns:
         return RecordedRuns()
     cursor = Cursor.load(cursors[-1])
     trials = {trial: run for trial, run in cursor.runs.items() if trial is not None}
+    if not cursor.search_id:
+        return RecordedRuns()  # damaged: sending anew finds the runs again
     uri = json.loads(cursors[-1].read_text()).get("tracking_uri")
     return RecordedRuns(uri, cursor.experiment_id, cursor.runs.get(None), trials)

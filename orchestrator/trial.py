@@ -1,18 +1,44 @@
-"""One experiment -> its validations. Where a trial runs: in this process, or inside a Tune trial."""
+"""One experiment -> its results, in the process that asks for them or by a group of workers. The door to ray.train.
 
+`results` is the loop as it is: a plain process drains it, a Tune trial takes one result per step. `train_results`
+looks the same from outside, but each rank of a Ray Train worker group runs `results`, and rank 0 sends its own.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from ray import tune
 
 from orchestrator.errors import InputError, TrainingFailed
 
 if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
     from orchestrator.loop import Validation
 
 FAILURE_LOG = "error.txt"
+ATTEMPTS = 3
+"""So often a trial is started whose processes were killed, each time from its last validation."""
+POLL_SECONDS = 1.0
+"""How often a trial that waits for its workers looks whether they still live."""
+JUDGEMENT_SECONDS = 10.0
+"""How long a rank that failed waits for the others to fail too; see `Mailbox.fail`."""
+STOP_SECONDS = 120.0
+"""How long a stopped trial waits for its workers to be gone."""
+PLACEMENT_GROUP = "placement_group"
+
+# set where the trainer runs: Ray Train hands them on to its controller and workers
+TRAIN_ENVIRONMENT = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # others may use the cluster too
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+}
 
 
 def run(
@@ -61,18 +87,21 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     return evaluate_model(model if model.exists() else Path(folder) / BEST, store, rows, training.device)
 
 
-def results(work: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     """The results of a trial that the conductor gave out, one per validation.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
     would repeat itself: there is no second attempt, and its traceback stays in the trial's folder.
     """
+    from orchestrator.distributed import broadcast_object
+
     known = {"orchestrator_trial": work["trial_id"]}
     arguments = work["arguments"]
     try:
         for validation in run(**arguments):
             tested: dict[str, float] = {}
             if validation.finished and work["test"]:
+                broadcast_object(None)  # by then rank 0 has written the model
                 places = {key: arguments[key] for key in ("data", "folder")}
                 tested = run_test(arguments["settings"], **places)
             yield known | {
@@ -93,25 +122,163 @@ def results(work: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
 
 
-class Trial(tune.Trainable):  # type: ignore[misc]
-    """The `trial` backend: the loop inside the Tune trial's own process, which later trials use again.
+def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """The `train` backend: the same results, trained by `work["workers"]` processes under Ray Train.
 
-    One `step` is one validation. Tune keeps no checkpoints: the loop's own files in the trial's folder are the
-    state, so a trial that starts where an earlier attempt left files goes on from them.
+    The workers wait at each validation until the next result is asked for, so closing this generator stops them
+    there; it returns when they and their placement group are gone. A worker that is killed costs an attempt: the
+    group starts again from the trial's last validation, and results known already come once more.
     """
+    import ray
 
-    def setup(self, config: dict[str, Any]) -> None:
-        self.results = results(config)
+    os.environ.update(TRAIN_ENVIRONMENT)
+    folder = Path(work["arguments"]["folder"])
+    release(folder)
+    mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+    losses: list[str] = []
 
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.results = results(new_config)
-        return True
+    def train() -> None:
+        try:
+            build_trainer(work, mailbox).fit()
+        except Exception as error:
+            losses.append(" ".join(str(error).split())[:300])
 
-    def step(self) -> dict[str, Any]:
-        return next(self.results)
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    try:
+        result: dict[str, Any] = {"done": False}
+        while not result["done"]:
+            incoming, alive = mailbox.take.remote(), True
+            while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
+                alive = thread.is_alive()
+            if alive:
+                result = ray.get(incoming)
+            else:
+                reason = f"its workers could not be kept alive ({losses[0] if losses else 'they ended early'})"
+                result = {"orchestrator_trial": work["trial_id"], "failed": reason, "done": True}
+            yield result
+            if not result["done"]:
+                mailbox.answer.remote(result["validation"])
+    finally:
+        mailbox.stop.remote()
+        thread.join(STOP_SECONDS)
+        if not thread.is_alive():
+            (folder / PLACEMENT_GROUP).unlink(missing_ok=True)
 
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the loop keeps its own."""
 
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing: the loop finds its own."""
+def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
+    """The Ray Train run of one trial. Nothing of it is repeated without end."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    return TorchTrainer(
+        train_worker,
+        train_loop_config={"work": dict(work), "mailbox": mailbox},
+        scaling_config=ScalingConfig(
+            num_workers=work["workers"], resources_per_worker=work["resources"], use_gpu="GPU" in work["resources"]
+        ),
+        run_config=RunConfig(
+            name="train",
+            storage_path=work["arguments"]["folder"],
+            failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
+        ),
+    )
+
+
+def train_worker(config: Mapping[str, Any]) -> None:
+    """What each rank of a worker group does: the whole loop, with rank 0 speaking for all."""
+    import ray
+
+    from orchestrator.distributed import broadcast_object, rank, world_size
+
+    work, mailbox = config["work"], config["mailbox"]
+    group = ray.util.get_current_placement_group()
+    if rank() == 0 and group is not None:
+        (Path(work["arguments"]["folder"]) / PLACEMENT_GROUP).write_text(group.id.hex(), encoding="ascii")
+    attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
+    if attempt is None:
+        return
+    training = results(work)
+    for result in training:
+        if "failed" in result:
+            if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
+                return
+            raise RuntimeError(result["failed"])
+        if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
+            return
+
+
+class Mailbox:
+    """Between a trial and its workers: results go out, go-ahead or stop comes in. A Ray actor of the trial's."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Condition()
+        self.results: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.attempt = 0
+        self.answered = 0
+        self.stopped = False
+
+    async def begin(self) -> int | None:
+        """A worker group is ready: the number of its attempt, None if it is not wanted any more."""
+        self.attempt += 1
+        self.failures.clear()
+        return None if self.stopped else self.attempt
+
+    async def put(self, result: dict[str, Any]) -> bool:
+        """A result of rank 0. Returns when the trial wants the next one, or True to stop."""
+        async with self.changed:
+            self.results.append(result)
+            self.changed.notify_all()
+            # by number: after a restart known validations come again and are let through
+            await self.changed.wait_for(lambda: self.stopped or result["done"] or self.answered >= result["validation"])
+            return self.stopped
+
+    async def fail(self, attempt: int, workers: int, result: dict[str, Any]) -> bool:
+        """A rank cannot go on. True if so it is with all ranks: then that is the trial's result.
+
+        Otherwise a rank was lost, and the others noticed by a broken connection, or one rank alone failed, and the
+        others wait for it: the group has to start again.
+        """
+        async with self.changed:
+            self.failures.append(result)
+            if len(self.failures) == workers:
+                self.results.append(self.failures[0])
+            self.changed.notify_all()
+            with contextlib.suppress(TimeoutError):
+                judged = self.changed.wait_for(lambda: len(self.failures) == workers or self.attempt != attempt)
+                await asyncio.wait_for(judged, JUDGEMENT_SECONDS)
+            return self.attempt == attempt and len(self.failures) == workers
+
+    async def take(self) -> dict[str, Any]:
+        """The next result, for the trial."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.results)
+            return self.results.pop(0)
+
+    async def answer(self, validation: int) -> None:
+        """The trial goes on beyond this validation."""
+        async with self.changed:
+            self.answered = validation
+            self.changed.notify_all()
+
+    async def stop(self) -> None:
+        """The trial wants no more."""
+        async with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+def release(folder: Path) -> None:
+    """Free what an earlier attempt at this trial left on the cluster, its workers included.
+
+    Only a trial that was killed leaves anything: Ray keeps a placement group until its job ends.
+    """
+    import ray
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    note = folder / PLACEMENT_GROUP
+    with contextlib.suppress(FileNotFoundError):
+        group = PlacementGroup(ray.PlacementGroupID.from_hex(note.read_text(encoding="ascii")))
+        remove_placement_group(group)
+        note.unlink()

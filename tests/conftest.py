@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first; those that need CUDA are skipped without it."""
     order = ["test_spec", "test_objectives", "test_pfml", "test_method", "test_study", "test_data", "test_evaluation"]
-    last = ["test_tracking", "test_search", "test_cli", "test_faults"]
+    last = ["test_tracking", "test_backends", "test_search", "test_cli", "test_faults"]
 
     def place(item: pytest.Item) -> int:
         stem = item.path.stem
@@ -96,3 +96,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     pair = Pair(tmp_path_factory.mktemp("gloo") / "rendezvous")
     yield pair
     pair.close()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One Ray cluster of two CPUs for the whole session; a RayRunner finds it and leaves it running."""
+    import ray
+
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()

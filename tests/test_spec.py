@@ -169,6 +169,8 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"space": {"delta": {"lo": 0.1, "high": 0.2}}}, "did you mean 'low'?"),
         ({"space": {"delta": 0.2}}, "should be a list of choices or a range"),
         ({"space": {"delta": []}}, "an empty list"),
+        ({"space": {"delta": [[0.1], [0.2]]}}, "should be a single value"),
+        ({"space": {"delta": {"choices": {0.1: None}}}}, "only a word can open a space"),
         ({"space": {"delta": [0.1, 0.1]}}, "names a value twice"),
         ({"space": {"alpha": {"low": 0, "high": 6, "log": True}}}, "starts above 0"),
         ({"space": {"proxies_per_class": {"type": "int", "low": 0.5, "high": 6}}}, "whole number"),

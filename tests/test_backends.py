@@ -1,0 +1,239 @@
+"""Where a trial runs changes nothing: the same loop in this process, in a Tune trial, under Ray Train."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import ray
+from ray.util import placement_group_table
+
+from orchestrator.cluster import RayRunner, Trial
+from orchestrator.errors import InputError
+from orchestrator.search import start
+from orchestrator.spec import Search, resolve_search
+from orchestrator.trial import PLACEMENT_GROUP, release, results, train_results
+
+SETTINGS = {
+    "method": "pfml",
+    "proxies_per_class": 2,
+    "dataset": "glyphs-small",
+    "weights": "random",
+    "embedding_dim": 16,
+    "classes_per_batch": 8,
+    "images_per_class": 4,
+    "validate_every": "4 steps",
+    "epochs": 1,
+    "device": "cpu",
+    "precision": "float64",
+}
+
+Work = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def work(data_folder: Path, tmp_path: Path) -> Work:
+    """Builds a trial as the conductor gives it out: `work(name, workers, setting=value, ...)`."""
+
+    def build(name: str, workers: int = 1, *, test: bool = False, **settings: Any) -> dict[str, Any]:
+        arguments = {
+            "settings": SETTINGS | settings,
+            "data": str(data_folder),
+            "folder": str(tmp_path / name),
+            "stop_after": 2,
+            "hold_out": not test,
+        }
+        known = {"trial_id": name, "test": test, "workers": workers, "resources": {"CPU": 1}}
+        return known | {"arguments": arguments}
+
+    return build
+
+
+OF_THE_CLUSTER = ("IDLE", "DashboardAgent", "RuntimeEnvAgent", "_AutoscalingCoordinatorActor")
+"""Ray's own processes, which live as long as the cluster."""
+
+
+def actors(name: str = "") -> list[psutil.Process]:
+    """The processes of the actors on this session's cluster (those whose class has this name)."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            title = " ".join(process.cmdline()).partition("ray::")[2]
+        except psutil.Error:
+            continue
+        if title.startswith(name) and title and not title.startswith(OF_THE_CLUSTER):
+            found.append(process)
+    return found
+
+
+def leftovers() -> dict[str, Any]:
+    """What is still held on the cluster; the processes of ended actors take a moment to go."""
+    deadline = time.monotonic() + 30
+    while True:
+        groups = [group for group in placement_group_table().values() if group["state"] != "REMOVED"]
+        held = ray.cluster_resources()["CPU"] - ray.available_resources().get("CPU", 0)
+        found = {"placement groups": groups, "actors": actors(), "CPUs": held}
+        if not any(found.values()) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+@pytest.fixture
+def clean(ray_cluster: None) -> Iterator[None]:
+    """The shared cluster, on which the test leaves nothing."""
+    yield
+    assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}
+
+
+def metrics_of(given: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """The numbers of all results, those of the test at the end included."""
+    assert not any("failed" in result for result in given), given
+    return [result["metrics"] | {f"test/{k}": v for k, v in result["test"].items()} for result in given]
+
+
+@pytest.mark.usefixtures("clean")
+def test_backends_give_equal_metrics(work: Work) -> None:
+    process = metrics_of(list(results(work("process"))))
+
+    trial = ray.remote(num_cpus=1)(Trial).remote(work("trial"))
+    in_trial = [ray.get(trial.train.remote()) for _ in range(2)]
+    ray.get(trial.stop.remote())
+    ray.kill(trial)
+
+    train = metrics_of(list(train_results(work("train"))))
+
+    assert len(process) == 2 and process[0] != process[1] and process[0]["val/map_at_r"] > 0
+    assert metrics_of(in_trial) == process
+    assert train == process
+
+
+@pytest.mark.usefixtures("clean")
+def test_two_workers_train_as_one_and_test_as_one(work: Work) -> None:
+    one = metrics_of(list(results(work("one", test=True))))
+    two = metrics_of(list(train_results(work("two", 2, test=True))))
+
+    assert "test/map_at_r" in one[-1]
+    for mine, other in zip(one, two, strict=True):
+        assert mine == pytest.approx(other, rel=0, abs=1e-9)
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_killed_worker_costs_an_attempt_and_no_result(work: Work) -> None:
+    undisturbed = metrics_of(list(results(work("undisturbed"))))
+
+    training = train_results(work("disturbed", 2))
+    first = next(training)
+    victim = actors("RayTrainWorker")[0]
+    victim.send_signal(signal.SIGKILL)
+    rest = list(training)
+
+    # what was known comes again, then the training goes on from its checkpoint
+    assert [result["validation"] for result in [first, *rest]] in ([1, 2], [1, 1, 2])
+    assert metrics_of([first, rest[-1]]) == [pytest.approx(m, rel=0, abs=1e-9) for m in undisturbed]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean")
+def test_a_training_that_fails_is_told_once(work: Work) -> None:
+    (only,) = train_results(work("nan", 2, lr=1e300))
+    assert "not finite" in only["failed"] and only["done"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean")
+def test_closing_stops_the_workers_at_the_validation(work: Work) -> None:
+    training = train_results(work("stopped", 2))
+    assert next(training)["validation"] == 1
+    assert len(actors("RayTrainWorker")) == 2
+    training.close()
+    assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}
+
+
+@pytest.mark.usefixtures("clean")
+def test_release_frees_what_a_killed_trial_left(tmp_path: Path) -> None:
+    group = ray.util.placement_group([{"CPU": 1}])
+    ray.get(group.ready())
+    (tmp_path / PLACEMENT_GROUP).write_text(group.id.hex())
+    release(tmp_path)
+    assert leftovers()["placement groups"] == []
+    assert not (tmp_path / PLACEMENT_GROUP).exists()
+    release(tmp_path)  # nothing to do
+
+
+def small_search(name: str, **changes: Any) -> Search:
+    """A few trials of a few validations; a worse one is stopped at its first."""
+    fixed = {key: value for key, value in SETTINGS.items() if key not in ("method", "proxies_per_class")}
+    raw = {
+        "method": "pfml",
+        "settings": fixed | {"epochs": 1, "validate_every": "3 steps", "precision": "float32"},
+        "space": {"lr": [1e-2, 1e-5]},
+        "algorithm": "grid",
+        "scheduler": {"name": "asha", "grace_validations": 1, "reduction_factor": 2},
+        "workers": 2,
+        "max_concurrent": 1,
+        "final": False,
+    }
+    return resolve_search(raw | changes, name=name, source="test.yaml")
+
+
+def events(storage: Path, name: str) -> list[dict[str, Any]]:
+    """The journal of a search."""
+    journal = storage / "searches" / name / "journal.jsonl"
+    return [json.loads(line) for line in journal.read_text().splitlines()]
+
+
+@pytest.fixture
+def storage(tmp_path: Path, data_folder: Path) -> Path:
+    """A storage folder that holds the data already."""
+    (tmp_path / "data").symlink_to(data_folder)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_search_with_workers_stops_early_and_leaves_nothing(storage: Path) -> None:
+    outcome = start(small_search("two"), RayRunner(), storage=storage)
+    assert outcome.state == "done"
+    counts = outcome.ledger.counts()
+    assert (counts["done"], counts["pruned"]) == (1, 1)
+    for trial in outcome.ledger.trials.values():
+        seen = [
+            e["validation"]
+            for e in events(storage, "two")
+            if e.get("trial_id") == trial.trial_id and e["event"] == "validation"
+        ]
+        assert seen == list(range(1, trial.validations + 1))
+    assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.usefixtures("clean")
+def test_ten_searches_in_a_row_on_one_cluster(storage: Path) -> None:
+    for number in range(10):
+        outcome = start(small_search(f"s{number}", seed=number), RayRunner(), storage=storage)
+        assert outcome.state == "done"
+        assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}, number
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize(
+    ("changes", "option"),
+    [
+        ({"workers": 4}, "--workers"),
+        ({"workers": 1, "final": True, "final_workers": 4}, "--final-workers"),
+    ],
+)
+def test_a_request_that_can_never_fit_is_refused(storage: Path, changes: dict[str, Any], option: str) -> None:
+    with pytest.raises(InputError, match=rf"^{option}: 4: .* has 2 CPU: give {option} 2 or"):
+        start(small_search("big", **changes), RayRunner(), storage=storage)
+    assert not (storage / "searches" / "big").exists()
+
+
+@pytest.mark.parametrize(("key", "workers"), [("workers", 3), ("final_workers", 5)])
+def test_a_batch_that_cannot_be_shared_is_refused(key: str, workers: int) -> None:
+    with pytest.raises(InputError, match=rf"test.yaml: {key}: {workers} workers cannot share .* of 32 images"):
+        small_search("odd", **{key: workers})

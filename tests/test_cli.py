@@ -1,0 +1,549 @@
+"""The command line: what it prints, and that every wrong input is one good line and leaves nothing behind."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import orchestrator.method as contract
+from orchestrator.checkpoint import save_checkpoint
+from orchestrator.cli import main
+from orchestrator.journal import Journal
+from orchestrator.method import Method, MethodConfig
+
+TINY = "--set embedding_dim=8 --set classes_per_batch=8 --set images_per_class=2 --set validate_every='20 steps'"
+TRAINED = "trained"
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a command left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+def run(capsys: pytest.CaptureFixture[str], command: str) -> Ran:
+    """A command in this process."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as leaving:
+        main(shlex.split(command))
+    printed = capsys.readouterr()
+    return Ran(int(leaving.value.code or 0), printed.out, printed.err)
+
+
+@pytest.fixture(autouse=True)
+def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ORCHESTRATOR_STORAGE", "MLFLOW_TRACKING_URI"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
+    """A storage folder with the small glyphs and one finished training, called `trained`."""
+    storage = tmp_path_factory.mktemp("storage")
+    (storage / "data").symlink_to(data_folder)
+    command = f"train --method pfml --dataset glyphs-small --epochs 1 --name {TRAINED} --storage {storage} {TINY}"
+    with pytest.raises(SystemExit) as leaving:
+        main(shlex.split(command))
+    assert not leaving.value.code
+    return storage
+
+
+@pytest.fixture
+def storage(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be damaged."""
+    return Path(shutil.copytree(finished, tmp_path / "storage", symlinks=True))
+
+
+def contents(folder: Path) -> list[str]:
+    """Every path below a folder."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+# Bad input -------------------------------------------------------------------------------------------------
+
+HEAD = "method: pfml\ndataset: glyphs-small\nnum_trials: 2\n"
+SPACE = "space:\n  delta: {low: 0.1, high: 0.3}\n"
+GOOD = HEAD + SPACE
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A command that must be refused. `{storage}` and `{tmp}` are folders, `{file}` holds `file`'s text; `says` are
+    what its line must hold. `--storage` is added to a command that has a place for it and does not say it."""
+
+    command: str
+    says: tuple[str, ...]
+    file: str | bytes | None = None
+    prepare: Callable[[Path], Any] | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def bad(command: str, *says: str, **more: Any) -> Bad:
+    return Bad(command, says, **more)
+
+
+def damage_journal(line: int, text: str) -> Callable[[Path], Any]:
+    """Replace a line of the finished training's journal (from 1)."""
+
+    def prepare(storage: Path) -> None:
+        path = storage / "searches" / TRAINED / "journal.jsonl"
+        lines = path.read_text().splitlines()
+        lines[line - 1] = text
+        path.write_text("\n".join(lines) + "\n")
+
+    return prepare
+
+
+def own_data(change: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """Copy the data set into the storage and change it there."""
+
+    def prepare(storage: Path) -> None:
+        shared = (storage / "data").resolve()
+        (storage / "data").unlink()
+        shutil.copytree(shared / "glyphs-small", storage / "data" / "glyphs-small")
+        change(storage / "data" / "glyphs-small")
+
+    return prepare
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:5000])
+
+
+def other_manifest(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"images": 7}))
+
+
+def other_channels(storage: Path) -> None:
+    saved: dict[str, Any] = {"experiment": {"method": "pfml"}, "channels": 3, "num_classes": 2, "learner": {}}
+    save_checkpoint(storage / "colour.pt", saved)
+
+
+def unknown_trial(storage: Path) -> None:
+    with Journal(storage / "searches" / TRAINED / "journal.jsonl") as journal:
+        journal.append("trial_ended", trial_id="0815", state="done", reason=None)
+
+
+def write(name: str, content: str | bytes) -> Callable[[Path], Any]:
+    def prepare(storage: Path) -> None:
+        (storage / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+    return prepare
+
+
+TRAIN = "train --method pfml --dataset glyphs-small --epochs 1"
+
+BAD = [
+    # commands and options
+    bad("serach demo", "no such command 'serach'", "search"),
+    bad("search", "SPACE: missing", "search --help"),
+    bad("search demo --nmae x", "--nmae: no such option", "did you mean '--name'"),
+    bad("search demo --storage {storage} --name", "'--name' requires an argument"),
+    bad("search demo other", "unexpected extra argument", "other"),
+    bad("search demo --num-trials 0", "--num-trials: '0'", "greater than or equal to 1"),
+    bad("search demo --num-trials many", "--num-trials: 'many'", "integer"),
+    bad("search demo --max-concurrent 0", "--max-concurrent: '0'"),
+    bad("search demo --workers 0", "--workers: '0'"),
+    bad("search demo --epochs 1.5", "--epochs: '1.5'", "integer"),
+    bad("search demo --seed=-1", "--seed: '-1'", "greater than or equal to 0"),
+    bad("search demo --seed 2147483648", "seed: 2147483648", "less than 2147483648"),
+    bad("search demo --epochs 3 --set epochs=5", "--epochs 3", "keep one"),
+    bad("search demo --seed 3 --set seed=5", "--seed 3", "keep one"),
+    bad("search demo --dataset glyphs --set dataset=glyphs-small", "--dataset glyphs", "keep one"),
+    bad("search demo --name ''", "--name: empty"),
+    bad("search demo --name ../x", "--name: '../x'", "letters, digits"),
+    bad(f"search demo --name {TRAINED}", "--name", f"orchestrator resume {TRAINED}"),
+    bad("search demo --storage ''", "--storage: empty"),
+    bad("search demo --address ''", "--address: empty"),
+    bad("search demo --address 127.0.0.1:1", "--address", "127.0.0.1:1", "refused"),
+    bad("search demo --address 127.0.0.1", "--address", "host:port"),
+    bad(f"resume {TRAINED} --address 127.0.0.1:port", "--address", "host:port"),
+    bad("train --dataset glyphs-small", "--method: missing"),
+    bad("train --method pfml", "--dataset: missing"),
+    bad("train --method pmfl --dataset glyphs-small", "'pmfl'", "did you mean 'pfml'"),
+    bad("train --method pfml --dataset glyph-small", "'glyph-small'", "did you mean 'glyphs-small'"),
+    bad(f"{TRAIN} --name .hidden", "--name: '.hidden'"),
+    bad(f"{TRAIN} --set method=proxy_anchor", "--method pfml", "keep one"),
+    bad("methods pmfl", "'pmfl'", "did you mean 'pfml'"),
+    bad("datasets glyps", "'glyps'", "did you mean 'glyphs'"),
+    # --set
+    bad("search demo --set lr", "--set lr", "KEY=VALUE"),
+    bad("search demo --set =3", "--set =3", "KEY=VALUE"),
+    bad("search demo --set lr=1 --set lr=2", "lr is set twice"),
+    bad("search demo --set detla=0.2", "detla", "did you mean 'delta'"),
+    bad("search demo --set lr=fast", "lr: 'fast'", "number"),
+    bad("search demo --set lr=0", "lr: 0", "greater than 0"),
+    bad("search demo --set lr=.inf", "lr: inf", "finite"),
+    bad("search demo --set epochs=1.5", "epochs: 1.5", "integer"),
+    bad("search demo --set delta=3", "delta: 3", "less than or equal to 2"),
+    bad("search demo --set backbone=resnet5", "backbone: 'resnet5'", "did you mean 'resnet50'"),
+    bad("search demo --set augmentation=afine", "augmentation: 'afine'", "did you mean 'affine'"),
+    bad("search demo --set optimizer=sgd", "optimizer: 'sgd'", "'adam'"),
+    bad("search demo --set precision=half", "precision: 'half'", "'bf16'"),
+    bad("search demo --set validate_every='1 week'", "validate_every: '1 week'", "25 steps"),
+    bad("search demo --set validation_share=0", "validation_share", "0.3"),
+    bad("search demo --set classes_per_batch=500", "classes_per_batch is 500", "training classes"),
+    bad("search demo --set backbone=resnet18 --set weights={tmp}/none.pth", "weights", "none.pth"),
+    bad("search demo --set weights={tmp}/none.pth", "weights", "small_cnn"),
+    bad(
+        "search demo --set backbone=resnet18 --set weights={storage}/text.pth",
+        "weights",
+        "text.pth",
+        prepare=write("text.pth", "not tensors"),
+    ),
+    bad(
+        "search demo --set backbone=resnet18 --set weights={storage}/other.pth",
+        "weights",
+        "other.pth",
+        "resnet18",
+        prepare=lambda storage: torch.save({"a": torch.zeros(1)}, storage / "other.pth"),
+    ),
+    bad(f"{TRAIN} --set threads=4096", "threads: 4096", "CPUs"),
+    # search files
+    bad("search dmeo", "'dmeo'", "did you mean 'demo'"),
+    bad("search {tmp}/none.yaml", "none.yaml", "no such search file", "demo"),
+    bad("search {tmp}/", "is a folder"),
+    bad("search {file}", "is empty", "mapping", file=""),
+    bad("search {file}", "should be a mapping", file="- 1\n"),
+    bad("search {file}", "line 2", "not YAML", file="space: [1, 2\n"),
+    bad("search {file}", "not UTF-8 text", file=b"\x80\x02\xff\x00"),
+    bad("search {file}", "not YAML", file="a: \x00\n"),
+    bad("search {file}", "duplicate key", file=GOOD + "method: pfml\n"),
+    bad("search {file}", "algoritm", "did you mean 'algorithm'", file=GOOD + "algoritm: tpe\n"),
+    bad("search {file}", "algorithm: 'tbe'", "did you mean 'tpe'", file=GOOD + "algorithm: tbe\n"),
+    bad("search {file}", "scheduler", "'ashaa'", "'asha'", file=GOOD + "scheduler: ashaa\n"),
+    bad("search {file}", "grace", "no such key", file=GOOD + "scheduler: {name: asha, grace: 3}\n"),
+    bad("search {file}", "objective", "did you mean 'val/map_at_r'", file=GOOD + "objective: val/map_at_R\n"),
+    bad("search {file}", "mode: 'up'", "'max'", file=GOOD + "objective: {mode: up}\n"),
+    bad("search {file}", "num_trials: 'two'", "whole number", file=HEAD.replace("2", "two") + SPACE),
+    bad("search {file}", "num_trials", "required", file=HEAD.replace("num_trials: 2\n", "") + SPACE),
+    bad("search {file}", "final: 'perhaps'", "true or false", file=GOOD + "final: perhaps\n"),
+    bad("search {file}", "settings: 3", "mapping", file=GOOD + "settings: 3\n"),
+    bad("search {file}", "no method is named", file=GOOD.replace("method: pfml\n", "")),
+    bad("search {file}", "'pmfl'", "did you mean 'pfml'", file=GOOD.replace("pfml", "pmfl")),
+    bad("search {file}", "data set 'glyps'", "did you mean 'glyphs'", file=GOOD.replace("glyphs-small", "glyps")),
+    bad("search {file}", "space: this key is required", file=HEAD),
+    bad("search {file}", "space", "empty", file=HEAD + "space: {}\n"),
+    bad("search {file}", "space: 3", "mapping", file=HEAD + "space: 3\n"),
+    bad("search {file}", "detla", "did you mean 'delta'", file=HEAD + "space: {detla: [0.1]}\n"),
+    bad("search {file}", "space.delta", "0.3 is above high 0.1", file=HEAD + "space: {delta: {low: 0.3, high: 0.1}}\n"),
+    bad("search {file}", "delta: 5", "less than or equal to 2", file=HEAD + "space: {delta: {low: 1, high: 5}}\n"),
+    bad("search {file}", "space.delta", "lo", "did you mean", file=HEAD + "space: {delta: {lo: 1, high: 2}}\n"),
+    bad("search {file}", "space.delta", "both low and high", file=HEAD + "space: {delta: {low: 1}}\n"),
+    bad("search {file}", "space.alpha", "above 0", file=HEAD + "space: {alpha: {low: 0, high: 6, log: true}}\n"),
+    bad("search {file}", "space.delta", "empty list", file=HEAD + "space: {delta: []}\n"),
+    bad("search {file}", "space.delta", "twice", file=HEAD + "space: {delta: [0.1, 0.1]}\n"),
+    bad("search {file}", "space.delta", "wide", file=HEAD + "space: {delta: [0.1, wide]}\n"),
+    bad("search {file}", "space.delta", "grid", file=GOOD + "algorithm: grid\n"),
+    bad("search {file}", "delta", "both fixed", file=GOOD + "settings: {delta: 0.2}\n"),
+    # places
+    bad("search demo --storage /proc/runs", "--storage", "/proc/runs", "name another folder"),
+    bad("search demo --storage {storage}/file", "--storage", "file", prepare=write("file", "")),
+    bad(TRAIN, "ORCHESTRATOR_STORAGE", "/proc/runs", environment={"ORCHESTRATOR_STORAGE": "/proc/runs"}),
+    bad("report x --storage {tmp}/none", "--storage", "none", "no folder"),
+    bad("ui --storage {tmp}", "holds no runs yet", "search demo"),
+    bad(f"report {TRAINED} --csv {{tmp}}/none/x.csv", "--csv", "none/x.csv", "No such file or directory"),
+    bad(f"report {TRAINED} --csv {{tmp}}", "--csv", "directory"),
+    # trackers
+    bad("search demo --tracking-uri ftp://host", "'ftp://host'", "unknown scheme 'ftp'"),
+    bad("search demo --tracking-uri htp://host", "did you mean 'http'"),
+    bad("search demo --tracking-uri file:/tmp/mlruns", "plain folders", "sqlite:"),
+    bad("search demo --tracking-uri mlruns", "'mlruns'", "sqlite:"),
+    bad("search demo --tracking-uri http://", "names no host"),
+    bad("search demo --tracking-uri http://host:port", "http://host:port", "port"),
+    bad("search demo --tracking-uri sqlite:////proc/x/mlflow.db", "--tracking-uri", "/proc/x"),
+    bad("search demo --tracking-uri ''", "--tracking-uri: empty"),
+    bad("search demo --tracking-uri ftp://me:hunter2@host", "ftp://***@host", "unknown scheme"),
+    bad("search demo --tracking-uri me:hunter2@host:5000", "***@host:5000", "http://host:5000"),
+    bad("search demo", "'ftp://***@host'", environment={"MLFLOW_TRACKING_URI": "ftp://me:hunter2@host"}),
+    bad(f"sync {TRAINED} --tracking-uri http://me:hunter2@127.0.0.1:1", "no MLflow server answers", "***@127.0.0.1:1"),
+    bad(f"resume {TRAINED} --tracking-uri ftp://host", "unknown scheme"),
+    bad("ui --tracking-uri http://127.0.0.1:5000", "is a server already"),
+    bad("ui --port 0", "--port: '0'"),
+    bad("ui --port 65536", "--port: '65536'", "65535"),
+    # what does not exist, and what is damaged
+    bad("resume traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("sync traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("report traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("report ../searches/trained", "NAME", "letters, digits"),
+    bad("evaluate traned --dataset glyphs-small", "'traned'", "did you mean 'trained'"),
+    bad(f"evaluate {TRAINED}/0007 --dataset glyphs-small", f"'{TRAINED}/0007'", "no model"),
+    bad(f"evaluate {TRAINED} --dataset glyps", "'glyps'", "did you mean 'glyphs'"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --device tpu", "--device: 'tpu'", "'cuda'"),
+    bad(
+        "evaluate {storage}/text.pt --dataset glyphs-small",
+        "text.pt",
+        "not a checkpoint",
+        prepare=write("text.pt", "not tensors"),
+    ),
+    bad(
+        "evaluate {storage}/other.pt --dataset glyphs-small",
+        "other.pt",
+        "no model of this tool",
+        prepare=lambda storage: torch.save({"a": torch.zeros(1)}, storage / "other.pt"),
+    ),
+    bad("evaluate {storage}/colour.pt --dataset glyphs-small", "3 channels", "has 1", prepare=other_channels),
+    bad(f"report {TRAINED}", "journal.jsonl:2", "corrupt", prepare=damage_journal(2, "{half")),
+    bad(f"resume {TRAINED}", "journal.jsonl:2", "corrupt", prepare=damage_journal(2, "{half")),
+    bad(f"sync {TRAINED}", "journal.jsonl:2", "corrupt", prepare=damage_journal(2, "{half")),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small", "journal.jsonl:2", prepare=damage_journal(2, "{half")),
+    bad(
+        f"report {TRAINED}",
+        "journal.jsonl",
+        "line 2",
+        "'trial_started'",
+        prepare=damage_journal(2, '{"event": "trial_started", "seq": 1, "time": 1}'),
+    ),
+    bad(f"report {TRAINED}", "journal.jsonl", "0815", prepare=unknown_trial),
+    bad(TRAIN, "images.arrow", "not a whole Arrow file", prepare=own_data(lambda f: truncate(f / "images.arrow"))),
+    bad(TRAIN, "images.arrow", "no such file", prepare=own_data(lambda f: (f / "images.arrow").unlink())),
+    bad(TRAIN, "manifest.json says 7", prepare=own_data(other_manifest)),
+    bad(TRAIN, "manifest.json", "JSON", prepare=own_data(lambda folder: (folder / "manifest.json").write_text("{"))),
+]
+
+
+def identity(case: Bad) -> str:
+    text = case.command if case.file is None else f"{case.command} {case.file!r}"
+    return re.sub(r"[^\w=.,:{}-]+", " ", text)[:80]
+
+
+@pytest.mark.parametrize("case", BAD, ids=identity)
+def test_bad_input_is_one_good_line(
+    case: Bad, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in case.environment.items():
+        monkeypatch.setenv(name, value)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    file = tmp_path / "search.yaml"
+    if case.file is not None:
+        file.write_bytes(case.file if isinstance(case.file, bytes) else case.file.encode())
+    if case.prepare is not None:
+        case.prepare(storage)
+    before = contents(storage)
+    command = case.command
+    takes_storage = command.split()[0] not in ("methods", "datasets", "serach")
+    if takes_storage and "--storage" not in command and "ORCHESTRATOR_STORAGE" not in case.environment:
+        command += f" --storage {storage}"
+    for place, path in (("{storage}", storage), ("{tmp}", elsewhere), ("{file}", file)):
+        command = command.replace(place, str(path))
+
+    ran = run(capsys, command)
+
+    assert ran.code == 2, ran
+    assert ran.out == ""
+    assert ran.err.startswith("error: ") and ran.err.endswith("\n") and ran.err.count("\n") == 1, ran.err
+    for text in case.says:
+        assert text in ran.err
+    assert "hunter2" not in ran.err
+    assert contents(storage) == before
+    assert not contents(elsewhere)
+
+
+def test_there_are_at_least_sixty_of_them() -> None:
+    assert len({identity(case) for case in BAD}) >= 60
+
+
+def test_a_setting_of_a_method_that_every_training_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Greedy(Method):
+        """Wants a learning rate of its own."""
+
+        name = "greedy"
+        paper = "none"
+
+        class Config(MethodConfig):
+            lr: float = 0.1
+
+    monkeypatch.setattr(contract, "registry", lambda: {"greedy": Greedy})
+    ran = run(capsys, f"train --method greedy --dataset glyphs-small --storage {tmp_path}")
+    assert ran.code == 2
+    assert ran.err == "error: method 'greedy': lr is already a setting of every training\n"
+
+
+def test_a_port_that_is_taken(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ran = run(capsys, f"ui --port {port} --storage {finished}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: --port: {port} cannot be used")
+
+
+def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that is away: the training runs and is journaled, and says how to send it."""
+    (tmp_path / "data").symlink_to(data_folder)
+    ran = run(
+        capsys,
+        f"train --method proxy_anchor --dataset glyphs-small --epochs 1 --name away --storage {tmp_path} {TINY} "
+        "--tracking-uri http://me:hunter2@127.0.0.1:1",
+    )
+    assert ran.code == 0, ran.err
+    assert f"orchestrator sync away --storage {tmp_path}" in ran.out
+    assert "***@127.0.0.1:1" in ran.out
+    assert "hunter2" not in ran.out + ran.err
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert tmp_path / "searches" / "away" / "journal.jsonl" in files
+    assert not [path for path in files if b"hunter2" in path.read_bytes()]
+
+
+def test_a_torn_last_line_of_the_journal_is_no_error(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (storage / "searches" / TRAINED / "journal.jsonl").open("a") as journal:
+        journal.write('{"event": "sear')
+    ran = run(capsys, f"report {TRAINED} --storage {storage} --json")
+    assert json.loads(ran.out)["state"] == "done"
+
+
+def test_a_damaged_note_of_what_was_sent_is_no_error(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for cursor in (storage / "searches" / TRAINED).glob("tracking-*.json"):
+        cursor.write_text("{")
+    ran = run(capsys, f"report {TRAINED} --storage {storage} --json")
+    assert ran.code == 0
+    assert json.loads(ran.out)["parent_run_id"] is None
+
+
+# In processes of their own ---------------------------------------------------------------------------------
+
+
+def apart(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, started in `folder`, which comes first on its path."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "orchestrator.cli", *shlex.split(command)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_trial_that_cannot_fit_the_cluster(storage: Path, tmp_path: Path) -> None:
+    before = contents(storage)
+    ran = apart(f"search demo --storage {storage} --set threads=4096", tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
+    assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
+    assert "4096 CPU" in ran.stderr
+    assert contents(storage) == before
+
+
+def test_a_users_own_folders_of_the_same_names(tmp_path: Path) -> None:
+    """`search_spaces` is found beside the package; a `methods` that comes first is named, never taken silently."""
+    for name in ("search_spaces", "methods"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / "search_spaces" / "demo.yaml").write_text("method: mine\n")
+    ran = apart("methods --json", tmp_path)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("error: the package 'methods' was imported from")
+    assert str(tmp_path / "methods") in ran.stderr
+    script = Path(sys.executable).with_name("orchestrator")
+    ran = subprocess.run([script, "methods", "--json"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "pfml" in {method["name"] for method in json.loads(ran.stdout)}
+
+
+# Good input ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["", "search", "resume", "sync", "train", "evaluate", "report", "methods", "ui"])
+def test_help_teaches_by_example_and_is_quick(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"{command} --help")
+    assert ran.code == 0
+    assert f"orchestrator {command or 'search'}" in ran.out.split("Usage:")[1].split("\n", 1)[1]
+    assert max(len(line) for line in ran.out.splitlines()) <= 80
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = (
+        "import sys, orchestrator.cli\n"
+        "try: orchestrator.cli.main(['search', '--help'])\n"
+        "except SystemExit: print(sorted({'torch', 'ray', 'mlflow', 'faiss', 'optuna'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+def test_json_is_one_object_on_one_line(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --json")
+    assert ran.out.count("\n") == 1
+    summary = json.loads(ran.out)
+    assert summary["name"] == TRAINED
+    assert summary["objective"] == "val/map_at_r"
+    assert summary["parent_run_id"] and summary["experiment_id"]
+    (trial,) = summary["trials"]
+    assert {"trial_id", "run_id", "state", "objective", "params"} <= trial.keys()
+    assert summary["best"] == trial
+    resumed = run(capsys, f"resume {TRAINED} --storage {finished} --json")
+    assert json.loads(resumed.out) == summary
+    assert resumed.out.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["methods", "methods pfml", "datasets", "datasets glyphs"])
+def test_json_of_the_lists(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"{command} --json")
+    assert (ran.code, ran.err) == (0, "")
+    listed = json.loads(ran.out)
+    named = [listed] if isinstance(listed, dict) else listed
+    assert all(entry["name"] for entry in named)
+    assert {"pfml", "glyphs"} & {entry["name"] for entry in named}
+
+
+def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
+    assert 0 < json.loads(measured.out)["metrics"]["map_at_r"] < 1
+    before = contents(finished)
+    planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
+    assert planned["trials"] == 12
+    assert planned["cost"]["steps per trial"] > 0
+    assert contents(finished) == before
+
+
+def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"resume {TRAINED} --storage {storage}")
+    summary = json.loads(run(capsys, f"report {TRAINED} --storage {storage} --json").out)
+    assert f"orchestrator ui --storage {storage}\n" in ran.out
+    address = f"http://127.0.0.1:5000/#/experiments/{summary['experiment_id']}/runs/{summary['parent_run_id']}\n"
+    assert address in ran.out
+
+
+def test_the_leaderboard_goes_to_a_file(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --csv {tmp_path / 'board.csv'}")
+    assert (ran.code, ran.out) == (0, "")
+    head, row = (tmp_path / "board.csv").read_text().splitlines()
+    assert head.startswith("rank,trial_id,state,val/map_at_r")
+    assert row.startswith("1,0000,done,0.")
+
+
+@pytest.fixture(params=[40, 60, 80, 120])
+def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("COLUMNS", str(request.param))
+    return request.param
+
+
+def test_the_leaderboard_fits_the_terminal(
+    width: int, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = run(capsys, f"report {TRAINED} --storage {finished}")
+    assert max(len(line) for line in ran.out.splitlines()) <= width
+    head = next(line for line in ran.out.splitlines() if "trial" in line and "state" in line)
+    assert "map@r" in head
+    assert "…" not in head

@@ -1,0 +1,431 @@
+"""Whole searches as users run them: the command line, a real Ray cluster, a real MLflow database, real faults."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from ruamel.yaml import YAML
+
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger, leaderboard_rows
+
+TINY: dict[str, Any] = {
+    "method": "proxy_anchor",
+    "dataset": "glyphs-small",
+    "settings": {
+        "epochs": 1,
+        "validate_every": "8 steps",
+        "embedding_dim": 8,
+        "classes_per_batch": 8,
+        "images_per_class": 4,
+        "device": "cpu",
+    },
+    "space": {"lr": {"low": 1e-5, "high": 1e-2, "log": True}},
+    "algorithm": "tpe",
+    "num_trials": 6,
+    "scheduler": {"name": "asha", "grace_validations": 1, "reduction_factor": 2},
+    "seed": 3,
+}
+GRID: dict[str, Any] = TINY | {
+    "space": {"lr": [1e-3, 1e30], "weight_decay": [0.0, 1e-4]},
+    "algorithm": "grid",
+    "num_trials": None,
+    "scheduler": "none",
+}
+HOPELESS: dict[str, Any] = TINY | {"space": {"lr": [1e30, 2e30]}, "num_trials": 2}
+LONG: dict[str, Any] = TINY | {
+    "settings": TINY["settings"] | {"epochs": 3},
+    "space": {"lr": [1e-3, 2e-3]},
+    "num_trials": 2,
+    "scheduler": "none",
+}
+STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+DEAD_SERVER = "http://127.0.0.1:9"
+
+
+@dataclass
+class Terminal:
+    """The command line over one storage folder, as typed by a user in a project of their own."""
+
+    storage: Path
+    project: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def begin(self, *words: str) -> subprocess.Popen[str]:
+        """A command in a terminal of its own."""
+        environment = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS")}
+        environment |= {"ORCHESTRATOR_STORAGE": str(self.storage), "OMP_NUM_THREADS": "1"}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orchestrator.cli", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            cwd=self.project,
+            start_new_session=True,
+        )
+        self.started.append(process)
+        return process
+
+    def search(self, space: dict[str, Any], name: str, *words: str) -> subprocess.Popen[str]:
+        """`orchestrator search`, of a file that is written for it."""
+        path = self.project / f"{name}.yaml"
+        YAML(typ="safe", pure=True).dump({k: v for k, v in space.items() if v is not None}, path)
+        return self.begin("search", str(path), "--name", name, "--json", *words)
+
+    def finish(self, process: subprocess.Popen[str], code: int = 0, seconds: float = 240) -> tuple[str, str]:
+        """Wait for the command; its stdout and stderr."""
+        stdout, stderr = process.communicate(timeout=seconds)
+        assert process.returncode == code, stderr
+        return stdout, stderr
+
+    def run(self, *words: str, code: int = 0) -> tuple[str, str]:
+        """A command, begun and finished."""
+        return self.finish(self.begin(*words), code)
+
+    def journal(self, name: str) -> Path:
+        return self.storage / "searches" / name / "journal.jsonl"
+
+    def events(self, name: str, kind: str | None = None) -> list[dict[str, Any]]:
+        """What a search has journaled so far."""
+        if not self.journal(name).exists():
+            return []
+        return [event for event in Journal.read(self.journal(name)) if kind in (None, event["event"])]
+
+    def leaderboard(self, name: str) -> list[dict[str, Any]]:
+        """The leaderboard without the one column that is a matter of luck."""
+        rows: list[dict[str, Any]] = leaderboard_rows(Ledger.of(self.events(name)))
+        return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
+
+    def wait_for_validations(self, process: subprocess.Popen[str], name: str, count: int) -> None:
+        def enough() -> bool:
+            assert process.poll() is None, process.communicate()[1]
+            return len(self.events(name, "validation")) >= count
+
+        wait(enough, 120)
+
+
+def wait(condition: Callable[[], object], seconds: float) -> None:
+    """Until `condition` holds; a generous limit, for a test that hangs."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
+    """The driver's processes: Ray's servers and workers."""
+    children: list[psutil.Process] = psutil.Process(process.pid).children(recursive=True)
+    return children
+
+
+def title(process: psutil.Process) -> str:
+    """How Ray calls the process: `ray::Trial.train`."""
+    with contextlib.suppress(psutil.NoSuchProcess, IndexError):
+        return str(process.cmdline()[0]).strip()
+    return ""
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    living = []
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living
+
+
+def last_line(stdout: str) -> dict[str, Any]:
+    """The JSON object that a search prints; it must be all of stdout."""
+    lines = stdout.splitlines()
+    assert len(lines) == 1
+    summary: dict[str, Any] = json.loads(lines[0])
+    return summary
+
+
+def check_records(terminal: Terminal, name: str, database: str = "mlflow.db") -> dict[str, Any]:
+    """MLflow holds what the journal holds: one run each, one point per validation, no run left open.
+
+    Gives the runs by trial id, the search's own as "".
+    """
+    from mlflow import MlflowClient
+
+    events = terminal.events(name)
+    ledger = Ledger.of(events)
+    client = MlflowClient(f"sqlite:///{terminal.storage / database}")
+    experiment = client.get_experiment_by_name("glyphs-small")
+    runs = client.search_runs([experiment.experiment_id], f"tags.`orchestrator.search` = '{name}'")
+    found = {run.data.tags.get("orchestrator.trial_id", ""): run for run in runs}
+    trials = ledger.trials | ({ledger.final.trial_id: ledger.final} if ledger.final else {})
+    assert sorted(run.data.tags.get("orchestrator.trial_id", "") for run in runs) == sorted(["", *trials])
+    parent = found[""]
+    assert parent.data.tags["orchestrator.kind"] == "search"
+    assert parent.info.status == STATUS[ledger.state]
+    for trial_id, trial in trials.items():
+        run = found[trial_id]
+        assert run.info.status == STATUS[trial.state]
+        assert run.data.tags["orchestrator.state"] == trial.state
+        assert run.data.tags["orchestrator.kind"] == trial.kind
+        assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+        assert run.data.params == {key: str(value) for key, value in trial.params.items()}
+        curve = client.get_metric_history(run.info.run_id, "val/map_at_r")
+        assert [point.value for point in sorted(curve, key=lambda point: point.step)] == trial.curve
+        losses = client.get_metric_history(run.info.run_id, "train/loss")
+        assert sorted(point.step for point in losses) == list(range(1, trial.validations + 1))
+        if trial.curve and trial.state in ("done", "pruned"):
+            best = client.get_metric_history(run.info.run_id, "best/val_map_at_r")
+            assert [point.value for point in best] == [trial.best]
+    return found
+
+
+def model_files(terminal: Terminal, run: Any) -> list[str]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{terminal.storage / 'mlflow.db'}")
+    return sorted(Path(file.path).name for file in client.list_artifacts(run.info.run_id, "model"))
+
+
+@pytest.fixture(scope="module")
+def terminal(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Iterator[Terminal]:
+    """One storage for all searches of this file; whatever a failed test leaves running is ended."""
+    storage, project = tmp_path_factory.mktemp("storage"), tmp_path_factory.mktemp("project")
+    (storage / "data").symlink_to(data_folder)
+    git = ["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=first"], check=True)
+    terminal = Terminal(storage, project)
+    yield terminal
+    for process in terminal.started:
+        if process.poll() is None:
+            for child in [*family(process), psutil.Process(process.pid)]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            process.communicate()
+
+
+# A search that nothing disturbs ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(terminal: Terminal) -> dict[str, Any]:
+    """Six trials, two at a time; the JSON that the search printed."""
+    stdout, stderr = terminal.finish(terminal.search(TINY, "parallel"))
+    assert "Traceback" not in stderr
+    return last_line(stdout)
+
+
+def test_the_json_names_everything(finished: dict[str, Any]) -> None:
+    assert finished["name"] == "parallel"
+    assert finished["objective"] == "val/map_at_r"
+    assert finished["experiment_id"] and finished["parent_run_id"]
+    assert len(finished["trials"]) == 6
+    for trial in finished["trials"]:
+        assert trial["state"] in ("done", "pruned")
+        assert trial["run_id"] and trial["trial_id"]
+        assert 0 < trial["objective"] < 1
+        assert 1e-5 <= trial["params"]["lr"] <= 1e-2
+    assert finished["best"]["objective"] == max(trial["objective"] for trial in finished["trials"])
+    assert 0 < finished["final"]["metrics"]["test/map_at_r"] < 1
+
+
+def test_trials_overlap_and_some_are_stopped_early(terminal: Terminal, finished: dict[str, Any]) -> None:
+    trials = list(Ledger.of(terminal.events("parallel")).trials.values())
+    first, second = trials[:2]
+    assert second.started < (first.ended or 0) and first.started < (second.ended or 0)
+    validations = {trial.trial_id: trial.validations for trial in trials}
+    for trial in finished["trials"]:
+        assert validations[trial["trial_id"]] < 6 if trial["state"] == "pruned" else 6
+    assert "pruned" in [trial["state"] for trial in finished["trials"]]
+
+
+def test_mlflow_holds_the_search(terminal: Terminal, finished: dict[str, Any]) -> None:
+    from mlflow import MlflowClient
+
+    runs = check_records(terminal, "parallel")
+    assert runs[""].info.run_id == finished["parent_run_id"]
+    assert {t["trial_id"]: t["run_id"] for t in finished["trials"]}.items() <= {
+        trial_id: run.info.run_id for trial_id, run in runs.items()
+    }.items()
+    tags = runs[""].data.tags
+    git = ["git", "-C", str(terminal.project), "rev-parse", "HEAD"]
+    assert tags["git.commit"] == subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    assert tags["git.dirty"] == "false"
+    assert tags["version.torch"] == version("torch")
+    store = json.loads(next((terminal.storage / "data").rglob("manifest.json")).read_text(encoding="utf-8"))
+    assert tags["dataset.digest"] == store["digest"]
+    client = MlflowClient(f"sqlite:///{terminal.storage / 'mlflow.db'}")
+    names = {file.path for file in client.list_artifacts(finished["parent_run_id"])}
+    assert {"config.yaml", "leaderboard.csv"} <= names
+    final = runs["final"]
+    assert "test/map_at_r" in final.data.metrics
+    assert model_files(terminal, final) == ["model.pt"]
+    ranking = [trial.trial_id for trial in Ledger.of(terminal.events("parallel")).ranking()]
+    with_model = {trial_id for trial_id in ranking if model_files(terminal, runs[trial_id])}
+    assert with_model == set(ranking[:3])
+
+
+def test_a_finished_search_is_left_as_it_is(terminal: Terminal, finished: dict[str, Any]) -> None:
+    before = terminal.journal("parallel").read_bytes()
+    stdout, _ = terminal.run("resume", "parallel", "--json")
+    assert last_line(stdout) == finished
+    assert terminal.journal("parallel").read_bytes() == before
+    stdout, _ = terminal.run("report", "parallel", "--json")
+    assert last_line(stdout) == finished
+
+
+# The same seed, and a death in the middle ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def undisturbed(terminal: Terminal) -> list[dict[str, Any]]:
+    """The leaderboard of a search in one slot; twice, at the same time, on clusters of their own."""
+    twins = [terminal.search(TINY, name, "--max-concurrent", "1") for name in ("once", "again")]
+    for process in twins:
+        terminal.finish(process)
+    return terminal.leaderboard("once")
+
+
+def test_the_same_seed_gives_the_same_leaderboard(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
+    assert undisturbed == terminal.leaderboard("again")
+    assert len(undisturbed) == 7
+    assert len({row["lr"] for row in undisturbed[:6]}) == 6
+    assert "pruned" in [row["state"] for row in undisturbed]
+
+
+def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
+    process = terminal.search(TINY, "killed", "--max-concurrent", "1")
+    terminal.wait_for_validations(process, "killed", 9)
+    # Ray's own agents spend a minute telling a cluster that is gone of its end
+    processes = [child for child in family(process) if not title(child).endswith("Agent")]
+    assert any(title(child).startswith("ray::Trial") for child in processes)
+    process.kill()
+    process.communicate()
+    assert Ledger.of(terminal.events("killed")).state == "running"
+    wait(lambda: not alive(processes), 30)
+    terminal.run("resume", "killed")
+    assert terminal.leaderboard("killed") == undisturbed
+    check_records(terminal, "killed")
+
+
+def test_interrupt_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
+    process = terminal.search(TINY, "interrupted", "--max-concurrent", "1")
+    terminal.wait_for_validations(process, "interrupted", 9)
+    processes = family(process)
+    os.killpg(process.pid, signal.SIGINT)
+    stdout, stderr = terminal.finish(process, code=130, seconds=60)
+    assert f"orchestrator resume interrupted --storage {terminal.storage}" in stderr
+    assert last_line(stdout)["state"] == "interrupted"
+    assert "Traceback" not in stderr
+    wait(lambda: not alive(processes), 20)
+    runs = check_records(terminal, "interrupted")
+    assert "KILLED" in [run.info.status for run in runs.values()]
+    terminal.run("resume", "interrupted")
+    assert terminal.leaderboard("interrupted") == undisturbed
+    check_records(terminal, "interrupted")
+
+
+@pytest.mark.slow
+def test_a_second_interrupt_ends_at_once(terminal: Terminal) -> None:
+    process = terminal.search(LONG, "impatient")
+    terminal.wait_for_validations(process, "impatient", 3)
+    processes = family(process)
+    os.killpg(process.pid, signal.SIGINT)
+    time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = terminal.finish(process, code=130, seconds=60)
+    assert "orchestrator resume impatient" in stderr
+    assert "Traceback" not in stderr
+    wait(lambda: not alive(processes), 20)
+    check_records(terminal, "impatient")
+    terminal.run("resume", "impatient")
+    assert [row["state"] for row in terminal.leaderboard("impatient")] == ["done", "done", "done"]
+    check_records(terminal, "impatient")
+
+
+@pytest.mark.slow
+def test_an_interrupt_before_the_first_trial_leaves_nothing(terminal: Terminal) -> None:
+    process = terminal.search(LONG, "hasty")
+    wait(lambda: any("raylet" in child.name() for child in alive(family(process))), 60)
+    processes = family(process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = terminal.finish(process, code=130, seconds=60)
+    assert "Traceback" not in stderr
+    wait(lambda: not alive(processes), 20)
+    assert not terminal.journal("hasty").exists()
+
+
+# Faults ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def grid(terminal: Terminal) -> tuple[str, str]:
+    """A grid, half of which diverges, while the tracking server is away: stdout and stderr."""
+    return terminal.finish(terminal.search(GRID, "grid", "--tracking-uri", DEAD_SERVER))
+
+
+def test_a_grid_is_exact_and_ends(terminal: Terminal, grid: tuple[str, str]) -> None:
+    trials = last_line(grid[0])["trials"]
+    points = [(trial["params"]["lr"], trial["params"]["weight_decay"]) for trial in trials]
+    assert sorted(points) == [(1e-3, 0.0), (1e-3, 1e-4), (1e30, 0.0), (1e30, 1e-4)]
+
+
+def test_a_loss_that_is_not_finite_fails_its_trial_only(grid: tuple[str, str]) -> None:
+    for trial in last_line(grid[0])["trials"]:
+        if trial["params"]["lr"] == 1e30:
+            assert trial["state"] == "failed"
+            assert "not finite" in trial["reason"]
+        else:
+            assert (trial["state"], trial["reason"], trial["validations"]) == ("done", None, 6)
+    assert "test/map_at_r" in last_line(grid[0])["final"]["metrics"]
+
+
+def test_a_tracking_server_that_is_away(terminal: Terminal, grid: tuple[str, str]) -> None:
+    stdout, stderr = grid
+    assert last_line(stdout)["parent_run_id"] is None
+    assert f"no MLflow server answers at {DEAD_SERVER}" in stderr
+    assert f"orchestrator sync grid --storage {terminal.storage}" in stderr
+    _, still = terminal.run("sync", "grid", code=2)
+    assert DEAD_SERVER in still, "sync tries the server of the search, not another one"
+
+    terminal.run("sync", "grid", "--tracking-uri", f"sqlite:///{terminal.storage / 'later.db'}")
+    runs = check_records(terminal, "grid", "later.db")
+    failed = [run for run in runs.values() if run.info.status == "FAILED"]
+    assert len(failed) == 2
+    assert all("not finite" in run.data.tags["orchestrator.reason"] for run in failed)
+    stdout, _ = terminal.run("report", "grid", "--json")
+    assert last_line(stdout)["parent_run_id"] == runs[""].info.run_id
+
+
+def test_all_trials_failed(terminal: Terminal) -> None:
+    stdout, stderr = terminal.finish(terminal.search(HOPELESS, "hopeless"), code=1)
+    assert last_line(stdout)["state"] == "failed"
+    assert last_line(stdout)["best"] is None and last_line(stdout)["final"] is None
+    assert "error: all 2 trials failed; the first: the loss is not finite at step" in stderr
+    check_records(terminal, "hopeless")
+    _, stderr = terminal.run("resume", "hopeless", code=1)
+    assert "error: all 2 trials failed" in stderr
+
+
+def test_a_killed_worker_goes_on_from_its_last_validation(terminal: Terminal) -> None:
+    process = terminal.search(LONG, "wounded", "--max-concurrent", "1")
+    terminal.wait_for_validations(process, "wounded", 3)
+    worker = next(child for child in family(process) if title(child).startswith("ray::Trial"))
+    worker.kill()
+    stdout, stderr = terminal.finish(process)
+    assert [trial["state"] for trial in last_line(stdout)["trials"]] == ["done", "done"]
+    assert "Traceback" not in stderr
+    numbers = [e["validation"] for e in terminal.events("wounded", "validation") if e["trial_id"] == "0000"]
+    assert numbers == list(range(1, 17))
+    check_records(terminal, "wounded")
