@@ -134,6 +134,7 @@ def search(
         from orchestrator.display import Display
         from orchestrator.search import start
 
+        _refuse_shadows()
         runner = RayRunner(_reachable(address), ray_output)
         outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
     _conclude(outcome, storage, as_json=json_)
@@ -157,6 +158,7 @@ def resume(
         from orchestrator.display import Display
         from orchestrator.search import resume as go_on
 
+        _refuse_shadows()
         runner = RayRunner(_reachable(address), ray_output)
         outcome = go_on(name, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
     _conclude(outcome, storage, as_json=json_)
@@ -338,7 +340,7 @@ def methods(
     for column in ("type", "default", "range", "meaning"):
         table.add_column(column)
     for row in method["hyperparameters"]:
-        table.add_row(row["name"], row["type"], str(row["default"]), row["range"], row["description"])
+        table.add_row(row["name"], row["type"], _plain(row["default"]), row["range"], row["description"])
     console.print(table)
 
 
@@ -446,6 +448,18 @@ def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, o
 def _status(doing: str) -> Status:
     """Something moves in the terminal while heavy libraries load."""
     return Console(stderr=True).status(f"{doing} ...")
+
+
+def _refuse_shadows() -> None:
+    """Ray's workers look into the working directory first: a package of the same name there would be taken for ours."""
+    here, ours = Path.cwd(), Path(__file__).resolve().parent.parent
+    for package in ("orchestrator", "methods"):
+        for found in (here / package / "__init__.py", here / f"{package}.py"):
+            if found.exists() and found.resolve() != ours / package / "__init__.py":
+                raise InputError(
+                    f"{found} would be imported by Ray's workers in place of this tool's own '{package}': "
+                    "rename it or start from another directory"
+                )
 
 
 def _reachable(address: str | None) -> str | None:
@@ -567,7 +581,8 @@ def _usage(error: Any) -> str:
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     where = f" (see {context.command_path} --help)" if context else ""
     if type(error).__name__ == "NoSuchOption":
-        known = [name for other in context.command.params for name in other.opts] if context else []
+        words = [word for other in context.command.params for word in other.opts] if context else []
+        known = [word for word in words if word.startswith("-")]
         return f"{error.option_name}: no such option{suggestion(error.option_name, known)}{where}"
     if parameter is None:
         message = error.format_message()

@@ -461,6 +461,21 @@ def test_a_users_own_folders_of_the_same_names(tmp_path: Path) -> None:
     assert "pfml" in {method["name"] for method in json.loads(ran.stdout)}
 
 
+@pytest.mark.parametrize("found", ["methods/__init__.py", "orchestrator.py"])
+def test_a_search_is_not_started_where_workers_would_import_something_else(
+    found: str, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / found).parent.mkdir(exist_ok=True)
+    (tmp_path / found).write_text("")
+    monkeypatch.chdir(tmp_path)
+    before = contents(storage)
+    for command in ("search demo", f"resume {TRAINED}"):
+        ran = run(capsys, f"{command} --storage {storage}")
+        assert (ran.code, ran.out) == (2, "")
+        assert ran.err.startswith(f"error: {tmp_path / found} would be imported by Ray's workers")
+    assert contents(storage) == before
+
+
 # Good input ------------------------------------------------------------------------------------------------
 
 
