@@ -1,7 +1,7 @@
 # Everything sets itself up: uv is fetched into .uv/ if the machine has none, dependencies into .venv/.
 SHELL := /bin/bash
 UV := $(shell command -v uv 2>/dev/null || echo .uv/bin/uv)
-RUN := $(UV) run --no-sync
+BIN := .venv/bin
 
 # without bytecode caches every worker process would compile thousands of modules anew
 unexport PYTHONDONTWRITEBYTECODE
@@ -10,23 +10,23 @@ unexport PYTHONDONTWRITEBYTECODE
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
-	@$(RUN) orchestrator search demo --storage runs
+	@$(BIN)/orchestrator search demo --storage runs
 	@echo "== look at it in MLflow:   make ui   then open http://127.0.0.1:5000"
 
 test: setup ## all quick tests
 	@echo "== running the tests"
-	@$(RUN) pytest -m "not slow" $(TESTS)
+	@$(BIN)/pytest -m "not slow" $(TESTS)
 
 test-slow: setup ## the tests that take minutes
-	@$(RUN) pytest -m slow $(TESTS)
+	@$(BIN)/pytest -m slow $(TESTS)
 
 lint: setup ## style, format and types
-	@$(RUN) ruff check .
-	@$(RUN) ruff format --check .
-	@$(RUN) mypy
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
 
 ui: setup ## MLflow on this machine
-	@$(RUN) orchestrator ui --storage runs
+	@$(BIN)/orchestrator ui --storage runs
 
 setup: .venv/.ready
 

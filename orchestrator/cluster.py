@@ -64,10 +64,20 @@ class RayRunner:
         except (ConnectionError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise InputError(f"--address: no Ray cluster at '{self.address}' ({reason})") from None
-        try:
-            yield self.slots(search)
-        finally:
-            ray.shutdown()
+        with self.quiet():
+            try:
+                yield self.slots(search)
+            finally:
+                ray.shutdown()
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Ray's news of its processes goes to our stdout, which is for results, whatever its loggers are told."""
+        if self.ray_output:
+            yield
+            return
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield
 
     def slots(self, search: "Search") -> int:
         """How many trials run at once; InputError if a trial or the final run never can."""
@@ -95,7 +105,7 @@ class RayRunner:
     def run(self, conductor: "Conductor") -> None:
         """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
-        tune.Tuner(
+        tuner = tune.Tuner(
             Trial,
             tune_config=tune.TuneConfig(
                 search_alg=Points(conductor),
@@ -112,7 +122,9 @@ class RayRunner:
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
             ),
-        ).fit()
+        )
+        with self.quiet():  # once more, for the live display has taken hold of stdout in between
+            tuner.fit()
 
 
 def resources(search: "Search") -> dict[str, float]:
