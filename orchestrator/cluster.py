@@ -16,6 +16,7 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
+from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 
 from orchestrator.errors import InputError
 from orchestrator.trial import ATTEMPTS, release, results, train_results
@@ -50,7 +51,7 @@ class RayRunner:
         os.environ.update(ENVIRONMENT)
         if not self.ray_output:
             for name in ("ray", "ray.tune", "ray.train"):
-                logging.getLogger(name).setLevel(logging.ERROR)
+                logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost process is an ERROR with a traceback
         if ray.is_initialized():  # whoever did it also ends it
             yield self.slots(search)
             return
@@ -123,8 +124,20 @@ class RayRunner:
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
             ),
         )
-        with self.quiet():  # once more, for the live display has taken hold of stdout in between
-            tuner.fit()
+        before = placement_groups()
+        try:
+            with self.quiet():  # once more, for the live display has taken hold of stdout in between
+                tuner.fit()
+        finally:
+            # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
+            for group in placement_groups() - before:
+                remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+
+
+def placement_groups() -> set[str]:
+    """The placement groups of this process's Ray job that hold, or wait for, something on the cluster."""
+    job = ray.get_runtime_context().get_job_id()  # the end of the ids of all that a job makes
+    return {id for id, group in placement_group_table().items() if id.endswith(job) and group["state"] != "REMOVED"}
 
 
 def resources(search: "Search") -> dict[str, float]:

@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
-from orchestrator.cluster import RayRunner, Trial
+from orchestrator.cluster import RayRunner, Trial, placement_groups
 from orchestrator.errors import InputError
 from orchestrator.search import start
 from orchestrator.spec import Search, resolve_search
@@ -162,6 +162,16 @@ def test_release_frees_what_a_killed_trial_left(tmp_path: Path) -> None:
     assert leftovers()["placement groups"] == []
     assert not (tmp_path / PLACEMENT_GROUP).exists()
     release(tmp_path)  # nothing to do
+
+
+@pytest.mark.usefixtures("clean")
+def test_placement_groups_are_those_of_this_job_that_hold_something() -> None:
+    group = ray.util.placement_group([{"CPU": 1}])
+    ray.get(group.ready())
+    assert placement_groups() == {group.id.hex()}
+    ray.util.remove_placement_group(group)
+    assert leftovers()["placement groups"] == []
+    assert placement_groups() == set()
 
 
 def small_search(name: str, **changes: Any) -> Search:
