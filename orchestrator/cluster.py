@@ -137,7 +137,8 @@ class RayRunner:
 def placement_groups() -> set[str]:
     """The placement groups of this process's Ray job that hold, or wait for, something on the cluster."""
     job = ray.get_runtime_context().get_job_id()  # the end of the ids of all that a job makes
-    return {id for id, group in placement_group_table().items() if id.endswith(job) and group["state"] != "REMOVED"}
+    held = {key for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
+    return {key for key in held if key.endswith(job)}
 
 
 def resources(search: "Search") -> dict[str, float]:

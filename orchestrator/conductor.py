@@ -129,7 +129,7 @@ class Conductor:
         self.listener("started", self.ledger.find(trial.trial_id))
         return {
             "trial_id": trial.trial_id,
-            "test": trial.kind == "final",
+            "test": trial.kind == "final" or self.search.test_trials,
             "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
             "arguments": self._arguments(trial, experiment),
         }

@@ -139,6 +139,9 @@ class Display(Watcher):
             self.live.start()
         else:
             self.line(f"search {conductor.search.name}: {self.budget()} trials, {conductor.slots} at a time")
+            if conductor.ledger.trials:
+                ended = len(conductor.ledger.trials) - len(conductor.waiting)
+                self.line(f"resumed: {ended} trials have ended, {len(conductor.waiting)} go on where they were")
 
     def end(self) -> None:
         if self.live is not None:
@@ -149,7 +152,8 @@ class Display(Watcher):
         if self.live is not None:
             return
         if event == "started":
-            self.line(f"{self.label(trial)} started: {params_text(trial.params)}")
+            how = f"goes on from validation {trial.validations}" if trial.validations else "started"
+            self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
         elif event == "validated" and trial.curve and trial.last_metrics:
             value = trial.last_metrics.get(self.conductor.search.objective.metric)
             self.line(f"{self.label(trial)} validation {trial.validations}: {value:.4f} (best {trial.best:.4f})")
@@ -229,16 +233,14 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
-    if ledger.final is not None and ledger.final.test:
-        test = ledger.final.test
-        parts.append(
-            Text.assemble(
-                ("final test: ", "bold"),
-                (f"map_at_r {test['map_at_r']:.4f}  recall_at_1 {test['recall_at_1']:.4f}", "bold green"),
-                f"  on classes never seen before ({ledger.final.note}, {ledger.final.validations} validations)",
-            )
-        )
-    elif ledger.final is not None and ledger.final.state == "failed":
+    for trial in [*([ledger.final] if ledger.final else []), *ranking]:
+        if not trial.test:
+            continue
+        what = f" ({trial.note}, {trial.validations} validations)" if trial.note else ""
+        scores = f"map_at_r {trial.test['map_at_r']:.4f}  recall_at_1 {trial.test['recall_at_1']:.4f}"
+        head = "final test: " if trial is ledger.final else "test: "
+        parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on classes never seen before{what}"))
+    if ledger.final is not None and ledger.final.state == "failed":
         parts.append(Text(f"final run failed: {ledger.final.reason}", style="red"))
     return Group(*parts)
 

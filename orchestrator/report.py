@@ -33,6 +33,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "validations": record.validations,
             "best_validation": record.best_validation,
             "reason": record.reason,
+            "metrics": {f"test/{name}": value for name, value in record.test.items()},
         }
 
     winner = ledger.winner()
@@ -46,7 +47,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "mode": ledger.mode,
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
-        "final": (trial(final) | {"metrics": {f"test/{k}": v for k, v in final.test.items()}}) if final else None,
+        "final": trial(final) if final else None,
     }
 
 
@@ -62,8 +63,13 @@ def find_model(named: str, places: Places) -> Path:
     if (searches / name).is_dir():
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
-            winner = ledger.winner()
-            trial_id = "final" if ledger.final and ledger.final.state == "done" else winner.trial_id if winner else ""
+            ranking = [trial for trial in ledger.ranking() if trial.best is not None]
+            if ledger.final is not None and ledger.final.state == "done":
+                trial_id = ledger.final.trial_id
+            elif ranking:
+                trial_id = ranking[0].trial_id
+            else:
+                raise InputError(f"'{named}': no trial of this search has a model yet")
         return _model_in(searches / name / "trials" / trial_id, named)
     for journal in searches.glob(f"*/{JOURNAL}"):
         for trial, run_id in recorded_runs(journal).trials.items():

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -272,7 +273,7 @@ def check_data(search: Search, places: Places) -> str:
     from orchestrator.data.splits import class_split, train_labels
 
     training = search.example().training
-    store = open_dataset(training.dataset, places.data)
+    store = open_dataset(training.dataset, places.data, say=lambda line: print(line, file=sys.stderr, flush=True))
     split = class_split(store, validation_share=training.validation_share, seed=training.seed)
     ClassBalancedSampler(
         train_labels(store, split.train),
@@ -354,6 +355,8 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
         if conductor.stopping:
             raise KeyboardInterrupt
         conductor.stopping = True
+        if not sys.stderr.isatty():  # the live display says it by itself
+            os.write(2, b"stopping in order; once more to stop at once\n")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -477,6 +477,7 @@ class Search(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
     max_concurrent: int | None = Field(None, ge=1)
     workers: int = Field(1, ge=1, description="processes that train a trial together")
+    test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
     final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
 
@@ -565,6 +566,10 @@ def resolve_search(
         raw_space = [_without(alternative, overrides) for alternative in raw_space]
     else:
         raw_space = _without(raw_space, overrides)
+    if "method" in settings:
+        if overrides:
+            resolve_experiment({"method": settings["method"], **overrides}, "--set")
+        resolve_experiment(settings, f"{source}: settings")
     _refuse_fixed_and_searched(raw_space, settings, source)
     scheduler, objective = merged.get("scheduler", "none"), merged.get("objective", {})
     algorithm = merged.get("algorithm", "tpe")
@@ -651,5 +656,6 @@ def single_training(name: str, settings: Mapping[str, Any]) -> Search:
         settings=dict(settings),
         raw_space={},
         num_trials=1,
+        test_trials=True,
         final=False,
     )
