@@ -66,7 +66,7 @@ class Conductor:
                     stopped.add(trial_id)
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"])
-        for trial in [*self.ledger.trials.values(), *([self.ledger.final] if self.ledger.final else [])]:
+        for trial in self.ledger.everyone():
             if trial.state not in ("running", "interrupted"):
                 continue
             trial.state = "running"
@@ -108,8 +108,7 @@ class Conductor:
     def complete(self) -> bool:
         """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
         final = self.ledger.final
-        everyone = [*self.ledger.trials.values(), *([final] if final else [])]
-        if any(trial.state in ("running", "interrupted") for trial in everyone):
+        if any(trial.state in ("running", "interrupted") for trial in self.ledger.everyone()):
             return False
         if not self.exhausted and len(self.ledger.trials) < self.study.budget:
             return False

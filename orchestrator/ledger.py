@@ -123,8 +123,11 @@ class Ledger:
 
     def running(self) -> list[TrialRecord]:
         """Trials that have begun and not ended, the final run included."""
-        everyone = [*self.trials.values(), *([self.final] if self.final else [])]
-        return [trial for trial in everyone if trial.state == "running"]
+        return [trial for trial in self.everyone() if trial.state == "running"]
+
+    def everyone(self) -> list[TrialRecord]:
+        """All trials, and last the final run if there is one."""
+        return [*self.trials.values(), *([self.final] if self.final else [])]
 
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order."""

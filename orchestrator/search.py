@@ -282,7 +282,9 @@ def check_data(search: Search, places: Places) -> str:
         seed=training.seed,
     )
     if training.weights != "random":
-        build_backbone(training.backbone, channels=store.channels, weights=training.weights)
+        build_backbone(
+            training.backbone, channels=store.channels, weights=training.weights, sha256=training.weights_sha256
+        )
     return str(store.manifest["digest"])
 
 
