@@ -81,6 +81,7 @@ Address = Annotated[
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 DEFAULT_STORAGE = Path("runs")
 PORT = 5000
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty SETTINGS
 
 
 @app.command()
@@ -174,6 +175,7 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
+    from orchestrator.display import counted
     from orchestrator.search import Places, tracking_address
     from orchestrator.tracking import redact, sync
 
@@ -181,7 +183,8 @@ def sync(
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
     report = sync(journal, uri, places.artifacts)
-    typer.echo(f"{report.events} events sent to {redact(uri)}; the search has {report.runs} runs there")
+    sent, runs = counted(report.events, "event"), counted(report.runs, "run")
+    typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
     for refused in report.refused:
         typer.echo(f"refused by the server: {refused}", err=True)
 
@@ -270,7 +273,8 @@ def report(
     name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
     csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file.", parser=_path)
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file, - is stdout.", parser=_path),
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -280,17 +284,22 @@ def report(
 
     - `orchestrator report my-search --csv leaderboard.csv`
     """
-    from orchestrator.display import leaderboard
+    from orchestrator.display import counted, leaderboard
     from orchestrator.ledger import write_csv
     from orchestrator.report import read_search, summary
 
     ledger, journal = read_search(name, storage)
-    if csv is not None:
+    if csv == Path("-"):
+        if json_:
+            raise InputError("--csv -: --json prints to stdout too; keep one, or name a file")
+        write_csv(ledger, sys.stdout)
+    elif csv is not None:
         try:
-            write_csv(ledger, csv)
+            with csv.open("w", newline="", encoding="utf-8") as file:
+                write_csv(ledger, file)
         except OSError as error:
             raise InputError(f"--csv: {csv} cannot be written ({error.strerror}): name another file") from None
-        typer.echo(f"{len(ledger.trials)} trials written to {csv}", err=True)
+        typer.echo(f"{counted(len(ledger.trials), 'trial')} written to {csv}", err=True)
     if json_:
         print(json.dumps(summary(ledger, journal)))
     elif csv is None:
@@ -475,10 +484,15 @@ def _reachable(address: str | None) -> str | None:
     if not host or not port:
         raise InputError(f"--address: {address}: {advice}")
     try:
-        socket.create_connection((host, port), timeout=5).close()
+        with socket.create_connection((host, port), timeout=5) as connection:
+            # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
+            connection.sendall(HTTP2_PREFACE)
+            speaks = os.environ.get("RAY_USE_TLS") == "1" or connection.recv(9)[3:4] == b"\x04"
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
+    if not speaks:
+        raise InputError(f"--address: what answers at {address} is no Ray cluster; {advice}")
     return address
 
 

@@ -82,17 +82,12 @@ class RayRunner:
 
     def slots(self, search: "Search") -> int:
         """How many trials run at once; InputError if a trial or the final run never can."""
-        each = resources(search)
-        room = sum(
-            min(int(node["Resources"].get(kind, 0) // amount) for kind, amount in each.items())
-            for node in ray.nodes()
-            if node["Alive"]
-        )
         runs = [("--workers", "a trial", search.workers)]
         if search.final:
             runs.append(("--final-workers", "the final run", search.workers_of_final))
         for option, run, workers in runs:
-            if workers > room:
+            each = resources(search, workers)
+            if workers > (room := places(each)):
                 wanted = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
                 found = ", ".join(f"{ray.cluster_resources().get(kind, 0):g} {kind}" for kind in each)
                 remedy = f"give {option} {room}" if room else "lower threads"
@@ -100,7 +95,7 @@ class RayRunner:
                     f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has {found}: "
                     f"{remedy} or name a larger cluster"
                 )
-        fit = room // search.workers
+        fit = places(resources(search, search.workers)) // search.workers
         return min(fit, search.max_concurrent or fit)
 
     def run(self, conductor: "Conductor") -> None:
@@ -141,13 +136,25 @@ def placement_groups() -> set[str]:
     return {key for key in held if key.endswith(job)}
 
 
-def resources(search: "Search") -> dict[str, float]:
-    """What one worker of a trial occupies: its CPU threads, and a GPU where the cluster has any."""
+def resources(search: "Search", workers: int) -> dict[str, float]:
+    """What each of so many workers of a trial occupies: its CPU threads, and a GPU where the cluster has any (of a
+    single worker the share that the search gives). InputError if it must have one and there is none."""
     training = search.example().training
     each: dict[str, float] = {"CPU": training.threads}
     if training.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
-        each["GPU"] = 1
+        each["GPU"] = 1 if workers > 1 else search.gpus_per_trial or 1
+    elif training.device == "cuda":
+        raise InputError("device: 'cuda': no machine of the cluster has a GPU: use 'auto' or 'cpu', or another cluster")
+    elif search.gpus_per_trial is not None and training.device == "cpu":
+        raise InputError(f"gpus_per_trial: {search.gpus_per_trial:g}: device is 'cpu'; drop one of the two")
     return each
+
+
+def places(each: dict[str, float]) -> int:
+    """How many workers of this size the cluster holds."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # a third of a GPU, three times, is one: Ray counts in ten-thousandths
+    return sum(min(int(node.get(kind, 0) / amount + 1e-4) for kind, amount in each.items()) for node in nodes)
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
@@ -204,7 +211,6 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
     def __init__(self, conductor: "Conductor") -> None:
         super().__init__(metric="objective", mode="max")
         self.conductor = conductor
-        self.resources = resources(conductor.search)
         self.works: dict[str, dict[str, Any]] = {}
 
     def suggest(self, trial_id: str) -> Any:
@@ -214,7 +220,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         if work is None:
             return None
         self.works[trial_id] = work
-        return work | {"resources": self.resources}
+        return work | {"resources": resources(self.conductor.search, work["workers"])}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works:

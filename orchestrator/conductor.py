@@ -20,7 +20,7 @@ KEPT_MODELS = 3
 """So many of the best trials keep their model, and show it in the tracker."""
 
 Listener = Callable[[str, TrialRecord], None]
-"""Told of each event ("started", "validated", "ended") and its trial."""
+"""Told of each event ("started", "restarted", "validated", "ended") and its trial."""
 
 
 class Conductor:
@@ -47,6 +47,8 @@ class Conductor:
         self.ledger = Ledger()
         self.study = Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
+        self.received: dict[str, int] = {}
+        """The number of each running trial's latest result, known already or new."""
         self.stopping = False
         self.exhausted = False
         self._replay(events)
@@ -158,6 +160,9 @@ class Conductor:
             self._end(trial, "failed", result["failed"])
             return True
         stop = False
+        if result["validation"] <= self.received.get(trial.trial_id, 0):
+            self.listener("restarted", trial)  # only processes that were lost and begun again repeat themselves
+        self.received[trial.trial_id] = result["validation"]
         if result["validation"] > trial.validations:
             self._record(
                 "validation",

@@ -34,6 +34,11 @@ def _value(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`"""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def duration(seconds: float) -> str:
     """`1:02:03` or `2:03`"""
     minutes, rest = divmod(int(max(0, seconds)), 60)
@@ -138,10 +143,13 @@ class Display(Watcher):
             self.live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2, transient=True)
             self.live.start()
         else:
-            self.line(f"search {conductor.search.name}: {self.budget()} trials, {conductor.slots} at a time")
+            trials = counted(self.budget(), "trial")
+            self.line(f"search {conductor.search.name}: {trials}, {conductor.slots} at a time")
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.trials) - len(conductor.waiting)
-                self.line(f"resumed: {ended} trials have ended, {len(conductor.waiting)} go on where they were")
+                self.line(
+                    f"resumed: {counted(ended, 'trial')} ended, {len(conductor.waiting)} to go on where they were"
+                )
 
     def end(self) -> None:
         if self.live is not None:
@@ -149,18 +157,20 @@ class Display(Watcher):
             self.live = None
 
     def __call__(self, event: str, trial: TrialRecord) -> None:
-        if self.live is not None:
+        if self.live is not None and event != "restarted":
             return
         if event == "started":
             how = f"goes on from validation {trial.validations}" if trial.validations else "started"
             self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
+        elif event == "restarted":
+            self.line(f"{self.label(trial)} lost a process and goes on from validation {trial.validations}")
         elif event == "validated" and trial.curve and trial.last_metrics:
             value = trial.last_metrics.get(self.conductor.search.objective.metric)
             self.line(f"{self.label(trial)} validation {trial.validations}: {value:.4f} (best {trial.best:.4f})")
         elif event == "ended":
             why = f": {trial.reason}" if trial.reason and trial.state == "failed" else ""
             best = f", best {trial.best:.4f}" if trial.best is not None else ""
-            self.line(f"{self.label(trial)} {trial.state} after {trial.validations} validations{best}{why}")
+            self.line(f"{self.label(trial)} {trial.state} after {counted(trial.validations, 'validation')}{best}{why}")
 
     def line(self, text: str) -> None:
         """One event. Written whole, unwrapped: it may be read by a program."""
@@ -230,13 +240,16 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     """The table at the end of a search and of `orchestrator report`."""
     ranking = ledger.ranking()
     title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on held-out classes")
+    if ledger.state != "done":
+        states = ", ".join(f"{count} {state}" for state, count in ledger.counts().items() if count)
+        title.append(f"\n{ledger.state}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
     for trial in [*([ledger.final] if ledger.final else []), *ranking]:
         if not trial.test:
             continue
-        what = f" ({trial.note}, {trial.validations} validations)" if trial.note else ""
+        what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
         scores = f"map_at_r {trial.test['map_at_r']:.4f}  recall_at_1 {trial.test['recall_at_1']:.4f}"
         head = "final test: " if trial is ledger.final else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on classes never seen before{what}"))

@@ -3,8 +3,7 @@
 import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from orchestrator.errors import InputError
 
@@ -169,11 +168,10 @@ def _row(trial: TrialRecord, metric: str) -> dict[str, Any]:
     return row
 
 
-def write_csv(ledger: Ledger, path: Path) -> None:
-    """The leaderboard as a file."""
+def write_csv(ledger: Ledger, file: TextIO) -> None:
+    """The leaderboard, into an open file."""
     rows = leaderboard_rows(ledger)
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)

@@ -22,6 +22,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     The cost is that of the space's first point, and an upper bound: early stopping only takes away from it.
     """
     places = Places(storage.expanduser().resolve())
+    places.new_journal(search.name)
     check_data(search, places)
     experiment = search.example()
     training = experiment.training
@@ -38,6 +39,8 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
         "scheduler": search.scheduler.model_dump(),
         "objective": search.objective.model_dump(),
         "trials": trials,
+        "trials at a time": search.max_concurrent or "as many as fit",
+        "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
         "space": search.raw_space,
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},

@@ -65,6 +65,16 @@ class Places:
             raise InputError(f"no search '{name}' under {self.storage}{hint}")
         return path
 
+    def new_journal(self, name: str) -> Path:
+        """Where the journal of a new search goes; InputError if the name was used before."""
+        path = self.search(name) / JOURNAL
+        if path.exists():
+            raise InputError(
+                f"--name: a search '{name}' exists in {path.parent}: go on with it "
+                f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
+            )
+        return path
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -87,7 +97,7 @@ class Watcher:
         """Before the first trial."""
 
     def __call__(self, event: str, trial: TrialRecord) -> None:
-        """`started`, `validated` or `ended`."""
+        """`started`, `restarted`, `validated` or `ended`."""
 
     def end(self) -> None:
         """After the last event."""
@@ -156,12 +166,7 @@ def start(
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before anything is written
     places = Places(writable(storage))
-    path = places.search(search.name) / JOURNAL
-    if path.exists():
-        raise InputError(
-            f"--name: a search '{search.name}' exists in {path.parent}: go on with it "
-            f"(orchestrator resume {search.name} --storage {storage}) or choose another name"
-        )
+    path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
     with runner.ready(search) as slots, opened(path) as journal:
@@ -326,7 +331,8 @@ def run(
         if conductor.ledger.running() or conductor.stopping:
             conductor.interrupt()
     conductor.end()
-    write_csv(conductor.ledger, conductor.folder / LEADERBOARD)
+    with (conductor.folder / LEADERBOARD).open("w", newline="", encoding="utf-8") as file:
+        write_csv(conductor.ledger, file)
     journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri)
 

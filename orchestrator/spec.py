@@ -477,6 +477,9 @@ class Search(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
     max_concurrent: int | None = Field(None, ge=1)
     workers: int = Field(1, ge=1, description="processes that train a trial together")
+    gpus_per_trial: float | None = Field(
+        None, gt=0, le=1, description="share of a GPU that a single-worker trial takes; default: a whole one"
+    )
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
     final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
@@ -520,6 +523,7 @@ FILE_KEYS: dict[str, Any] = {
     "seed": int,
     "max_concurrent": int,
     "workers": int,
+    "gpus_per_trial": (int, float),
     "final": bool,
     "final_workers": int,
 }
@@ -528,6 +532,7 @@ FILE_KEYS: dict[str, Any] = {
 EXPECTED = {
     str: "text",
     int: "a whole number",
+    (int, float): "a number",
     bool: "true or false",
     dict: "a mapping",
     (dict, list): "a mapping (or a list of them)",
@@ -589,6 +594,7 @@ def resolve_search(
             seed=merged.get("seed", 0),
             max_concurrent=merged.get("max_concurrent"),
             workers=merged.get("workers", 1),
+            gpus_per_trial=merged.get("gpus_per_trial"),
             final=merged.get("final", True),
             final_workers=merged.get("final_workers"),
         )
@@ -638,6 +644,11 @@ def _check_search(search: Search) -> None:
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
     if not share:
         raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
+    if search.gpus_per_trial not in (None, 1) and search.workers > 1:
+        raise InputError(
+            f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
+            "each; leave it out, or give workers: 1"
+        )
     batch = search.experiment(space.first()).training.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:

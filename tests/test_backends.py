@@ -12,7 +12,7 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
-from orchestrator.cluster import RayRunner, Trial, placement_groups
+from orchestrator.cluster import RayRunner, Trial, placement_groups, resources
 from orchestrator.errors import InputError
 from orchestrator.search import start
 from orchestrator.spec import Search, resolve_search
@@ -241,6 +241,38 @@ def test_a_request_that_can_never_fit_is_refused(storage: Path, changes: dict[st
     with pytest.raises(InputError, match=rf"^{option}: 4: .* has 2 CPU: give {option} 2 or"):
         start(small_search("big", **changes), RayRunner(), storage=storage)
     assert not (storage / "searches" / "big").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "each", "slots"),
+    [
+        ({}, {"CPU": 1, "GPU": 1}, 2),
+        ({"gpus_per_trial": 0.5}, {"CPU": 1, "GPU": 0.5}, 4),
+        ({"gpus_per_trial": 1 / 3}, {"CPU": 1, "GPU": 1 / 3}, 6),
+        ({"workers": 2}, {"CPU": 1, "GPU": 1}, 1),
+    ],
+)
+def test_gpus_are_shared_as_the_search_says(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], each: dict[str, float], slots: int
+) -> None:
+    machine = {"CPU": 16.0, "GPU": 2.0}
+    monkeypatch.setattr(ray, "cluster_resources", lambda: machine)
+    monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": machine}, {"Alive": False}])
+    anywhere = {k: v for k, v in SETTINGS.items() if k not in ("method", "proxies_per_class", "device")}
+    search = small_search("gpus", settings=anywhere, **({"workers": 1, "max_concurrent": None} | changes))
+    assert resources(search, search.workers) == each
+    assert RayRunner().slots(search) == slots
+
+
+def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 16.0})
+    wanted = {"lr": 1e-3, "device": "cuda"}
+    search = small_search("cuda", settings=wanted, space={"weight_decay": [0.0, 1e-4]})
+    with pytest.raises(InputError, match="^device: 'cuda': no machine of the cluster has a GPU"):
+        resources(search, 1)
+    search = small_search("share", workers=1, gpus_per_trial=0.5)
+    with pytest.raises(InputError, match=r"^gpus_per_trial: 0\.5: device is 'cpu'"):
+        resources(search, 1)
 
 
 @pytest.mark.parametrize(("key", "workers"), [("workers", 3), ("final_workers", 5)])

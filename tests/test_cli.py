@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -168,6 +169,7 @@ BAD = [
     bad("search demo --name ''", "--name: empty"),
     bad("search demo --name ../x", "--name: '../x'", "letters, digits"),
     bad(f"search demo --name {TRAINED}", "--name", f"orchestrator resume {TRAINED}"),
+    bad(f"search demo --name {TRAINED} --dry-run", "--name", f"orchestrator resume {TRAINED}"),
     bad("search demo --storage ''", "--storage: empty"),
     bad("search demo --address ''", "--address: empty"),
     bad("search demo --address 127.0.0.1:1", "--address", "127.0.0.1:1", "refused"),
@@ -225,6 +227,8 @@ BAD = [
     bad("search {file}", "not YAML", file="a: \x00\n"),
     bad("search {file}", "duplicate key", file=GOOD + "method: pfml\n"),
     bad("search {file}", "algoritm", "did you mean 'algorithm'", file=GOOD + "algoritm: tpe\n"),
+    bad("search {file}", "gpus_per_trial: 2", "less than or equal to 1", file=GOOD + "gpus_per_trial: 2\n"),
+    bad("search {file}", "gpus_per_trial: 0.5", "whole GPU", file=GOOD + "gpus_per_trial: 0.5\nworkers: 2\n"),
     bad("search {file}", "algorithm: 'tbe'", "did you mean 'tpe'", file=GOOD + "algorithm: tbe\n"),
     bad("search {file}", "scheduler", "'ashaa'", "'asha'", file=GOOD + "scheduler: ashaa\n"),
     bad("search {file}", "grace", "no such key", file=GOOD + "scheduler: {name: asha, grace: 3}\n"),
@@ -259,6 +263,7 @@ BAD = [
     bad("ui --storage {tmp}", "holds no runs yet", "search demo"),
     bad(f"report {TRAINED} --csv {{tmp}}/none/x.csv", "--csv", "none/x.csv", "No such file or directory"),
     bad(f"report {TRAINED} --csv {{tmp}}", "--csv", "directory"),
+    bad(f"report {TRAINED} --csv - --json", "--csv -", "keep one"),
     # trackers
     bad("search demo --tracking-uri ftp://host", "'ftp://host'", "unknown scheme 'ftp'"),
     bad("search demo --tracking-uri htp://host", "did you mean 'http'"),
@@ -386,6 +391,27 @@ def test_a_port_that_is_taken(finished: Path, capsys: pytest.CaptureFixture[str]
         ran = run(capsys, f"ui --port {port} --storage {finished}")
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: --port: {port} cannot be used")
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 400 Bad Request\r\n\r\n", b""])
+def test_something_else_that_answers_at_the_address(
+    answer: bytes, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+
+        def serve() -> None:
+            with other.accept()[0] as connection:
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        ran = run(capsys, f"search demo --address 127.0.0.1:{port} --storage {finished}")
+        thread.join()
+    assert (ran.code, ran.out) == (2, "")
+    assert f"127.0.0.1:{port}" in ran.err and "Ray" in ran.err and ran.err.count("\n") == 1
 
 
 def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -546,6 +572,8 @@ def test_the_leaderboard_goes_to_a_file(finished: Path, tmp_path: Path, capsys: 
     head, row = (tmp_path / "board.csv").read_text().splitlines()
     assert head.startswith("rank,trial_id,state,val/map_at_r")
     assert row.startswith("1,0000,done,0.")
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --csv -")
+    assert ran.out == (tmp_path / "board.csv").read_text()
 
 
 @pytest.fixture(params=[40, 60, 80, 120])

@@ -1,6 +1,7 @@
 """fit(): exact on one process and on two, exact after an interruption, and what it refuses."""
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ from torch import Tensor
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, load_checkpoint
 from orchestrator.data.catalog import open_dataset
+from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
+from orchestrator.distributed import data_parallel, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.loop import Clock, evaluate_model, fit
-from orchestrator.method import Method, MethodConfig, Scope, registry
+from orchestrator.loop import Clock, build_learner, evaluate_model, fit
+from orchestrator.method import Batch, Method, MethodConfig, Scope, registry
 from orchestrator.spec import Experiment, resolve_experiment
 
 SETTINGS: dict[str, Any] = {
@@ -247,3 +250,43 @@ def test_an_experiment_says_what_it_is(data_folder: Path, tmp_path: Path) -> Non
     experiment: Experiment = resolve_experiment(saved["experiment"], "saved")
     assert experiment.config.model_dump()["delta"] == 0.3
     assert saved["dataset_digest"] == open_dataset("glyphs-small", data_folder).manifest["digest"]
+
+
+def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Numbers that this rank hands to each collective in one training step, and what there is to send."""
+    store = open_dataset("glyphs-small", data)
+    experiment = resolve_experiment(SETTINGS | settings, "test")
+    learner = build_learner(experiment, store, num_classes=6).double()
+    module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+    rows = np.arange(12)[rank_block(np.arange(12), rank(), world_size())]
+    batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(4):  # DDP arranges its buckets by what it sees in the first steps
+        learner.zero_grad()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profile:
+            terms, seen = module(batch, rng)
+            sum(terms.values()).backward()
+    sent: dict[str, int] = {}
+    for event in profile.events():
+        if event.name.startswith("gloo:"):
+            sent[event.name[5:]] = sent.get(event.name[5:], 0) + sum(math.prod(shape) for shape in event.input_shapes)
+    there_is = {
+        "parameters": sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad),
+        "outputs": sum(output.numel() for run in seen for output in run.values()),
+        "network's buffers": sum(buffer.numel() for buffer in learner.network.buffers()),
+    }
+    return {"sent": sent, "there is": there_is}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_step_sends_gradients_and_outputs_and_nothing_else(method: str, data_folder: Path, pair: Pair) -> None:
+    one, two = pair.run(sent_in_a_step, data_folder, {"method": method})
+    assert one == two
+    there_is = one["there is"]
+    # forward: this rank's half of the outputs; backward: all parameters' gradients, and those of all outputs;
+    # of buffers the network's only: a method's (proxies' labels, a memory) are equal on all ranks by construction
+    assert one["sent"] == {
+        "all_gather": there_is["outputs"] // 2,
+        "all_reduce": there_is["parameters"] + there_is["outputs"],
+        "broadcast": there_is["network's buffers"],
+    }

@@ -97,6 +97,30 @@ def test_same_seed_same_search(tmp_path: Path) -> None:
     assert len({str(row[4]) for row in boards[0]}) == 9
 
 
+def test_a_trial_that_begins_again_is_told_and_counts_once(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE | {"scheduler": "none"}), tmp_path)
+    told: list[str] = []
+    conductor.listener = lambda event, trial: told.append(event)
+    work = conductor.next()
+    assert work is not None
+    for number in (1, 2, 1, 2, 3):  # its process is lost after the second validation
+        conductor.report(result(work, number, 0.1 * number, EPOCHS))
+    assert told == ["started", "validated", "validated", "restarted", "validated"]
+    assert conductor.ledger.find(work["trial_id"]).curve == pytest.approx([0.1, 0.2, 0.3])
+    conductor.interrupt()
+    conductor.journal.close()
+
+    conductor = start(search_of(TPE | {"scheduler": "none"}), tmp_path)
+    conductor.listener = lambda event, trial: told.append(event)
+    told.clear()
+    work = conductor.next()
+    assert work is not None
+    for number in (1, 2, 3, 4):  # a resume says that it goes on; its repetitions are no restart
+        conductor.report(result(work, number, 0.1 * number, EPOCHS))
+    assert told == ["started", "validated"]
+    conductor.journal.close()
+
+
 def test_early_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:
     conductor = start(search_of(TPE), tmp_path)
     drive(conductor)
