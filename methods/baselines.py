@@ -1,69 +1,420 @@
-"""The losses that the papers build on and compare with."""
+"""The losses that the papers build on and compare with: an objective over a metric between the batch and references.
 
-from typing import Any
+One class, `Baseline`, holds what they share; each method below it names its objective, what that reads, and its
+hyperparameters. Composed methods (IDML, CCP, Anti-Collapse) take any of them as their base objective.
+"""
 
-from pydantic import Field
-from torch import Tensor
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import Field, ValidationError, create_model, model_validator
+from torch import Generator, Tensor, nn
 
 from methods import objectives
+from methods.memory import Memory
 from methods.proxies import Proxies
-from orchestrator.method import Method, MethodConfig, Outputs, Task
+from orchestrator.method import Batch, Method, MethodConfig, Network, Outputs, Task
+
+References = Literal["batch", "proxies", "memory", "batch+memory"]
+Metric = Literal["euclidean", "squared_euclidean", "cosine"]
+
+Measure = Callable[[Outputs, Outputs], Tensor]
+"""The matrix (Q, R) between what the network says of queries and what is known of references."""
 
 
-class MultiSimilarity(Method):
-    """Multi-similarity loss over the pairs of a batch.
+class ReferencesConfig(MethodConfig):
+    """What every objective is compared with, and how."""
 
-    L = (1/B) sum_i { 1/alpha log[1 + sum_pos e^(-alpha (s - base))] + 1/beta log[1 + sum_neg e^(beta (s - base))] }
-    over the pairs that mining keeps; s is the cosine similarity. Wang et al., CVPR 2019.
+    references: References = Field("batch", description="what the batch is compared with; memory is XBM's")
+    metric: Metric = Field("euclidean", description="distance or similarity between embeddings")
+    proxies_per_class: int = Field(1, ge=1, description="proxies per class M, where the references are proxies")
+    proxy_lr_multiplier: float = Field(100.0, gt=0, description="learning rate of proxies (or beta) over the network's")
+    memory_size: int = Field(1024, ge=1, description="embeddings that XBM's memory holds")
+    memory_start: int = Field(1000, ge=0, description="plain steps before XBM's memory is used")
+
+
+class Baseline(Method, abstract=True):
+    """An objective over the matrix between the batch and its references.
+
+    `reads` says whether the objective wants distances (d, d^2 or 1 - s) or similarities (s, -d or -d^2). Every field
+    of the Config that `ReferencesConfig` does not have is a hyperparameter of `function`.
     """
 
-    name = "multi_similarity"
-    paper = "Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019"
+    reads: ClassVar[Literal["distance", "similarity"]]
+    function: ClassVar[Callable[..., Tensor]]
+    Config: ClassVar[type[ReferencesConfig]] = ReferencesConfig
+    config: ReferencesConfig
 
-    class Config(MethodConfig):
-        alpha: float = Field(2.0, gt=0, description="sharpness of the positive pairs")
-        beta: float = Field(50.0, gt=0, description="sharpness of the negative pairs")
-        base: float = Field(0.5, ge=-1, le=1, description="similarity offset, lambda in the paper")
-        epsilon: float | None = Field(0.1, ge=0, description="mining margin; null keeps all pairs")
+    def __init__(self, config: ReferencesConfig, task: Task) -> None:
+        super().__init__(config, task)
+        if config.references == "proxies":
+            self.proxies = Proxies(task, config.proxies_per_class)
+        elif config.references != "batch":
+            self.memory = Memory(config.memory_size, task.embedding_dim)
 
-    config: Config
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        own = list(self.parameters())
+        return [{"params": own, "lr": lr * self.config.proxy_lr_multiplier}] if own else []
 
-    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        z = outputs["embedding"]
+    def _hyperparameters(self) -> dict[str, Any]:
+        """The objective's own."""
+        return {key: value for key, value in self.config.model_dump().items() if key in own_fields(type(self))}
+
+    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+        """The scalar of a matrix (Q, R) and its masks; `labels` (Q, L) are the queries'."""
+        return type(self).function(matrix, positive, negative, **self._hyperparameters())
+
+    def measure(self, queries: Outputs, references: Outputs) -> Tensor:
+        """The matrix (Q, R) that the objective reads, by the configured metric on the embeddings."""
+        z, r, metric = queries["embedding"], references["embedding"], self.config.metric
+        if metric == "cosine":
+            similarity = objectives.cosine_similarity(z, r)
+            return similarity if self.reads == "similarity" else 1 - similarity
+        distance = objectives.euclidean_distance(z, r)
+        distance = distance.square() if metric == "squared_euclidean" else distance
+        return distance if self.reads == "distance" else -distance
+
+    def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
+        """The objective of the batch against itself or against the proxies, by `measure` or by the own metric."""
+        measure = measure or self.measure
+        if self.config.references == "proxies":
+            positive, negative = objectives.pair_masks(labels, self.proxies.labels, same=False)
+            return self.objective(measure(outputs, {"embedding": self.proxies()}), positive, negative, labels, rng)
         positive, negative = objectives.pair_masks(labels, labels, same=True)
-        similarity = objectives.cosine_similarity(z, z)
-        return {"loss": objectives.multi_similarity(similarity, positive, negative, **self.config.model_dump())}
+        return self.objective(measure(outputs, outputs), positive, negative, labels, rng)
+
+    def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+        outputs = network(batch.images)
+        if "memory" not in self.config.references:
+            return {"loss": self.compare(outputs, batch.labels, rng)}
+        terms: dict[str, Tensor] = {}
+        labels = batch.labels[:, 0]
+        begun = int(self.memory.steps) >= self.config.memory_start
+        self.memory.steps += 1
+        if not begun or self.config.references == "batch+memory":
+            terms["loss"] = self.compare(outputs, batch.labels, rng)
+        if begun:
+            positive, negative = self.memory.pair_masks(labels, batch.samples)
+            matrix = self.measure(outputs, {"embedding": self.memory.embeddings})
+            terms["memory"] = self.objective(matrix, positive, negative, batch.labels, rng)
+            self.memory.push(outputs["embedding"], labels, batch.samples)
+        return terms
 
 
-class ProxyAnchor(Method):
-    """Proxy-Anchor loss: every proxy is an anchor for the whole batch.
+def own_fields(baseline: type[Baseline]) -> list[str]:
+    """The names of an objective's own hyperparameters."""
+    return [name for name in baseline.Config.model_fields if name not in ReferencesConfig.model_fields]
 
-    L = mean over proxies with positives of log[1 + sum_pos e^(-alpha (s - margin))]
-      + mean over all proxies of log[1 + sum_neg e^(alpha (s + margin))]; s is the cosine of sample and proxy.
-    Kim et al., CVPR 2020.
+
+# On pairs and triplets -------------------------------------------------------------------------------------
+
+
+class Contrastive(Baseline):
+    """Contrastive loss.
+
+    L = mean over positives of [d - pos_margin]+ + mean over negatives of [neg_margin - d]+.
     """
 
-    name = "proxy_anchor"
-    paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
+    name = "contrastive"
+    paper = "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006"
+    reads = "distance"
+    function = objectives.contrastive
 
-    class Config(MethodConfig):
-        alpha: float = Field(32.0, gt=0, description="sharpness")
-        margin: float = Field(0.1, ge=0, description="similarity margin")
-        proxies_per_class: int = Field(1, ge=1, description="proxies per class M")
-        proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
+    class Config(ReferencesConfig):
+        pos_margin: float = Field(0.0, ge=0, description="distance below which positives rest")
+        neg_margin: float = Field(0.5, ge=0, description="distance beyond which negatives rest")
+        average: Literal["nonzero", "all", "query"] = Field(
+            "nonzero", description="what each sum is divided by: its terms above zero, all its pairs, or the queries"
+        )
+
+
+class Triplet(Baseline):
+    """Triplet loss.
+
+    L = mean of [d_ap - d_an + margin]+ above zero, over triplets (anchor, positive, negative); semi-hard mining keeps
+    the closest negative farther than the positive.
+    """
+
+    name = "triplet"
+    paper = "Schroff et al., FaceNet: A Unified Embedding for Face Recognition and Clustering, CVPR 2015"
+    reads = "distance"
+    function = objectives.triplet
+
+    class Config(ReferencesConfig):
+        margin: float = Field(0.1, ge=0, description="by how much negatives should be farther")
+        mining: Literal["semihard", "all"] = Field("semihard", description="which triplets count")
+
+
+class Margin(Baseline):
+    """Margin loss with distance-weighted sampling of negatives.
+
+    L = sum of [d - (beta - alpha)]+ over positives and [(beta + alpha) - d]+ over drawn negatives, divided by the
+    number of terms above zero; a negative is drawn per positive, with weight 1/q(d), q the density of distances.
+    """
+
+    name = "margin"
+    paper = "Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017"
+    expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "negatives are drawn in the order of the batch"}
+    reads = "distance"
+    function = objectives.margin
+
+    class Config(ReferencesConfig):
+        metric: Literal["euclidean"] = Field("euclidean", description="the sampling is that of distances on a sphere")
+        beta: float = Field(1.2, gt=0, description="boundary between positives and negatives, at the start")
+        alpha: float = Field(0.2, ge=0, description="margin around the boundary")
+        learn_beta: Literal["no", "one", "per_class"] = Field(
+            "per_class", description="how many boundaries are learned"
+        )
+        phi: float | None = Field(None, gt=0, description="cap on a negative's weight; null: none")
 
     config: Config
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.proxies = Proxies(task, config.proxies_per_class)
+        count = {"no": 0, "one": 1, "per_class": task.num_classes}[config.learn_beta]
+        if count:
+            self.beta = nn.Parameter(torch.full((count,), config.beta))
 
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.proxies.group(lr, self.config.proxy_lr_multiplier)
-
-    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        positive, negative = objectives.pair_masks(labels, self.proxies.labels, same=False)
-        similarity = objectives.cosine_similarity(outputs["embedding"], self.proxies())
+    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
         config = self.config
-        terms = {"alpha": config.alpha, "margin": config.margin}
-        return {"loss": objectives.proxy_anchor(similarity, positive, negative, **terms)}
+        beta: float | Tensor = config.beta
+        if config.learn_beta != "no":
+            beta = self.beta[labels[:, 0]] if config.learn_beta == "per_class" else self.beta
+        phi = math.inf if config.phi is None else config.phi
+        dim = self.task.embedding_dim
+        return objectives.margin(
+            matrix, positive, negative, dim=dim, beta=beta, alpha=config.alpha, phi=phi, generator=rng
+        )
+
+
+class MultiSimilarity(Baseline):
+    """Multi-similarity loss.
+
+    L = (1/B) sum_i { 1/alpha log[1 + sum_pos e^(-alpha (s - base))] + 1/beta log[1 + sum_neg e^(beta (s - base))] }
+    over the pairs that mining keeps; s is the cosine similarity.
+    """
+
+    name = "multi_similarity"
+    paper = "Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019"
+    reads = "similarity"
+    function = objectives.multi_similarity
+
+    class Config(ReferencesConfig):
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        alpha: float = Field(2.0, gt=0, description="sharpness of the positive pairs")
+        beta: float = Field(50.0, gt=0, description="sharpness of the negative pairs")
+        base: float = Field(0.5, ge=-2, le=1, description="similarity offset, lambda in the paper")
+        epsilon: float | None = Field(0.1, ge=0, description="mining margin; null keeps all pairs")
+
+
+class FastAP(Baseline):
+    """FastAP: average precision from soft histograms of squared distances.
+
+    L = 1 - mean over rows of sum_b h+_b H+_b / H_b / N+, h the histogram and H its cumulative sum.
+    """
+
+    name = "fast_ap"
+    paper = "Cakir et al., Deep Metric Learning to Rank, CVPR 2019"
+    reads = "distance"
+    function = objectives.fast_ap
+
+    class Config(ReferencesConfig):
+        metric: Literal["euclidean"] = Field("euclidean", description="squared by the objective itself")
+        num_bins: int = Field(10, ge=1, description="bins of the histogram on [0, 4]")
+
+
+# On proxies ------------------------------------------------------------------------------------------------
+
+
+class ProxyNCA(Baseline):
+    """ProxyNCA: neighbourhood components with class proxies in place of neighbours.
+
+    L = mean over rows of -log( e^(-scale x(z, p_y)) / sum over other proxies of e^(-scale x(z, p)) ), x = d^2 unless
+    `metric` says otherwise.
+    """
+
+    name = "proxy_nca"
+    paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
+    reads = "distance"
+    function = objectives.proxy_nca
+
+    class Config(ReferencesConfig):
+        references: References = Field("proxies", description="what the batch is compared with")
+        metric: Metric = Field("squared_euclidean", description="distance between embeddings; cosine is 1 - s")
+        scale: float = Field(1.0, gt=0, description="inverse temperature")
+        include_positive: bool = Field(False, description="put positives below the line too")
+
+
+class ProxyNCAPlusPlus(ProxyNCA):
+    """ProxyNCA++: proxy assignment probability at a low temperature.
+
+    L = mean over rows of -log( e^(-scale x(z, p_y)) / sum over all proxies of e^(-scale x(z, p)) ), x = 1 - s unless
+    `metric` says otherwise; scale is one over the temperature.
+    """
+
+    name = "proxy_nca_plus_plus"
+    paper = "Teh et al., ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component Analysis, ECCV 2020"
+
+    class Config(ProxyNCA.Config):
+        metric: Metric = Field("cosine", description="distance between embeddings; cosine is 1 - s")
+        scale: float = Field(10.0, gt=0, description="inverse temperature")
+        include_positive: bool = Field(True, description="put positives below the line too")
+
+
+class ProxyAnchor(Baseline):
+    """Proxy-Anchor loss: every proxy is an anchor for the whole batch.
+
+    L = mean over proxies with positives of log[1 + sum_pos e^(-alpha (s - margin))]
+      + mean over all proxies of log[1 + sum_neg e^(alpha (s + margin))]; s is the cosine of sample and proxy.
+    """
+
+    name = "proxy_anchor"
+    paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
+    reads = "similarity"
+    function = objectives.proxy_anchor
+
+    class Config(ReferencesConfig):
+        references: References = Field("proxies", description="what the batch is compared with")
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        alpha: float = Field(32.0, gt=0, description="sharpness")
+        margin: float = Field(0.1, ge=0, description="similarity margin")
+
+
+class NormalizedSoftmax(Baseline):
+    """Normalised softmax: classification by cosine.
+
+    L = mean over rows of the cross-entropy of s/temperature over all proxies; several positives share the numerator.
+    """
+
+    name = "normalized_softmax"
+    paper = "Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019"
+    reads = "similarity"
+    function = objectives.normalized_softmax
+
+    class Config(ReferencesConfig):
+        references: References = Field("proxies", description="what the batch is compared with")
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        temperature: float = Field(0.05, gt=0, description="temperature of the softmax")
+
+
+class SoftTriple(Baseline):
+    """SoftTriple: a softmax over classes of several centres each, and a pull between centres of one class.
+
+    L = mean over rows of the cross-entropy of la (S_c - margin [c = y]), S_c = sum_m softmax_m(s_cm / gamma) s_cm, plus
+    tau times the mean distance of centres within classes.
+    """
+
+    name = "soft_triple"
+    paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
+    reads = "similarity"
+    function = objectives.soft_triple
+
+    class Config(ReferencesConfig):
+        references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        proxies_per_class: int = Field(10, ge=1, description="centres per class M")
+        la: float = Field(20.0, gt=0, description="inverse temperature")
+        gamma: float = Field(0.1, gt=0, description="temperature of the choice among a class's centres")
+        margin: float = Field(0.01, ge=0, description="similarity margin")
+        tau: float = Field(0.2, ge=0, description="weight of the pull between a class's centres")
+
+    config: Config
+
+    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+        config, centres = self.config, self.config.proxies_per_class
+        loss = objectives.soft_triple(
+            matrix,
+            positive,
+            negative,
+            centres_per_class=centres,
+            la=config.la,
+            gamma=config.gamma,
+            margin=config.margin,
+        )
+        return loss + config.tau * objectives.centre_merging(self.proxies(), centres)
+
+
+def _baselines(cls: type[Baseline]) -> Iterator[type[Baseline]]:
+    for baseline in cls.__subclasses__():
+        yield baseline
+        yield from _baselines(baseline)
+
+
+BASELINES: dict[str, type[Baseline]] = {
+    baseline.name: baseline for baseline in _baselines(Baseline) if baseline.__module__ == __name__
+}
+
+
+# As the base of other methods ------------------------------------------------------------------------------
+
+
+class OverConfig(MethodConfig):
+    """The hyperparameters of a method over a base objective: its name, and the objective's own beside the method's.
+
+    A hyperparameter left out has the base objective's default, one that the base objective does not have is refused.
+    """
+
+    bases: ClassVar[Mapping[str, Mapping[str, Any]]]
+    """Base objectives by name, each with the defaults that differ from its own."""
+    taken: ClassVar[frozenset[str]]
+    """All their hyperparameters."""
+    objective: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        objective = given.get("objective", cls.model_fields["objective"].default)
+        if objective not in cls.bases:
+            return given  # refused by its own field
+        own = {key: value for key, value in _defaults(cls, objective).items() if key in cls.taken}
+        for key in cls.taken - own.keys():
+            if given.get(key) is not None:
+                raise ValueError(f"{key}: {objective} has no such hyperparameter; it has {', '.join(sorted(own))}")
+        return own | given
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        try:
+            self.base_config()
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}") from None
+        return self
+
+    def base_config(self) -> ReferencesConfig:
+        """The base objective's configuration."""
+        baseline = BASELINES[self.objective]
+        chosen = _defaults(type(self), self.objective)
+        chosen |= {key: getattr(self, key) for key in chosen if key in self.taken}
+        return baseline.Config(**chosen)
+
+
+def _defaults(config: type[OverConfig], objective: str) -> dict[str, Any]:
+    fields = BASELINES[objective].Config.model_fields
+    return {name: field.default for name, field in fields.items()} | dict(config.bases[objective])
+
+
+def over(bases: Mapping[str, Mapping[str, Any]], *, fixed: tuple[str, ...] = ()) -> Any:
+    """A Config class to derive from: `objective` among `bases`, and their hyperparameters but for the `fixed` ones.
+
+    `bases` gives for each baseline the defaults that differ from its own; the first one is the default objective.
+    """
+    annotations: dict[str, Any] = {}
+    for name in bases:
+        for key, field in BASELINES[name].Config.model_fields.items():
+            if key not in fixed:
+                known = annotations.get(key)
+                annotations[key] = field.annotation if known is None else known | field.annotation
+    fields: dict[str, Any] = {
+        key: (annotation | None, Field(None, description="of the base objective; null: its default, or it has none"))
+        for key, annotation in annotations.items()
+    }
+    names = tuple(bases)
+    fields["objective"] = (Literal[names], Field(names[0], description="base objective"))
+    config = create_model("Over", __base__=OverConfig, **fields)
+    config.bases, config.taken = dict(bases), frozenset(annotations)
+    return config

@@ -131,7 +131,9 @@ def fit(
             rows = split.train[rank_block(positions, rank(), world_size())]
             images = augment(store.images(rows), rows, recipe=training.augmentation, seed=training.seed, epoch=epoch)
             batch = Batch(
-                to_device(images, training, device), torch.from_numpy(labels[positions]).unsqueeze(1).to(device)
+                to_device(images, training, device),
+                torch.from_numpy(labels[positions]).unsqueeze(1).to(device),
+                torch.from_numpy(split.train[positions]).to(device),
             )
             with memory_faults(training), autocast(training, device):
                 terms, seen = module(batch, rng)

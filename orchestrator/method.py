@@ -5,7 +5,7 @@ Shape suffixes: B samples of the global batch, L labels of a sample, D embedding
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -46,13 +46,16 @@ class Task:
 
 @dataclass(frozen=True)
 class Batch:
-    """`images` (B / world size, channels, H, W): this rank's block. `labels` (B, L): the whole global batch's.
+    """`images` (B / world size, channels, H, W): this rank's block. `labels` (B, L) and `samples` (B,): the whole
+    global batch's.
 
-    `labels` is padded with -1; two samples are positive if they share any label. L is 1 without Mixup.
+    `labels` is padded with -1; two samples are positive if they share any label. L is 1 without Mixup. `samples` are
+    the images' rows in the data set: the same number is the same image.
     """
 
     images: Tensor
     labels: Tensor
+    samples: Tensor
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ class Method(nn.Module):
     change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
 
     A subclass gives `name`, `paper`, a `Config`, and a docstring with its formula. A misspelt hook or a config
-    that is not a `MethodConfig` is a TypeError when the class is defined.
+    that is not a `MethodConfig` is a TypeError when the class is defined. What several methods share goes into a
+    class of their own, `class Shared(Method, abstract=True)`, which is not itself a method.
     """
 
     name: ClassVar[str]
@@ -96,14 +100,19 @@ class Method(nn.Module):
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     needs_validation: ClassVar[bool] = False
     """True: keeps the held-out classes in its final run too, because its algorithm reads their score."""
+    expected_failures: ClassVar[Mapping[str, str]] = {}
+    """Conformance checks that the method cannot pass, each with the reason: listed, not hidden."""
     sampler: ClassVar[Literal["class_balanced", "uniform"]] = "class_balanced"
     """`uniform` for training that must not see classes (label-free methods)."""
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    _abstract: ClassVar[bool] = True
+
+    def __init_subclass__(cls, *, abstract: bool = False, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls._abstract = abstract
         where = f"{cls.__module__}.{cls.__qualname__}"
         for attribute in ("name", "paper"):
-            if not isinstance(getattr(cls, attribute, None), str):
+            if not abstract and not isinstance(getattr(cls, attribute, None), str):
                 raise TypeError(f"{where}: a method needs a class attribute `{attribute}`, a string")
         if not (isinstance(cls.Config, type) and issubclass(cls.Config, MethodConfig)):
             raise TypeError(f"{where}: Config must derive from orchestrator.method.MethodConfig")
@@ -223,7 +232,8 @@ def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
     modules = [package, *(importlib.import_module(info.name) for info in inside)]
     for module in modules:
         for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__:
+            own = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__
+            if own and not value._abstract:
                 yield value
 
 

@@ -33,7 +33,13 @@ SETTINGS: dict[str, Any] = {
     "precision": "float64",
     "device": "cpu",
 }
-METHODS = ["pfml", "proxy_anchor", "multi_similarity"]
+# every method as it is by default, and the choices of references that a default does not make
+METHODS = sorted(registry())
+VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} | {
+    "xbm": {"method": "contrastive", "references": "batch+memory", "memory_start": 1, "memory_size": 30},
+    "memory": {"method": "multi_similarity", "references": "memory", "memory_start": 2, "memory_size": 8},
+    "contrastive over proxies": {"method": "contrastive", "references": "proxies", "proxies_per_class": 2},
+}
 
 
 def train(folder: Path | None, data: Path, settings: dict[str, Any], stop_after: int = 2, take: int = 99) -> list[Any]:
@@ -53,9 +59,9 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return load_checkpoint(folder / CHECKPOINT)["model"]["learner"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_process_equals_two(method: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
-    settings = {"method": method, "clip_norm": 10.0, "pooling": "average+max"}
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_one_process_equals_two(variant: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
+    settings = VARIANTS[variant] | {"clip_norm": 10.0, "pooling": "average+max"}
     one = train(tmp_path / "one", data_folder, settings)
     two = pair.run(train, tmp_path / "two", data_folder, settings)
     first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
@@ -84,9 +90,9 @@ def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path
     assert moved(tmp_path / "without", data_folder, {"method": "proxy_anchor"}) > 0
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_same_seed_same_bits_and_resuming_is_exact(method: str, data_folder: Path, tmp_path: Path) -> None:
-    settings = {"method": method, "precision": "float32"}
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_same_seed_same_bits_and_resuming_is_exact(variant: str, data_folder: Path, tmp_path: Path) -> None:
+    settings = VARIANTS[variant] | {"precision": "float32"}
     whole = train(tmp_path / "whole", data_folder, settings, stop_after=4)
     broken = train(tmp_path / "broken", data_folder, settings, stop_after=4, take=2)
     assert broken == whole[:2]
@@ -259,7 +265,7 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     learner = build_learner(experiment, store, num_classes=6).double()
     module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
     rows = np.arange(12)[rank_block(np.arange(12), rank(), world_size())]
-    batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6)
+    batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6, torch.arange(12))
     rng = torch.Generator().manual_seed(0)
     for _ in range(4):  # DDP arranges its buckets by what it sees in the first steps
         learner.zero_grad()
@@ -278,9 +284,9 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     return {"sent": sent, "there is": there_is}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_step_sends_gradients_and_outputs_and_nothing_else(method: str, data_folder: Path, pair: Pair) -> None:
-    one, two = pair.run(sent_in_a_step, data_folder, {"method": method})
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_step_sends_gradients_and_outputs_and_nothing_else(variant: str, data_folder: Path, pair: Pair) -> None:
+    one, two = pair.run(sent_in_a_step, data_folder, VARIANTS[variant])
     assert one == two
     there_is = one["there is"]
     # forward: this rank's half of the outputs; backward: all parameters' gradients, and those of all outputs;
