@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from methods.objectives import _full_precision
 from methods.proxies import Proxies
-from orchestrator.method import Diagnostics, Method, MethodConfig, Outputs, Task
+from orchestrator.method import Diagnostics, Embedded, Method, MethodConfig, Outputs, Task
 
 CORE_RADIUS = 0.01  # below this distance the repulsion of PFML goes on linearly, its force staying constant
 TILE = 1024  # points per side of the block of the distance matrix that is in memory at a time
@@ -406,12 +406,12 @@ class PFML(Method):
         )
         return {"loss": energy / (len(z) + len(proxies))}
 
-    def diagnostics(self, outputs: Outputs, labels: Tensor) -> Diagnostics:
-        """W2 between the proxies and the embeddings of their class (Table 3)."""
-        if not len(self.proxies.weight):
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        """W2 between the proxies and the training embeddings of their class (Table 3)."""
+        if trained is None or not len(self.proxies.weight):
             return Diagnostics()
         proxies = self.proxies().detach().cpu().float()
         distance = proxy_wasserstein_distance(
-            proxies, self.proxies.labels.cpu(), outputs["embedding"].float(), labels[:, 0]
+            proxies, self.proxies.labels.cpu(), trained.outputs["embedding"].float(), trained.labels
         )
         return Diagnostics(scalars={"proxy_wasserstein_distance": distance})

@@ -14,6 +14,8 @@ CHECKPOINT = "checkpoint.pt"
 """Everything needed to go on exactly; written at each validation."""
 BEST = "best.pt"
 """The model at its best validation, without the optimiser."""
+DIAGNOSTICS = "diagnostics"
+"""The folder of a method's arrays and tables, of the best validation."""
 MODEL = "model.pt"
 """The model at the end of a training without held-out classes."""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
+from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.method import find_method
@@ -232,14 +232,15 @@ class Conductor:
         return state
 
     def _artifacts(self) -> None:
-        kept = [(trial, BEST) for trial in self.ledger.ranking()[:KEPT_MODELS]]
-        if self.ledger.final is not None:
-            kept += [(self.ledger.final, MODEL), (self.ledger.final, BEST)]
-        for trial, name in kept:
-            path = self.trial_folder(trial) / name
-            if path.exists():
-                relative = path.relative_to(self.folder)
-                self._record("artifact", trial_id=trial.trial_id, path=str(relative), folder="model")
+        final = [self.ledger.final] if self.ledger.final else []
+        for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
+            folder = self.trial_folder(trial)
+            models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]
+            diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
+            for path, place in models + diagnostics:
+                if path.exists():
+                    relative = str(path.relative_to(self.folder))
+                    self._record("artifact", trial_id=trial.trial_id, path=relative, folder=place)
 
     def _record(self, event: str, **fields: Any) -> None:
         self.ledger.apply(self.journal.append(event, **fields))

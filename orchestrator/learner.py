@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-import torch
 from torch import Generator, Tensor, nn
 
 from orchestrator.backbones import Backbone, build_backbone
@@ -75,11 +74,6 @@ class Learner(nn.Module):
             return outputs
 
         return self.method.step(batch, network, rng), seen
-
-    @torch.no_grad()
-    def embed(self, images: Tensor) -> Tensor:
-        """Embeddings (B, D) for evaluation."""
-        return self.outputs(images)["embedding"]
 
     def freeze_batch_norm(self) -> None:
         """Running statistics and affine parameters stay as loaded; call again after every `train()`."""

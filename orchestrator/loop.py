@@ -5,18 +5,29 @@ drains it, a Tune trial takes one validation per step, a Ray Train worker report
 """
 
 import contextlib
+import csv
+import io
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, load_checkpoint, save_checkpoint
+from orchestrator.checkpoint import (
+    BEST,
+    CHECKPOINT,
+    DIAGNOSTICS,
+    MODEL,
+    load_checkpoint,
+    save_checkpoint,
+    write_atomically,
+)
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
 from orchestrator.data.splits import Split, train_labels
 from orchestrator.data.store import Store
@@ -25,7 +36,7 @@ from orchestrator.distributed import broadcast_object, data_parallel, gather, ra
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation import evaluate_embeddings
 from orchestrator.learner import Learner
-from orchestrator.method import Batch, Method, Outputs, Scope, find_method
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
 
 EVALUATION_BATCH = 256
@@ -152,13 +163,17 @@ def fit(
             scaler.step(optimizer)
             scaler.update()
             step += 1
-            window.add(terms, seen, batch.labels)
+            window.add(terms, seen, batch)
 
             if not clock.ticks(step):
                 continue
-            metrics = {"epoch": step / sampler.steps_per_epoch, **window.close(learner.method)}
-            if len(split.validation):
-                metrics |= validate(learner, store, split.validation, device)
+            metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
+            held_out = embed_split(learner, store, split.validation, device) if len(split.validation) else None
+            if held_out is not None:
+                metrics |= validate(held_out)
+            seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
+            metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+            window.clear()
             for name, value in metrics.items():
                 if not math.isfinite(value):
                     raise TrainingFailed(f"{name} is {value} at validation {len(history) + 1}")
@@ -174,12 +189,14 @@ def fit(
                 best = score
                 if folder is not None and rank() == 0:
                     save_checkpoint(folder / BEST, model_state(experiment, store, learner))
+                    save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
             stopped = stopped or step == clock.total_steps
             seconds, started = time.monotonic() - started, time.monotonic()
             history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))
             if folder is not None and rank() == 0:
                 if stopped and not len(split.validation):
                     save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
+                    save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
                 save_checkpoint(folder / CHECKPOINT, state())
             random_state = torch.get_rng_state()
             yield history[-1]
@@ -236,30 +253,36 @@ class Window:
         """Begin anew."""
         self.steps = 0
         self.sums: dict[str, Tensor] = {}
-        self.outputs: list[tuple[Outputs, Tensor]] = []
+        self.batches: list[Embedded] = []
 
-    def add(self, terms: dict[str, Tensor], seen: list[Outputs], labels: Tensor) -> None:
+    def add(self, terms: dict[str, Tensor], seen: list[Outputs], batch: Batch) -> None:
         """One step. Only the first run of the network belongs to the batch's own images."""
         self.steps += 1
         for name, term in terms.items():
             value = term.detach().double()
             self.sums[name] = self.sums[name] + value if name in self.sums else value
         if self.keep_outputs and seen:
-            self.outputs.append(({name: o.float().cpu() for name, o in seen[0].items()}, labels.cpu()))
+            outputs = {name: output.float().cpu() for name, output in seen[0].items()}
+            self.batches.append(Embedded(outputs, batch.labels[:, 0].cpu(), batch.samples.cpu()))
 
-    def close(self, method: Method) -> dict[str, float]:
-        """`train/loss`, `train/<term>` and the method's own scalars; clears the window."""
+    def means(self) -> dict[str, float]:
+        """`train/loss` and `train/<term>`."""
         means = {name: float(total) / self.steps for name, total in self.sums.items()}
         metrics = {"train/loss": sum(means.values())}
         if len(means) > 1 or "loss" not in means:
             metrics |= {f"train/{name}": value for name, value in means.items()}
-        if self.outputs:
-            outputs = {name: torch.cat([o[name] for o, _ in self.outputs]) for name in self.outputs[0][0]}
-            labels = torch.cat([batch_labels for _, batch_labels in self.outputs])
-            scalars = method.diagnostics(outputs, labels).scalars
-            metrics |= {f"diagnostics/{name}": float(value) for name, value in scalars.items()}
-        self.clear()
         return metrics
+
+    def embedded(self) -> Embedded | None:
+        """All batches together, None if they are not kept."""
+        if not self.batches:
+            return None
+        names = self.batches[0].outputs
+        return Embedded(
+            {name: torch.cat([batch.outputs[name] for batch in self.batches]) for name in names},
+            torch.cat([batch.labels for batch in self.batches]),
+            torch.cat([batch.samples for batch in self.batches]),
+        )
 
 
 def choose_device(name: str) -> torch.device:
@@ -389,7 +412,7 @@ def build_scope(
             # a class with fewer images than asked gives some of them more than once
             order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
             rows.append(members[torch.cat(order)[:n].numpy()])
-        raw = embed_rows(learner, store, np.concatenate(rows), device, normalized=False)
+        raw = run_network(learner, store, np.concatenate(rows), device, normalized=False)["embedding"]
         return raw.view(len(rows), n, -1)
 
     def reset_moments(parameters: list[nn.Parameter]) -> None:
@@ -403,38 +426,43 @@ def build_scope(
 
 
 @torch.no_grad()
-def embed_rows(
+def run_network(
     learner: Learner,
     store: Store,
     rows: np.ndarray[Any, Any],
     device: torch.device,
     *,
     normalized: bool = True,
-) -> Tensor:
-    """Embeddings (len(rows), D) of these images in eval mode, shared out over the ranks."""
+) -> Outputs:
+    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks."""
     was_training = learner.training
     learner.eval()
     size = math.ceil(len(rows) / world_size())
     padded = np.resize(rows, size * world_size())
     mine = padded[rank() * size : (rank() + 1) * size]
     dtype = next(learner.parameters()).dtype
-    blocks = []
+    blocks: list[Outputs] = []
     for start in range(0, size, EVALUATION_BATCH):
         block = mine[start : start + EVALUATION_BATCH]
         images = augment(store.images(block), block, recipe="none", seed=0, epoch=0).to(device, dtype)
-        blocks.append(learner.embed(images) if normalized else learner.network(images)["embedding"])
+        blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
-    return gather(torch.cat(blocks))[: len(rows)]
+    return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
 
 
-def validate(learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device) -> dict[str, float]:
+def embed_split(learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device) -> Embedded:
+    """These images as the network sees them; their labels are the data set's own."""
+    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device).items()}
+    return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
+
+
+def validate(held_out: Embedded) -> dict[str, float]:
     """`val/...`: the retrieval metrics on held-out training classes."""
-    embeddings = embed_rows(learner, store, rows, device)
-    if not torch.isfinite(embeddings).all():
+    if not torch.isfinite(held_out.outputs["embedding"]).all():
         raise TrainingFailed("the embeddings are not finite")
     metrics: dict[str, float] = {}
     if rank() == 0:
-        metrics = evaluate_embeddings(embeddings.cpu(), store.labels[rows], clustering=False)
+        metrics = evaluate_embeddings(held_out.outputs["embedding"], held_out.labels, clustering=False)
     metrics = broadcast_object(metrics)
     return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}
 
@@ -443,8 +471,27 @@ def evaluate_model(model: Path, store: Store, rows: np.ndarray[Any, Any], device
     """All metrics of a saved model on these images."""
     learner, _ = load_learner(model, store)
     chosen = choose_device(device)
-    embeddings = embed_rows(learner.to(chosen), store, rows, chosen)
-    return evaluate_embeddings(embeddings.cpu(), store.labels[rows])
+    embedded = embed_split(learner.to(chosen), store, rows, chosen)
+    metrics = evaluate_embeddings(embedded.outputs["embedding"], embedded.labels)
+    scalars = learner.method.diagnostics(None, embedded).scalars
+    return metrics | {f"diagnostics/{name}": value for name, value in scalars.items()}
+
+
+def save_diagnostics(folder: Path, diagnostics: Diagnostics) -> None:
+    """A method's arrays as `<name>.npy`, its tables as `<name>.csv`."""
+    for name, array in diagnostics.arrays.items():
+        write_atomically(folder / f"{name}.npy", partial(np.save, arr=array))
+    for name, table in diagnostics.tables.items():
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(table)
+        writer.writerows(zip(*table.values(), strict=True))
+        content = text.getvalue().encode()
+        write_atomically(folder / f"{name}.csv", partial(_write, content))
+
+
+def _write(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
 
 
 def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[str, Any]:

@@ -59,8 +59,19 @@ class Batch:
 
 
 @dataclass(frozen=True)
+class Embedded:
+    """Images as the network sees them, without gradients and on the CPU: its outputs of each, `labels` (N,) and
+    `samples` (N,), as in a batch."""
+
+    outputs: Outputs
+    labels: Tensor
+    samples: Tensor
+
+
+@dataclass(frozen=True)
 class Diagnostics:
-    """What a method wants to be seen: numbers per validation, arrays and tables (column name -> column)."""
+    """What a method wants to be seen: numbers per validation; arrays, and tables (column name -> column), which are
+    kept as files of the best validation."""
 
     scalars: dict[str, float] = field(default_factory=dict)
     arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -163,8 +174,13 @@ class Method(nn.Module):
     def after_validation(self, score: float, scope: Scope) -> None:
         """Called on every rank after each validation with its score (higher is better)."""
 
-    def diagnostics(self, outputs: Outputs, labels: Tensor) -> Diagnostics:
-        """Called at each validation with the detached outputs of the training batches since the last one."""
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        """Called at each validation, on every rank.
+
+        `trained` is the batches since the last validation, as they were trained on; `held_out` the images of the
+        held-out classes, whose labels are the data set's own numbers, or None where nothing is held out. For the test
+        it is called once, with the test classes' images as `held_out` and no `trained`.
+        """
         return Diagnostics()
 
 

@@ -259,7 +259,7 @@ def test_gpus_are_shared_as_the_search_says(
     monkeypatch.setattr(ray, "cluster_resources", lambda: machine)
     monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True, "Resources": machine}, {"Alive": False}])
     anywhere = {k: v for k, v in SETTINGS.items() if k not in ("method", "proxies_per_class", "device")}
-    search = small_search("gpus", settings=anywhere, **({"workers": 1, "max_concurrent": None} | changes))
+    search = small_search("gpus", settings=anywhere, **({"workers": 1, "max_concurrent": 10} | changes))
     assert resources(search, search.workers) == each
     assert RayRunner().slots(search) == slots
 

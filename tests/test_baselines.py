@@ -103,7 +103,7 @@ def test_margin_draws_by_the_generator_and_learns_its_boundary(learned: str) -> 
 @pytest.mark.parametrize("source", ["batch", "proxies", "memory", "batch+memory"])
 def test_every_choice_trains_or_is_refused(name: str, metric: str, source: str) -> None:
     settings: dict[str, Any] = {"metric": metric, "references": source, "memory_start": 0, "memory_size": 20}
-    if name in ("margin", "fast_ap") and metric != "euclidean" or name == "soft_triple" and source != "proxies":
+    if (name in ("margin", "fast_ap") and metric != "euclidean") or (name == "soft_triple" and source != "proxies"):
         with pytest.raises(ValidationError):
             build(name, **settings)
         return

@@ -1,5 +1,6 @@
 """fit(): exact on one process and on two, exact after an interruption, and what it refuses."""
 
+import csv
 import dataclasses
 import math
 from pathlib import Path
@@ -11,7 +12,7 @@ import torch
 from conftest import Pair
 from torch import Tensor
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, load_checkpoint
+from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, load_checkpoint
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import class_split
@@ -19,7 +20,7 @@ from orchestrator.data.store import Store
 from orchestrator.distributed import data_parallel, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.loop import Clock, build_learner, evaluate_model, fit
-from orchestrator.method import Batch, Method, MethodConfig, Scope, registry
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, registry
 from orchestrator.spec import Experiment, resolve_experiment
 
 SETTINGS: dict[str, Any] = {
@@ -182,6 +183,28 @@ class Watching(Method):
             scope.stop()
 
 
+class Telling(Method):
+    """Says what it was shown."""
+
+    name, paper = "telling", "none"
+
+    def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": outputs["embedding"].square().mean()}
+
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        counts = {
+            "trained": len(trained.samples) if trained else 0,
+            "held_out": len(held_out.samples) if held_out else 0,
+        }
+        if trained is None or held_out is None:
+            return Diagnostics(scalars=counts | {"classes": len(held_out.labels.unique()) if held_out else 0})
+        assert trained.outputs["embedding"].shape == (len(trained.labels), 8)
+        assert not set(trained.samples.tolist()) & set(held_out.samples.tolist())
+        table: dict[str, list[Any]] = {"sample": held_out.samples[:2].tolist(), "says": ["a, b", 'c "d"']}
+        arrays = {"embeddings": held_out.outputs["embedding"].numpy()}
+        return Diagnostics(scalars=counts, arrays=arrays, tables={"words": table})
+
+
 class Forgetful(Watching):
     """Leaves its parameter out of every optimiser group."""
 
@@ -193,7 +216,7 @@ class Forgetful(Watching):
 
 @pytest.fixture
 def extra_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in (Broken, Watching, Forgetful):
+    for method in (Broken, Watching, Telling, Forgetful):
         monkeypatch.setitem(registry(), method.name, method)
 
 
@@ -211,6 +234,22 @@ def test_a_method_may_act_at_validations_and_stop(data_folder: Path, tmp_path: P
     state = load_checkpoint(tmp_path / CHECKPOINT)
     seen = state["model"]["learner"]["method.seen"]
     assert np.allclose(seen, [v[3]["val/map_at_r"] for v in validations])
+
+
+@pytest.mark.usefixtures("extra_methods")
+def test_diagnostics_see_training_and_held_out_images_and_are_kept(
+    data_folder: Path, tmp_path: Path, glyphs: Store
+) -> None:
+    validations = train(tmp_path, data_folder, {"method": "telling"}, stop_after=2)
+    for validation in validations:
+        assert (validation[3]["diagnostics/trained"], validation[3]["diagnostics/held_out"]) == (36, 64)
+    assert np.load(tmp_path / DIAGNOSTICS / "embeddings.npy").shape == (64, 8)
+    with (tmp_path / DIAGNOSTICS / "words.csv").open() as file:
+        head, *rows = list(csv.reader(file))
+    assert head == ["sample", "says"]
+    assert [row[1] for row in rows] == ["a, b", 'c "d"']
+    tested = evaluate_model(tmp_path / BEST, glyphs, class_split(glyphs, validation_share=0.3, seed=0).test[:48])
+    assert (tested["diagnostics/trained"], tested["diagnostics/held_out"]) == (0, 48)
 
 
 @pytest.mark.usefixtures("extra_methods")
