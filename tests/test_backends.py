@@ -121,6 +121,7 @@ def test_two_workers_train_as_one_and_test_as_one(work: Work) -> None:
         assert mine == pytest.approx(other, rel=0, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_killed_worker_costs_an_attempt_and_no_result(work: Work) -> None:
     undisturbed = metrics_of(list(results(work("undisturbed"))))
@@ -203,6 +204,7 @@ def storage(tmp_path: Path, data_folder: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_search_with_workers_stops_early_and_leaves_nothing(storage: Path) -> None:
     outcome = start(small_search("two"), RayRunner(), storage=storage)

@@ -298,6 +298,7 @@ def undisturbed(terminal: Terminal) -> list[dict[str, Any]]:
     return terminal.leaderboard("once")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_leaderboard(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
     assert undisturbed == terminal.leaderboard("again")
     assert len(undisturbed) == 7
@@ -305,6 +306,7 @@ def test_the_same_seed_gives_the_same_leaderboard(terminal: Terminal, undisturbe
     assert "pruned" in [row["state"] for row in undisturbed]
 
 
+@pytest.mark.slow
 def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
     process = terminal.search(TINY, "killed", "--max-concurrent", "1")
     terminal.wait_for_validations(process, "killed", 9)
@@ -320,6 +322,7 @@ def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) 
     check_records(terminal, "killed")
 
 
+@pytest.mark.slow
 def test_interrupt_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
     process = terminal.search(TINY, "interrupted", "--max-concurrent", "1")
     terminal.wait_for_validations(process, "interrupted", 9)
@@ -409,6 +412,7 @@ def test_a_tracking_server_that_is_away(terminal: Terminal, grid: tuple[str, str
     assert last_line(stdout)["parent_run_id"] == runs[""].info.run_id
 
 
+@pytest.mark.slow
 def test_all_trials_failed(terminal: Terminal) -> None:
     stdout, stderr = terminal.finish(terminal.search(HOPELESS, "hopeless"), code=1)
     assert last_line(stdout)["state"] == "failed"
@@ -419,6 +423,7 @@ def test_all_trials_failed(terminal: Terminal) -> None:
     assert "error: all 2 trials failed" in stderr
 
 
+@pytest.mark.slow
 def test_a_killed_worker_goes_on_from_its_last_validation(terminal: Terminal) -> None:
     process = terminal.search(LONG, "wounded", "--num-trials", "1")
     terminal.wait_for_validations(process, "wounded", 3)
