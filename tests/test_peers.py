@@ -1,0 +1,157 @@
+"""The objectives against pytorch-metric-learning, where it has them with the same definition."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from methods import objectives
+
+peer = pytest.importorskip("pytorch_metric_learning")
+from pytorch_metric_learning import distances, losses, miners  # noqa: E402
+
+D, C = 12, 5
+LABELS = torch.arange(20) % C
+
+Objective = Callable[[Tensor, Tensor], Tensor]
+
+
+def rows(count: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return F.normalize(torch.randn(count, D, generator=generator, dtype=torch.float64), dim=1)
+
+
+def masks(references: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    if references is None:
+        return objectives.pair_masks(LABELS, LABELS, same=True)
+    return objectives.pair_masks(LABELS, references, same=False)
+
+
+def agree(ours: Objective, theirs: Objective, count: int = C) -> None:
+    """Values and gradients, on both sides of the matrix. They normalise by themselves, so here we do too."""
+    results = []
+    for loss in (lambda z, r: ours(F.normalize(z, dim=1), F.normalize(r, dim=1)), theirs):
+        z, r = (1.7 * rows(number, seed) for seed, number in enumerate((len(LABELS), count)))
+        z, r = z.requires_grad_(), r.requires_grad_()
+        value = loss(z, r)
+        gradients = torch.autograd.grad(value, (z, r), allow_unused=True)
+        results.append((value, *gradients))
+    for mine, other in zip(*results, strict=True):
+        assert (mine is None) == (other is None)
+        if mine is not None:
+            assert torch.allclose(mine, other, rtol=1e-9, atol=1e-11)
+    assert results[0][0] > 0 and results[0][1].abs().sum() > 0
+
+
+def on_pairs(
+    objective: Callable[..., Tensor], matrix: Callable[[Tensor, Tensor], Tensor], **settings: object
+) -> Objective:
+    return lambda z, r: objective(matrix(z, z), *masks(), **settings)
+
+
+def test_contrastive() -> None:
+    loss = losses.ContrastiveLoss(pos_margin=0.6, neg_margin=1.3)
+    ours = on_pairs(objectives.contrastive, objectives.euclidean_distance, pos_margin=0.6, neg_margin=1.3)
+    agree(ours, lambda z, r: loss(z, LABELS))
+
+
+def test_triplet() -> None:
+    loss = losses.TripletMarginLoss(margin=0.2, triplets_per_anchor="all")
+    ours = on_pairs(objectives.triplet, objectives.euclidean_distance, margin=0.2, mining="all")
+    agree(ours, lambda z, r: loss(z, LABELS))
+
+
+@pytest.mark.parametrize("epsilon", [None, 0.1])
+def test_multi_similarity(epsilon: float | None) -> None:
+    loss = losses.MultiSimilarityLoss(alpha=2, beta=50, base=0.5)
+    miner = miners.MultiSimilarityMiner(epsilon=epsilon) if epsilon is not None else None
+    ours = on_pairs(objectives.multi_similarity, objectives.cosine_similarity, epsilon=epsilon)
+    agree(ours, lambda z, r: loss(z, LABELS, miner(z, LABELS) if miner else None))
+
+
+def test_fast_ap() -> None:
+    loss = losses.FastAPLoss(num_bins=10)
+    agree(on_pairs(objectives.fast_ap, objectives.euclidean_distance), lambda z, r: loss(z, LABELS))
+
+
+def test_margin_with_the_negatives_that_were_drawn() -> None:
+    drawn: dict[str, Tensor] = {}
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        distance = objectives.euclidean_distance(z, z)
+        generator = torch.Generator().manual_seed(3)
+        drawn["counts"] = objectives._draw_negatives(
+            distance.detach(), *masks(), D, float("inf"), torch.Generator().manual_seed(3)
+        )
+        return objectives.margin(distance, *masks(), dim=D, beta=1.1, alpha=0.3, generator=generator)
+
+    def theirs(z: Tensor, r: Tensor) -> Tensor:
+        anchors, positives = masks()[0].nonzero(as_tuple=True)
+        negatives = torch.cat([torch.repeat_interleave(torch.arange(20), row) for row in drawn["counts"]])
+        return losses.MarginLoss(margin=0.3, beta=1.1)(z, LABELS, (anchors, positives, negatives))
+
+    agree(ours, theirs)
+
+
+def with_proxies(loss: torch.nn.Module, name: str, transposed: bool = False) -> Objective:
+    """Their loss as a function of embeddings and proxies."""
+
+    def call(z: Tensor, r: Tensor) -> Tensor:
+        delattr(loss, name)
+        setattr(loss, name, r.T if transposed else r)
+        return loss(z, LABELS)  # type: ignore[no-any-return]
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def keep_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They convert their proxies' data in place, which a tensor with a graph does not allow."""
+    for kind in (losses.ProxyNCALoss, losses.ProxyAnchorLoss, losses.SoftTripleLoss, losses.NormalizedSoftmaxLoss):
+        monkeypatch.setattr(kind, "cast_types", lambda self, dtype, device: None)
+
+
+def test_proxy_nca() -> None:
+    loss = losses.ProxyNCALoss(C, D, softmax_scale=3)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        squared = objectives.euclidean_distance(z, r).square()
+        return objectives.proxy_nca(squared, *masks(torch.arange(C)), scale=3, include_positive=True)
+
+    agree(ours, with_proxies(loss, "proxies"))
+
+
+def test_proxy_anchor() -> None:
+    loss = losses.ProxyAnchorLoss(C, D, margin=0.1, alpha=32)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        return objectives.proxy_anchor(objectives.cosine_similarity(z, r), *masks(torch.arange(C)))
+
+    agree(ours, with_proxies(loss, "proxies"))
+
+
+def test_normalized_softmax() -> None:
+    loss = losses.NormalizedSoftmaxLoss(C, D, temperature=0.05)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        return objectives.normalized_softmax(objectives.cosine_similarity(z, r), *masks(torch.arange(C)))
+
+    agree(ours, with_proxies(loss, "W", transposed=True))
+
+
+def test_soft_triple() -> None:
+    loss = losses.SoftTripleLoss(C, D, centers_per_class=3)
+    centre_labels = torch.arange(C).repeat_interleave(3)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        similarity = objectives.cosine_similarity(z, r)
+        return objectives.soft_triple(similarity, *masks(centre_labels), centres_per_class=3)
+
+    agree(ours, with_proxies(loss, "fc", transposed=True), 3 * C)
+
+
+def test_the_distances_are_theirs() -> None:
+    z = rows(20, 1)
+    assert torch.allclose(objectives.euclidean_distance(z, z), distances.LpDistance()(z), atol=1e-7)
