@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -554,6 +555,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from orchestrator.journal import JournalError
     from orchestrator.tracking import TrackingError
 
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # a user has no use for our line numbers
     try:
         # typer gives the code of an Exit back as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
