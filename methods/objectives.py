@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -29,10 +29,10 @@ from torch.autograd.function import once_differentiable
 
 
 def euclidean_distance(queries: Tensor, references: Tensor) -> Tensor:
-    """Distances d_ij = ||q_i - r_j|| from true differences, of queries (Q, D) to references (R, D): (Q, R).
+    """Distances d_ij = ||q_i - r_j|| of queries (Q, D) to references (R, D): (Q, R).
 
-    Close pairs are exact to rounding (a Gram matrix loses them in float32). Where two rows coincide the
-    distance and its gradient are zero. Memory is a few (Q, R), in the backward pass too. It can be differentiated once.
+    Close pairs are exact to rounding (a Gram matrix in float32 loses them). Where two rows coincide the distance and
+    its gradient are zero. Memory is a few (Q, R), in the backward pass too. It can be differentiated once.
     """
     queries, references = _same_precision(queries, references)
     return cast(Tensor, _EuclideanDistance.apply(queries, references))
@@ -70,19 +70,33 @@ def pair_masks(query_labels: Tensor, reference_labels: Tensor, same: bool) -> tu
 
 
 class _EuclideanDistance(torch.autograd.Function):
-    """Written out because the backward pass of torch.cdist on CUDA allocates Q x R x D numbers.
+    """Written out because torch.cdist either loses close pairs in float32 or gives up matrix products, and because its
+    backward pass on CUDA allocates Q x R x D numbers.
 
-    The gradient of a pair is its unit vector (q - r)/d. Two matrix products sum those of far pairs; for near
-    ones, where the products cancel, true differences are taken.
+    Products of float32 numbers are exact in float64, so a Gram matrix in float64 gives distances to float32's rounding
+    down to about 1e-6; closer pairs are taken from true differences. The gradient of a pair is its unit vector
+    (q - r)/d: two more float64 products, and true differences again where they cancel.
     """
 
-    NEAR = 0.1
-    BLOCK = 2**20  # numbers in the largest intermediate for near pairs
+    NEAR: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 0.1}
+    """Distances of rows of unit length below which true differences are taken, by the type of the input."""
+    TILE = (2**10, 2**12)  # rows of queries and of references that are in float64 at a time
+    PAIRS = 2**20  # numbers in the largest intermediate for near pairs
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, references: Tensor) -> Tensor:
-        with torch.autocast(queries.device.type, enabled=False):
-            distance = torch.cdist(queries, references, compute_mode="donot_use_mm_for_euclid_dist")
+        distance = queries.new_empty(len(queries), len(references))
+        near = _EuclideanDistance.NEAR[queries.dtype]
+        for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
+            q, r = queries[rows].double(), references[columns].double()
+            q_squared, r_squared = q.square().sum(1, keepdim=True), r.square().sum(1)
+            with _full_precision(queries.device):
+                squared = torch.addmm(r_squared, q, r.T, alpha=-2).add_(q_squared).clamp_(min=0)
+            close = squared < near**2 * torch.maximum(q_squared, r_squared)
+            for pairs in close.nonzero().split(max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
+                i, j = pairs.unbind(1)
+                squared[i, j] = (q[i] - r[j]).square().sum(1)
+            distance[rows, columns] = squared.sqrt_()
         ctx.save_for_backward(queries, references, distance)
         return distance
 
@@ -90,19 +104,29 @@ class _EuclideanDistance(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         queries, references, distance = ctx.saved_tensors
-        weight = torch.where(distance > 0, gradient / distance, 0)
-        near = (distance < _EuclideanDistance.NEAR) & (weight != 0)
-        far = weight.masked_fill(near, 0)
-        with _full_precision(queries.device):
-            to_queries = far.sum(1, keepdim=True) * queries - far @ references
-            to_references = far.sum(0)[:, None] * references - far.T @ queries
-        pairs_per_block = max(1, _EuclideanDistance.BLOCK // max(1, queries.shape[1]))
-        for pairs in near.nonzero().split(pairs_per_block):
-            i, j = pairs.unbind(1)
-            force = weight[i, j, None] * (queries[i] - references[j])
-            to_queries.index_add_(0, i, force)
-            to_references.index_add_(0, j, force, alpha=-1)
-        return to_queries, to_references
+        near = _EuclideanDistance.NEAR[queries.dtype]
+        to_queries = torch.zeros_like(queries, dtype=torch.float64)
+        to_references = torch.zeros_like(references, dtype=torch.float64)
+        for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
+            q, r, d = queries[rows].double(), references[columns].double(), distance[rows, columns].double()
+            weight = torch.where(d > 0, gradient[rows, columns] / d, 0)
+            close = (d < near) & (weight != 0)
+            far = weight.masked_fill(close, 0)
+            with _full_precision(queries.device):
+                to_queries[rows] += far.sum(1, keepdim=True) * q - far @ r
+                to_references[columns] += far.sum(0)[:, None] * r - far.T @ q
+            for pairs in close.nonzero().split(max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
+                i, j = pairs.unbind(1)
+                force = weight[i, j, None] * (q[i] - r[j])
+                to_queries.index_add_(0, i + rows.start, force)
+                to_references.index_add_(0, j + columns.start, force, alpha=-1)
+        return to_queries.to(queries.dtype), to_references.to(references.dtype)
+
+
+def _tiles(matrix: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
+    for row in range(0, matrix.shape[0], size[0]):
+        for column in range(0, matrix.shape[1], size[1]):
+            yield slice(row, row + size[0]), slice(column, column + size[1])
 
 
 def _same_precision(queries: Tensor, references: Tensor) -> tuple[Tensor, Tensor]:

@@ -490,15 +490,21 @@ def test_coinciding_points_are_at_zero_with_zero_gradient():
     assert (points.grad == 0).all()
 
 
-@pytest.mark.parametrize(("block", "near"), [(1, 0.1), (40, 0.1), (2**20, 10.0), (2**20, 0.0)])
-def test_distance_gradient_does_not_depend_on_how_it_is_summed(monkeypatch, block, near):
+@pytest.mark.parametrize(
+    ("pairs", "near", "tile"),
+    [(1, 0.1, (64, 64)), (40, 0.1, (3, 4)), (2**20, 10.0, (1, 100)), (2**20, 0.0, (100, 1)), (40, 10.0, (4, 3))],
+)
+def test_distance_and_gradient_do_not_depend_on_how_they_are_summed(monkeypatch, pairs, near, tile):
     points = torch.cat([unit(5, 6, 0), unit(5, 6, 0) + 0.02 * unit(5, 6, 1)])
     weight = torch.rand(10, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    _, wanted = value_and_gradient(lambda z: (references.distances(z, z) * weight).sum(), points)
-    monkeypatch.setattr(objectives._EuclideanDistance, "BLOCK", block)
-    monkeypatch.setattr(objectives._EuclideanDistance, "NEAR", near)
-    _, gradient = value_and_gradient(lambda z: (euclidean_distance(z, z) * weight).sum(), points)
-    assert_close(gradient, wanted, rtol=1e-10, atol=1e-10)
+    value, wanted = value_and_gradient(lambda z: (references.distances(z, z) * weight).sum(), points)
+    monkeypatch.setattr(objectives._EuclideanDistance, "PAIRS", pairs)
+    monkeypatch.setattr(objectives._EuclideanDistance, "NEAR", {torch.float64: near})
+    monkeypatch.setattr(objectives._EuclideanDistance, "TILE", tile)
+    found, gradient = value_and_gradient(lambda z: (euclidean_distance(z, z) * weight).sum(), points)
+    # rounding of the diagonal's Gram entries, where nothing is near
+    assert_close(found, value, rtol=1e-10, atol=1e-10 if near else 1e-6)
+    assert_close(gradient, wanted, rtol=1e-10, atol=1e-10 if near else 1e-6)
 
 
 @pytest.mark.parametrize("detached", [False, True])
