@@ -140,7 +140,14 @@ def fit(
             if training.freeze_batch_norm:
                 learner.freeze_batch_norm()
             rows = split.train[rank_block(positions, rank(), world_size())]
-            images = augment(store.images(rows), rows, recipe=training.augmentation, seed=training.seed, epoch=epoch)
+            images = augment(
+                store.images(rows),
+                rows,
+                recipe=training.augmentation,
+                seed=training.seed,
+                epoch=epoch,
+                degradation=training.degraded,
+            )
             batch = Batch(
                 to_device(images, training, device),
                 torch.from_numpy(labels[positions]).unsqueeze(1).to(device),

@@ -41,7 +41,13 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
     "memory": {"method": "multi_similarity", "references": "memory", "memory_start": 2, "memory_size": 8},
     "contrastive over proxies": {"method": "contrastive", "references": "proxies", "proxies_per_class": 2},
     "idml over a batch": {"method": "idml", "objective": "triplet", "mixup_alpha": 0.4, "uncertainty_dim": 3},
-    "idml, margin": {"method": "idml", "objective": "margin", "mixup": False, "norm": "separate"},
+    "idml, margin": {
+        "method": "idml",
+        "objective": "margin",
+        "mixup": False,
+        "norm": "separate",
+        "degradation": "blur",
+    },
     "idml, released": {"method": "idml", "objective": "normalized_softmax", "mixup_loss": "released", "gamma": 2.0},
     "idml, drawn": {"method": "idml", "objective": "contrastive", "references": "proxies", "random_uncertainty": True},
 }
