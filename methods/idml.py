@@ -113,6 +113,47 @@ def relative_agreement(first: Tensor, second: Tensor, anchors: Tensor, *, neighb
     }
 
 
+def introspective_retrieval(
+    s: Tensor,
+    u: Tensor,
+    labels: Tensor,
+    *,
+    tau: float = 5.0,
+    gamma: float = 0.0,
+    norm: Literal["sum", "separate"] = "sum",
+) -> dict[str, float]:
+    """Retrieval of every item among all others by the introspective distance (Table 14), an exact search in float64.
+
+    `recall_at_1`, `r_precision` and `map_at_r` are those of the evaluation: ties go to the lower index, items without
+    another of their label are left out. Takes N^2 (D + E) steps: minutes for tens of thousands of items.
+
+    Args:
+        s, u: (N, D), (N, E) semantic and uncertainty embeddings. labels: (N,) integers.
+        tau, gamma, norm: as in `introspective_distance`.
+
+    Raises:
+        ValueError: if no item has another of its label.
+    """
+    s, u = s.double(), u.double()
+    _, label, count = torch.unique(labels, return_inverse=True, return_counts=True)
+    relevant = count[label] - 1
+    if not relevant.any():
+        raise ValueError(f"introspective_retrieval needs two items of one label, found none among {len(labels)}")
+    ranks = torch.arange(1, int(relevant.max()) + 1, device=labels.device)
+    sums = torch.zeros(3, dtype=torch.float64)
+    for rows in torch.split(relevant.nonzero()[:, 0], ROWS):
+        distance = introspective_distance(s[rows], u[rows], s, u, tau=tau, gamma=gamma, norm=norm)
+        distance.scatter_(1, rows[:, None], torch.inf)
+        nearest = distance.argsort(dim=1, stable=True)[:, : len(ranks)]
+        wanted = relevant[rows, None]
+        hits = (label[nearest] == label[rows, None]) & (ranks <= wanted)
+        precision = hits.cumsum(1) / ranks
+        shares = (hits[:, :1], hits / wanted, hits * precision / wanted)
+        sums += torch.stack([share.double().sum().cpu() for share in shares])
+    means = (sums / int((relevant > 0).sum())).tolist()
+    return dict(zip(("recall_at_1", "r_precision", "map_at_r"), means, strict=True))
+
+
 def mixup_partners(size: int, blocks: int, rng: Generator) -> Tensor:
     """Each image's partner for Mixup, (size,): one permutation, the same inside each of `blocks` equal sub-blocks.
 
@@ -199,6 +240,9 @@ class IDML(Method):
         )
         uncertainty_dim: int | None = Field(None, ge=1, description="size of the uncertainty; null: embedding_dim")
         random_uncertainty: bool = Field(False, description="draw it on the unit sphere, do not learn it (ablation)")
+        introspective_test: bool = Field(
+            False, description="tell the test's retrieval by the introspective distance too (ablation)"
+        )
         mixup: bool = Field(True, description="train on mixed images too")
         mixup_loss: Literal["sets", "released"] = Field(
             "sets",
@@ -219,6 +263,8 @@ class IDML(Method):
                     f"references: {base.references!r}: IDML compares with the batch or with proxies; "
                     "what a memory keeps has no uncertainty"
                 )
+            if self.introspective_test and self.random_uncertainty:
+                raise ValueError("introspective_test: a drawn uncertainty is not known at test time")
             if self.form == "dis" and base.metric != "cosine":
                 raise ValueError(f"form: 'dis': is a form of the cosine, but {self.objective} has metric={base.metric}")
             return self
@@ -274,7 +320,7 @@ class IDML(Method):
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """Uncertainty levels (the mean of ||u||) of originals, mixed and held-out images (Fig. 9), each held-out
         image's own, the gradient on s (Fig. 10; mean norm over images and steps), and how far s and u agree
-        (Table 16)."""
+        (Table 16). For the test, where asked, retrieval by the introspective distance (Table 14)."""
         steps, gradient, mixed = self.totals.tolist()
         self.totals.zero_()
         learned = not self.config.random_uncertainty
@@ -296,6 +342,17 @@ class IDML(Method):
             if embedded is held_out:
                 columns = {"sample": embedded.samples, "label": embedded.labels, "uncertainty": level}
                 tables["uncertainty"] = {column: values.tolist() for column, values in columns.items()}
+        if self.config.introspective_test and trained is None and held_out is not None:
+            config, outputs = self.config, held_out.outputs
+            found = introspective_retrieval(
+                outputs["embedding"],
+                outputs["uncertainty"],
+                held_out.labels,
+                tau=config.tau,
+                gamma=config.gamma,
+                norm=config.norm,
+            )
+            scalars |= {f"introspective_{measure}": value for measure, value in found.items()}
         return Diagnostics(scalars=scalars, tables=tables)
 
     def _objective(self, outputs: Outputs, labels: Tensor, rng: Generator) -> Tensor:
