@@ -21,6 +21,7 @@ from methods.idml import (
 )
 from orchestrator.evaluation import evaluate_embeddings
 from orchestrator.method import Batch, Embedded, Outputs, Task
+from orchestrator.report import describe_method
 
 
 def reference_relative_uncertainty(s_q, u_q, s_r, u_r, gamma: float, norm: str) -> tuple[Tensor, Tensor]:
@@ -413,6 +414,16 @@ def test_every_objective_trains_and_its_parameters_keep_their_learning_rate(name
 def test_bad_settings_are_refused(given, says):
     with pytest.raises(ValidationError, match=says):
         IDML.Config(**given)
+
+
+def test_its_settings_are_described_by_what_they_may_be():
+    types = {row["name"]: row["type"] for row in describe_method(IDML)["hyperparameters"]}
+    assert types["references"] == "batch | proxies | memory | batch+memory | null"
+    assert types["metric"] == "euclidean | squared_euclidean | cosine | null"
+    assert types["epsilon"] == "float | null"
+    assert types["learn_beta"] == "no | one | per_class | null"
+    assert types["norm"] == "sum | separate"
+    assert types["tau"] == "float"
 
 
 # Diagnostics -----------------------------------------------------------------------------------------------
