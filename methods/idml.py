@@ -7,15 +7,21 @@ its pull in any objective. A class proxy carries a zero uncertainty.
 Shapes: Q queries, R references, A anchors; s has D dimensions, u may have another number of them.
 """
 
-from typing import Literal
+from typing import Any, Literal, Self
 
+import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Generator, Tensor, nn
 
+from methods.baselines import BASELINES, over
 from methods.objectives import cosine_similarity, euclidean_distance
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Outputs, Task
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
+ANCHORS = 100  # of the relative embeddings
+ROWS = 1024  # items compared with all others at once
 
 
 def introspective_distance(
@@ -90,16 +96,76 @@ def relative_agreement(first: Tensor, second: Tensor, anchors: Tensor, *, neighb
     """
     size = min(neighbours, len(first))
     x, y = (_unit(cosine_similarity(_unit(z), _unit(z[anchors]))) for z in (first, second))
-    across = cosine_similarity(x, y)
-    near_x, near_y = (cosine_similarity(z, z).topk(size, dim=1).indices for z in (x, y))
-    shared = (near_x[:, :, None] == near_y[:, None, :]).flatten(1).sum(1)
-    own = across.diagonal()
-    rank = 1 + (across > own[:, None]).sum(1)
+    jaccard, reciprocal_rank, cosine = [], [], []
+    for rows in torch.split(torch.arange(len(x), device=x.device), ROWS):
+        across = cosine_similarity(x[rows], y)
+        near_x, near_y = (cosine_similarity(z[rows], z).topk(size, dim=1).indices for z in (x, y))
+        shared = (near_x[:, :, None] == near_y[:, None, :]).flatten(1).sum(1)
+        own = across.gather(1, rows[:, None])
+        rank = 1 + (across > own).sum(1)
+        jaccard.append(shared.double() / (2 * size - shared))
+        reciprocal_rank.append(torch.where(rank <= size, 1 / rank.double(), 0))
+        cosine.append(own[:, 0].double())
     return {
-        "jaccard": (shared.double() / (2 * size - shared)).mean().item(),
-        "mean_reciprocal_rank": torch.where(rank <= size, 1 / rank.double(), 0).mean().item(),
-        "cosine": own.mean().item(),
+        "jaccard": torch.cat(jaccard).mean().item(),
+        "mean_reciprocal_rank": torch.cat(reciprocal_rank).mean().item(),
+        "cosine": torch.cat(cosine).mean().item(),
     }
+
+
+def introspective_retrieval(
+    s: Tensor,
+    u: Tensor,
+    labels: Tensor,
+    *,
+    tau: float = 5.0,
+    gamma: float = 0.0,
+    norm: Literal["sum", "separate"] = "sum",
+) -> dict[str, float]:
+    """Retrieval of every item among all others by the introspective distance (Table 14), an exact search in float64.
+
+    `recall_at_1`, `r_precision` and `map_at_r` are those of the evaluation: ties go to the lower index, items without
+    another of their label are left out. Takes N^2 (D + E) steps: minutes for tens of thousands of items.
+
+    Args:
+        s, u: (N, D), (N, E) semantic and uncertainty embeddings. labels: (N,) integers.
+        tau, gamma, norm: as in `introspective_distance`.
+
+    Raises:
+        ValueError: if no item has another of its label.
+    """
+    s, u = s.double(), u.double()
+    _, label, count = torch.unique(labels, return_inverse=True, return_counts=True)
+    relevant = count[label] - 1
+    if not relevant.any():
+        raise ValueError(f"introspective_retrieval needs two items of one label, found none among {len(labels)}")
+    ranks = torch.arange(1, int(relevant.max()) + 1, device=labels.device)
+    sums = torch.zeros(3, dtype=torch.float64)
+    for rows in torch.split(relevant.nonzero()[:, 0], ROWS):
+        distance = introspective_distance(s[rows], u[rows], s, u, tau=tau, gamma=gamma, norm=norm)
+        distance.scatter_(1, rows[:, None], torch.inf)
+        nearest = distance.argsort(dim=1, stable=True)[:, : len(ranks)]
+        wanted = relevant[rows, None]
+        hits = (label[nearest] == label[rows, None]) & (ranks <= wanted)
+        precision = hits.cumsum(1) / ranks
+        shares = (hits[:, :1], hits / wanted, hits * precision / wanted)
+        sums += torch.stack([share.double().sum().cpu() for share in shares])
+    means = (sums / int((relevant > 0).sum())).tolist()
+    return dict(zip(("recall_at_1", "r_precision", "map_at_r"), means, strict=True))
+
+
+def mixup_partners(size: int, blocks: int, rng: Generator) -> Tensor:
+    """Each image's partner for Mixup, (size,): one permutation, the same inside each of `blocks` equal sub-blocks.
+
+    A process that holds some whole sub-blocks of the batch, whichever they are, mixes them by the first entries.
+
+    Raises:
+        ValueError: if `size` images cannot be cut into so many blocks.
+    """
+    if size % blocks:
+        raise ValueError(f"a batch of {size} images cannot be cut into mixup_blocks={blocks} equal blocks for Mixup")
+    within = torch.randperm(size // blocks, generator=rng)
+    return (torch.arange(blocks)[:, None] * len(within) + within).flatten()
 
 
 def _certainty(
@@ -127,3 +193,208 @@ def _certainty(
 
 def _unit(rows: Tensor) -> Tensor:
     return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=1)
+
+
+class IDML(Method):
+    """Introspective deep metric learning: any objective, over distances that grow blunt where images are uncertain.
+
+    L = J(y, labels; D_IN), D_IN = a exp(-(b + gamma) / (a tau)), a = ||s1 - s2||, b = ||u1 + u2||; or over
+    C_IN = 1 - (1 - cos(s1, s2)) exp(-(b + gamma) / (a tau)). J is the base `objective`, s the embedding, u the head
+    "uncertainty", which is not normalised; proxies have u = 0. What J reads follows `metric`: D_IN (euclidean), its
+    square (squared_euclidean) or C_IN (cosine); an objective of distances reads 1 - C_IN, one of similarities -D_IN or
+    -D_IN^2.
+
+    Mixup makes uncertain images: x = lam x1 + (1 - lam) x2 with the label set {l1, l2}, one mixed image per original.
+    SoftTriple's own tau and gamma stay at its defaults: here these names are IDML's. A margin's boundary per class is
+    that of a mixed image's first label.
+    """
+
+    name = "idml"
+    paper = "Wang et al., Introspective Deep Metric Learning, TPAMI 2024"
+    expected_failures = {"permutation": "Mixup draws its partners in the order of the batch"}  # noqa: RUF012
+
+    class Config(
+        over(  # type: ignore[misc]
+            {
+                "proxy_anchor": {},
+                "multi_similarity": {},
+                "contrastive": {},
+                "triplet": {},
+                "margin": {},
+                "fast_ap": {},
+                "proxy_nca": {"metric": "euclidean"},  # Eq. 15
+                "proxy_nca_plus_plus": {},
+                "normalized_softmax": {},
+                "soft_triple": {},
+            },
+            fixed=("memory_size", "memory_start", "tau", "gamma"),
+        )
+    ):
+        tau: float = Field(5.0, gt=0, description="temperature: the higher, the less uncertainty weakens")
+        gamma: float = Field(0.0, ge=0, description="introspective bias: uncertainty of every pair; 2 on Cars196")
+        norm: Literal["sum", "separate"] = Field(
+            "sum", description="uncertainty of a pair: ||u1 + u2||, or ||u1|| + ||u2|| (ablation)"
+        )
+        form: Literal["sim", "dis"] = Field(
+            "sim", description="uncertain pairs become alike, or unrelated (ablation, of the metric cosine only)"
+        )
+        uncertainty_dim: int | None = Field(None, ge=1, description="size of the uncertainty; null: embedding_dim")
+        random_uncertainty: bool = Field(False, description="draw it on the unit sphere, do not learn it (ablation)")
+        introspective_test: bool = Field(
+            False, description="tell the test's retrieval by the introspective distance too (ablation)"
+        )
+        mixup: bool = Field(True, description="train on mixed images too")
+        mixup_loss: Literal["sets", "released"] = Field(
+            "sets",
+            description="one loss over originals and mixed images with label sets; "
+            "or the released code's L(originals) + lam L(mixed, y1) + (1 - lam) L(mixed, y2)",
+        )
+        mixup_alpha: float = Field(1.0, gt=0, description="lam is drawn from Beta(alpha, alpha), once per batch")
+        # Two: a batch of P classes still mixes P/2 of them, and two workers compute what one does
+        mixup_blocks: int = Field(
+            2, ge=1, description="parts of the batch inside which images are mixed: a multiple of the workers"
+        )
+
+        @model_validator(mode="after")
+        def _introspective(self) -> Self:
+            base = self.base_config()
+            if "memory" in base.references:
+                raise ValueError(
+                    f"references: {base.references!r}: IDML compares with the batch or with proxies; "
+                    "what a memory keeps has no uncertainty"
+                )
+            if self.introspective_test and self.random_uncertainty:
+                raise ValueError("introspective_test: a drawn uncertainty is not known at test time")
+            if self.form == "dis" and base.metric != "cosine":
+                raise ValueError(f"form: 'dis': is a form of the cosine, but {self.objective} has metric={base.metric}")
+            return self
+
+    config: Config
+    totals: Tensor
+
+    def __init__(self, config: Config, task: Task) -> None:
+        super().__init__(config, task)
+        self.base = BASELINES[config.objective](config.base_config(), task)
+        self.uncertainty_dim = config.uncertainty_dim or task.embedding_dim
+        # since the last validation: steps, sum of mean gradient norms, sum of mean uncertainties of mixed images
+        self.register_buffer("totals", torch.zeros(3, dtype=torch.float64))
+
+    def heads(self) -> nn.ModuleDict:
+        """ "uncertainty": linear, unless the uncertainty is drawn."""
+        if self.config.random_uncertainty:
+            return nn.ModuleDict()
+        return nn.ModuleDict({"uncertainty": nn.Linear(self.task.feature_dim, self.uncertainty_dim)})
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return self.base.parameter_groups(lr)
+
+    def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+        labels, config = batch.labels, self.config
+        originals = self._complete(network(batch.images), rng)
+        if not config.mixup:
+            return self._record({"loss": self._objective(originals, labels, rng)}, originals)
+        seed = int(torch.randint(2**62, (), generator=rng))  # torch draws from Beta by its global generator only
+        share = float(np.random.default_rng(seed).beta(config.mixup_alpha, config.mixup_alpha))
+        partners = mixup_partners(len(labels), config.mixup_blocks, rng).to(labels.device)
+        here, block = len(batch.images), len(labels) // config.mixup_blocks
+        if here % block:
+            raise ValueError(
+                f"a worker's {here} of {len(labels)} images are not whole blocks of {block}: "
+                f"mixup_blocks={config.mixup_blocks} must be a multiple of the {len(labels) // here} workers"
+            )
+        mixed_images = share * batch.images + (1 - share) * batch.images[partners[:here]]
+        mixed = self._complete(network(mixed_images), rng)
+        theirs = labels[partners]
+        if config.mixup_loss == "sets":
+            both = {name: torch.cat([originals[name], mixed[name]]) for name in originals}
+            sets = torch.cat([F.pad(labels, (0, labels.shape[1]), value=-1), torch.cat([labels, theirs], 1)])
+            terms = {"loss": self._objective(both, sets, rng)}
+        else:
+            first, second = (self._objective(mixed, own, rng) for own in (labels, theirs))
+            terms = {
+                "originals": self._objective(originals, labels, rng),
+                "mixed": share * first + (1 - share) * second,
+            }
+        return self._record(terms, originals, mixed)
+
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        """Uncertainty levels (the mean of ||u||) of originals, mixed and held-out images (Fig. 9), each held-out
+        image's own, the gradient on s (Fig. 10; mean norm over images and steps), and how far s and u agree
+        (Table 16). For the test, where asked, retrieval by the introspective distance (Table 14)."""
+        steps, gradient, mixed = self.totals.tolist()
+        self.totals.zero_()
+        learned = not self.config.random_uncertainty
+        scalars: dict[str, float] = {}
+        tables: dict[str, dict[str, list[Any]]] = {}
+        if trained is not None and steps:
+            scalars["gradient_norm"] = gradient / steps
+            if learned and self.config.mixup:
+                scalars["uncertainty_mixed"] = mixed / steps
+        for name, embedded in (("trained", trained), ("held_out", held_out)):
+            if embedded is None or not learned:
+                continue
+            s, u = embedded.outputs["embedding"], embedded.outputs["uncertainty"]
+            level = torch.linalg.vector_norm(u.double(), dim=1)
+            scalars[f"uncertainty_{name}"] = level.mean().item()
+            anchors = torch.randperm(len(s), generator=Generator().manual_seed(0))[:ANCHORS]
+            agreement = relative_agreement(s, u, anchors)
+            scalars |= {f"agreement_{name}_{measure}": value for measure, value in agreement.items()}
+            if embedded is held_out:
+                columns = {"sample": embedded.samples, "label": embedded.labels, "uncertainty": level}
+                tables["uncertainty"] = {column: values.tolist() for column, values in columns.items()}
+        if self.config.introspective_test and trained is None and held_out is not None:
+            config, outputs = self.config, held_out.outputs
+            found = introspective_retrieval(
+                outputs["embedding"],
+                outputs["uncertainty"],
+                held_out.labels,
+                tau=config.tau,
+                gamma=config.gamma,
+                norm=config.norm,
+            )
+            scalars |= {f"introspective_{measure}": value for measure, value in found.items()}
+        return Diagnostics(scalars=scalars, tables=tables)
+
+    def _objective(self, outputs: Outputs, labels: Tensor, rng: Generator) -> Tensor:
+        return self.base.compare(outputs, labels, rng, self._measure)
+
+    def _measure(self, queries: Outputs, references: Outputs) -> Tensor:
+        """The introspective matrix (Q, R) that the base objective reads."""
+        config, metric = self.config, self.base.config.metric
+        s_q, u_q, s_r = queries["embedding"], queries["uncertainty"], references["embedding"]
+        u_r = references.get("uncertainty", u_q.new_zeros(len(s_r), u_q.shape[1]))
+        pair: dict[str, Any] = {"tau": config.tau, "gamma": config.gamma, "norm": config.norm}
+        if metric == "cosine":
+            similarity = introspective_similarity(s_q, u_q, s_r, u_r, form=config.form, **pair)
+            return similarity if self.base.reads == "similarity" else 1 - similarity
+        distance = introspective_distance(s_q, u_q, s_r, u_r, **pair)
+        distance = distance.square() if metric == "squared_euclidean" else distance
+        return distance if self.base.reads == "distance" else -distance
+
+    def _complete(self, outputs: Outputs, rng: Generator) -> Outputs:
+        """The outputs with an uncertainty: that of the network, or uniform on the unit sphere."""
+        if not self.config.random_uncertainty:
+            return outputs
+        s = outputs["embedding"]
+        drawn = torch.randn(len(s), self.uncertainty_dim, dtype=torch.float64, generator=rng)
+        return outputs | {"uncertainty": F.normalize(drawn, dim=1).to(s)}
+
+    def _record(self, terms: dict[str, Tensor], originals: Outputs, mixed: Outputs | None = None) -> dict[str, Tensor]:
+        """Add this step to the totals, and pass its terms on."""
+        runs = [originals] if mixed is None else [originals, mixed]
+        embeddings = [run["embedding"] for run in runs]
+        if not torch.is_grad_enabled() or not embeddings[0].requires_grad:
+            return terms
+        loss = torch.stack(list(terms.values())).sum()
+        # here, not by a hook in the backward pass, where fp16's loss is scaled
+        with torch.autocast(loss.device.type, enabled=False):
+            gradients = torch.autograd.grad(loss, embeddings, retain_graph=True)
+        level = torch.zeros(()) if mixed is None else _mean_norm(mixed["uncertainty"])
+        new = [torch.ones(()), _mean_norm(torch.cat(gradients)), level]
+        self.totals += torch.stack([value.to(self.totals) for value in new])
+        return terms
+
+
+def _mean_norm(rows: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows.detach().double(), dim=1)
+    return norms.mean()

@@ -140,7 +140,14 @@ def fit(
             if training.freeze_batch_norm:
                 learner.freeze_batch_norm()
             rows = split.train[rank_block(positions, rank(), world_size())]
-            images = augment(store.images(rows), rows, recipe=training.augmentation, seed=training.seed, epoch=epoch)
+            images = augment(
+                store.images(rows),
+                rows,
+                recipe=training.augmentation,
+                seed=training.seed,
+                epoch=epoch,
+                degradation=training.degraded,
+            )
             batch = Batch(
                 to_device(images, training, device),
                 torch.from_numpy(labels[positions]).unsqueeze(1).to(device),
@@ -467,27 +474,31 @@ def validate(held_out: Embedded) -> dict[str, float]:
     return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}
 
 
-def evaluate_model(model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto") -> dict[str, float]:
-    """All metrics of a saved model on these images."""
+def evaluate_model(
+    model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto", *, folder: Path | None = None
+) -> dict[str, float]:
+    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`."""
     learner, _ = load_learner(model, store)
     chosen = choose_device(device)
     embedded = embed_split(learner.to(chosen), store, rows, chosen)
     metrics = evaluate_embeddings(embedded.outputs["embedding"], embedded.labels)
-    scalars = learner.method.diagnostics(None, embedded).scalars
-    return metrics | {f"diagnostics/{name}": value for name, value in scalars.items()}
+    seen_of_method = learner.method.diagnostics(None, embedded)
+    if folder is not None and rank() == 0:
+        save_diagnostics(folder, seen_of_method, prefix="test_")
+    return metrics | {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
 
 
-def save_diagnostics(folder: Path, diagnostics: Diagnostics) -> None:
-    """A method's arrays as `<name>.npy`, its tables as `<name>.csv`."""
+def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:
+    """A method's arrays as `<prefix><name>.npy`, its tables as `<prefix><name>.csv`."""
     for name, array in diagnostics.arrays.items():
-        write_atomically(folder / f"{name}.npy", partial(np.save, arr=array))
+        write_atomically(folder / f"{prefix}{name}.npy", partial(np.save, arr=array))
     for name, table in diagnostics.tables.items():
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(table)
         writer.writerows(zip(*table.values(), strict=True))
         content = text.getvalue().encode()
-        write_atomically(folder / f"{name}.csv", partial(_write, content))
+        write_atomically(folder / f"{prefix}{name}.csv", partial(_write, content))
 
 
 def _write(content: bytes, file: BinaryIO) -> None:

@@ -3,7 +3,8 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
 from orchestrator.errors import InputError, suggestion
@@ -92,11 +93,10 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
     rows = []
     for name, info in method.Config.model_fields.items():
         bounds = [str(bound) for bound in info.metadata]
-        annotation = info.annotation
         rows.append(
             {
                 "name": name,
-                "type": annotation.__name__ if isinstance(annotation, type) else str(annotation),
+                "type": " | ".join(dict.fromkeys(_types(info.annotation))),
                 "default": info.default,
                 "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
                 "description": info.description or "",
@@ -111,6 +111,15 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
         "sampler": method.sampler,
         "hyperparameters": rows,
     }
+
+
+def _types(annotation: Any) -> list[str]:
+    """What a setting may be: the names of types, the values of a choice, null."""
+    if get_origin(annotation) in (Union, UnionType):
+        return [name for part in get_args(annotation) for name in _types(part)]
+    if get_origin(annotation) is Literal:
+        return [str(value) for value in get_args(annotation)]
+    return ["null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))]
 
 
 def _bound(match: re.Match[str]) -> str:

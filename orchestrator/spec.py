@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orchestrator.backbones import check_backbone_name
-from orchestrator.data.transforms import RECIPES
+from orchestrator.data.transforms import RECIPES, Degradation
 from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import Pooling
 from orchestrator.method import MethodConfig, find_method
@@ -37,6 +37,17 @@ class Training(BaseModel):
         0.3, ge=0, le=0.9, description="share of the training classes held out for validation"
     )
     augmentation: str = Field("affine", description="recipe of the training images' augmentation")
+    degradation: Literal["none", "low_resolution", "blur", "occlusion"] = Field(
+        "none", description="what makes training images uncertain, after their augmentation"
+    )
+    degradation_probability: float = Field(0.5, ge=0, le=1, description="probability that an image is degraded")
+    degradation_extent: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of the sides: that low resolution keeps, of blur's standard deviation, or occluded; "
+        "null: 0.446 (100 of 224 pixels), 0.02 or 0.5",
+    )
     classes_per_batch: int = Field(16, ge=1, description="classes P of a class-balanced batch")
     images_per_class: int = Field(4, ge=1, description="images K per class; the global batch is P x K")
     backbone: str = Field("small_cnn", description="network below the embedding head")
@@ -86,6 +97,13 @@ class Training(BaseModel):
         if not VALIDATE_EVERY.fullmatch(value):
             raise ValueError("should read like '1 epoch' or '25 steps'")
         return value
+
+    @property
+    def degraded(self) -> Degradation | None:
+        """What makes training images uncertain."""
+        if self.degradation == "none":
+            return None
+        return Degradation(self.degradation, self.degradation_probability, self.degradation_extent)
 
     @property
     def batch_size(self) -> int:

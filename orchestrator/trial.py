@@ -74,7 +74,7 @@ def run(
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, where classes were held
     out to select on, of its best."""
-    from orchestrator.checkpoint import BEST, MODEL
+    from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
     from orchestrator.loop import evaluate_model
@@ -83,8 +83,9 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     training = resolve_experiment(settings, "trial").training
     store = open_dataset(training.dataset, Path(data))
     rows = class_split(store, validation_share=0.0, seed=training.seed).test
-    model = Path(folder) / MODEL
-    return evaluate_model(model if model.exists() else Path(folder) / BEST, store, rows, training.device)
+    place = Path(folder)
+    model = place / MODEL if (place / MODEL).exists() else place / BEST
+    return evaluate_model(model, store, rows, training.device, folder=place / DIAGNOSTICS)
 
 
 def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:

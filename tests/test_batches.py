@@ -1,5 +1,7 @@
 """Samplers and augmentation."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
 from orchestrator.data.store import DataError
-from orchestrator.data.transforms import DRAWS, RECIPES, augment, uniforms
+from orchestrator.data.transforms import DEGRADATIONS, DRAWS, RECIPES, Degradation, augment, uniforms
 
 # --- samplers
 
@@ -184,6 +186,66 @@ def test_uniforms_are_uniform_and_unrelated() -> None:
     assert np.abs(correlation).max() < 0.04
     # seed and epoch do not stand for one another
     assert not np.array_equal(others[0], others[1])
+
+
+def degraded(images: torch.Tensor, kind: Any, probability: float = 1.0, extent: float | None = None) -> torch.Tensor:
+    degradation = Degradation(kind, probability, extent)
+    return augment(images, np.arange(len(images)), recipe="none", seed=1, epoch=0, degradation=degradation)
+
+
+@pytest.mark.parametrize("kind", sorted(DEGRADATIONS))
+@pytest.mark.parametrize("shape", [(3, 29, 31), (1, 32, 32), (3, 224, 224)])
+def test_a_degraded_sample_is_the_same_in_every_batch_bit_for_bit(kind: Any, shape: tuple[int, int, int]) -> None:
+    images, indices = random_images(24, *shape), np.random.default_rng(0).permutation(1000)[:24]
+    how = {"recipe": "none", "seed": 3, "epoch": 2, "degradation": Degradation(kind, 0.5, None)}
+    together = augment(images, indices, **how)
+    assert together.min() >= 0 and together.max() <= 1
+    for rows in (np.arange(12), np.arange(12, 24), np.array([5]), np.random.default_rng(1).permutation(24)):
+        assert torch.equal(augment(images[rows], indices[rows], **how), together[rows])
+
+
+@pytest.mark.parametrize("kind", sorted(DEGRADATIONS))
+def test_images_are_degraded_with_the_probability_and_else_untouched(kind: str) -> None:
+    images = random_images(400, 1, 9, 8)
+    plain = images.float() / 255
+    for probability in (0.0, 0.25, 1.0):
+        changed = (degraded(images, kind, probability) != plain).flatten(1).any(1)
+        assert changed.double().mean().item() == pytest.approx(probability, abs=0.06)
+
+
+def test_low_resolution_is_the_mean_of_what_a_pixel_covers() -> None:
+    images = random_images(1, 1, 8, 12)
+    flat = torch.full_like(images, 77)
+    torch.testing.assert_close(degraded(flat, "low_resolution"), flat.float() / 255)
+    one = degraded(images, "low_resolution", extent=1e-6)
+    torch.testing.assert_close(one, one[..., :1, :1].expand_as(one))
+    assert torch.equal(degraded(images, "low_resolution", extent=1.0), images.float() / 255)
+    coarse = degraded(images, "low_resolution", extent=0.5)
+    assert coarse.var() < (images.float() / 255).var() / 2
+
+
+def test_blur_is_a_gaussian_of_the_given_width() -> None:
+    point = torch.zeros(1, 1, 61, 101, dtype=torch.uint8)
+    point[..., 30, 50] = 255
+    found = degraded(point, "blur", extent=0.03)[0, 0].double()
+    assert found.sum().item() == pytest.approx(1, abs=1e-5)
+    for dim, side in ((0, 61), (1, 101)):
+        offsets = torch.arange(side) - side // 2
+        deviation = (found.sum(1 - dim) * offsets**2).sum().sqrt().item()
+        assert deviation == pytest.approx(0.03 * side, rel=0.02)
+    flat = torch.full((1, 1, 20, 20), 200, dtype=torch.uint8)
+    torch.testing.assert_close(degraded(flat, "blur"), flat.float() / 255)
+
+
+def test_occlusion_hides_one_rectangle_anywhere_inside() -> None:
+    images = torch.zeros(300, 3, 10, 20, dtype=torch.uint8)
+    hidden = degraded(images, "occlusion", extent=0.4) == 0.5
+    assert (hidden.sum((1, 2, 3)) == 3 * 4 * 8).all()
+    assert (hidden.any(3).sum(2) == 4).all() and (hidden.any(2).sum(2) == 8).all()
+    firsts = {tuple(torch.nonzero(image[0])[0].tolist()) for image in hidden}
+    assert {row for row, _ in firsts} == set(range(7))
+    assert {column for _, column in firsts} == set(range(13))
+    assert degraded(images, "occlusion", extent=1.0).unique().tolist() == [0.5]
 
 
 def test_unknown_recipe_and_wrong_indices() -> None:

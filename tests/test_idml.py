@@ -1,12 +1,27 @@
-"""IDML's metrics against slow float64 loops, written from the formulas; then their limits and errors."""
+"""IDML's metrics against slow float64 loops, written from the formulas; their limits and errors; then the method."""
 
 import math
+from typing import Any
 
 import pytest
+import references as slow
 import torch
-from torch import Tensor
+from pydantic import ValidationError
+from torch import Generator, Tensor, nn
 
-from methods.idml import introspective_distance, introspective_similarity, relative_agreement
+from methods import objectives
+from methods.baselines import BASELINES
+from methods.idml import (
+    IDML,
+    introspective_distance,
+    introspective_retrieval,
+    introspective_similarity,
+    mixup_partners,
+    relative_agreement,
+)
+from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.method import Batch, Embedded, Outputs, Task
+from orchestrator.report import describe_method
 
 
 def reference_relative_uncertainty(s_q, u_q, s_r, u_r, gamma: float, norm: str) -> tuple[Tensor, Tensor]:
@@ -168,3 +183,333 @@ def test_relative_agreement_agrees_with_the_loops():
     )
     same = relative_agreement(first, 3 * first, anchors, neighbours=4)
     assert same == pytest.approx({"jaccard": 1, "mean_reciprocal_rank": 1, "cosine": 1})
+
+
+# The method ------------------------------------------------------------------------------------------------
+
+D, E, F, C = 6, 3, 5, 4
+LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])
+
+
+class Bench:
+    """An IDML over a linear network whose images are vectors; it keeps what the network saw."""
+
+    def __init__(self, seed: int = 0, **settings: Any) -> None:
+        torch.manual_seed(seed)
+        config = IDML.Config(**{"uncertainty_dim": E} | settings)
+        self.method = IDML(config, Task(C, D, F)).double()
+        self.weights = {"embedding": torch.randn(F, D), "uncertainty": torch.randn(F, E)}
+        if config.random_uncertainty:
+            del self.weights["uncertainty"]
+        self.weights = {name: weight.double().requires_grad_() for name, weight in self.weights.items()}
+        self.images = torch.randn(len(LABELS), F, dtype=torch.float64)
+        self.seen: list[Tensor] = []
+
+    def network(self, images: Tensor) -> Outputs:
+        self.seen.append(images)
+        outputs = {name: images @ weight for name, weight in self.weights.items()}
+        return outputs | {"embedding": nn.functional.normalize(outputs["embedding"], dim=1)}
+
+    def step(self, rng: Generator | None = None) -> dict[str, Tensor]:
+        self.seen.clear()
+        samples = torch.arange(len(LABELS))
+        return self.method.step(
+            Batch(self.images, LABELS[:, None], samples), self.network, rng or Generator().manual_seed(3)
+        )
+
+    def leaves(self) -> list[Tensor]:
+        return [*self.weights.values(), *self.method.parameters()]
+
+    def mixture(self) -> tuple[float, list[int]]:
+        """lam and the partners, found in the mixed images: x_m - x_2 = lam (x_1 - x_2)."""
+        originals, mixed = self.seen
+        shares, partners = [], []
+        for i, x_m in enumerate(mixed):
+            fits = [i] if torch.allclose(x_m, originals[i], atol=1e-10) else []
+            for j, x in enumerate(originals):
+                along = originals[i] - x
+                if j != i and not fits:
+                    share = ((x_m - x) @ along / (along @ along)).item()
+                    if torch.allclose(x_m - x, share * along, atol=1e-10):
+                        fits.append(j)
+                        shares.append(share)
+            assert len(fits) == 1
+            partners += fits
+        assert max(shares, default=0) - min(shares, default=0) < 1e-6, "one lam per batch"
+        return shares[0] if shares else 1.0, partners
+
+    def slowly(self, runs: list[int], sets: list[set[int]], kind: str, tau: float, gamma: float, norm: str) -> Any:
+        """Matrix and masks of these runs of the network against themselves, or against the proxies."""
+        outputs = [self.network(self.seen[run]) for run in runs]
+        s, u = (torch.cat([run[name] for run in outputs]) for name in ("embedding", "uncertainty"))
+        if self.method.base.config.references == "batch":
+            matrix = reference_matrix(kind, s, u, s, u, tau, gamma, norm)
+            return matrix, *slow.masks(sets, sets, same=True)
+        proxies = self.method.base.proxies()
+        matrix = reference_matrix(kind, s, u, proxies, torch.zeros(len(proxies), E).double(), tau, gamma, norm)
+        theirs = [{int(label)} for label in self.method.base.proxies.labels]
+        return matrix, *slow.masks(sets, theirs, same=False)
+
+
+def merging(bench: Bench) -> Tensor:
+    return slow.centre_merging(bench.method.base.proxies(), 10)
+
+
+# settings, what the matrix holds, and what is made of the matrix, by the papers' defaults
+CASES: list[tuple[dict[str, Any], str, Any]] = [
+    ({"objective": "contrastive"}, "distance", lambda d, p, n, _: slow.contrastive(d, p, n, 0.0, 0.5, "nonzero")),
+    ({"objective": "triplet", "norm": "separate"}, "distance", lambda d, p, n, _: slow.triplet(d, p, n, 0.1)),
+    ({"objective": "fast_ap"}, "distance", lambda d, p, n, _: slow.fast_ap(d, p, n, 10)),
+    ({"objective": "proxy_nca"}, "distance", lambda d, p, n, _: slow.proxy_nca(d, p, n, 1.0, False)),
+    (
+        {"objective": "proxy_nca", "metric": "squared_euclidean"},
+        "distance",
+        lambda d, p, n, _: slow.proxy_nca(d**2, p, n, 1.0, False),
+    ),
+    ({"objective": "proxy_nca_plus_plus"}, "sim", lambda c, p, n, _: slow.proxy_nca(1 - c, p, n, 10.0, True)),
+    ({"objective": "multi_similarity"}, "sim", lambda c, p, n, _: slow.multi_similarity(c, p, n, 2.0, 50.0, 0.5, 0.1)),
+    (
+        {"objective": "multi_similarity", "metric": "euclidean"},
+        "distance",
+        lambda d, p, n, _: slow.multi_similarity(-d, p, n, 2.0, 50.0, 0.5, 0.1),
+    ),
+    ({"objective": "proxy_anchor", "gamma": 2.0}, "sim", lambda c, p, n, _: slow.proxy_anchor(c, p, n, 32.0, 0.1)),
+    ({"objective": "proxy_anchor", "form": "dis"}, "dis", lambda c, p, n, _: slow.proxy_anchor(c, p, n, 32.0, 0.1)),
+    ({"objective": "normalized_softmax"}, "sim", lambda c, p, n, _: slow.normalized_softmax(c, p, n, 0.05)),
+    (
+        {"objective": "soft_triple", "tau": 2.0, "gamma": 1.0},
+        "sim",
+        lambda c, p, n, bench: slow.soft_triple(c, p, n, 10, 20.0, 0.1, 0.01) + 0.2 * merging(bench),
+    ),
+]
+
+
+def agree(found: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    assert found.item() == pytest.approx(expected.item(), rel=1e-10)
+    gradients = (torch.autograd.grad(value, leaves) for value in (found, expected))
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-11)
+
+
+@pytest.mark.parametrize("mixup", [False, True])
+@pytest.mark.parametrize(("settings", "kind", "objective"), CASES)
+def test_the_loss_is_the_objective_over_the_introspective_matrix(settings, kind, objective, mixup):
+    bench = Bench(**settings, mixup=mixup)
+    (found,) = bench.step().values()
+    sets = [{int(label)} for label in LABELS]
+    if mixup:
+        _, partners = bench.mixture()
+        sets += [{int(LABELS[i]), int(LABELS[j])} for i, j in enumerate(partners)]
+    runs = [0, 1] if mixup else [0]
+    how = (settings.get("tau", 5.0), settings.get("gamma", 0.0), settings.get("norm", "sum"))
+    agree(found, objective(*bench.slowly(runs, sets, kind, *how), bench), bench.leaves())
+
+
+@pytest.mark.parametrize(("settings", "kind", "objective"), [CASES[0], CASES[3], CASES[8]])
+def test_the_released_form_weighs_the_two_labels_of_mixed_images(settings, kind, objective):
+    bench = Bench(**settings, mixup_loss="released", mixup_alpha=3.0)
+    terms = bench.step()
+    share, partners = bench.mixture()
+    own, theirs = ([{int(label)} for label in labels] for labels in (LABELS, LABELS[partners]))
+    how = (5.0, settings.get("gamma", 0.0), "sum")
+    parts = [objective(*bench.slowly(*part, kind, *how), bench) for part in (([0], own), ([1], own), ([1], theirs))]
+    assert terms["originals"].item() == pytest.approx(parts[0].item(), rel=1e-10)
+    agree(sum(terms.values()), parts[0] + share * parts[1] + (1 - share) * parts[2], bench.leaves())
+
+
+def test_margin_draws_its_negatives_by_the_introspective_distance():
+    bench = Bench(objective="margin", mixup=False, learn_beta="one")
+    found = bench.step()["loss"]
+    sets = [{int(label)} for label in LABELS]
+    matrix, positive, negative = bench.slowly([0], sets, "distance", 5.0, 0.0, "sum")
+    expected = objectives.margin(
+        matrix, positive, negative, dim=D, beta=bench.method.base.beta, generator=Generator().manual_seed(3)
+    )
+    agree(found, expected, bench.leaves())
+
+
+def test_mixup_stays_inside_its_blocks_and_draws_anew():
+    bench, rng = Bench(), Generator().manual_seed(0)
+    shares, permutations = [], []
+    for _ in range(60):
+        bench.step(rng)
+        share, partners = bench.mixture()
+        shares.append(share)
+        permutations.append(tuple(partners[:4]))
+        assert sorted(partners[:4]) == [0, 1, 2, 3]
+        assert partners[4:] == [4 + partner for partner in partners[:4]]
+    assert 0 <= min(shares) < 0.2 and 0.8 < max(shares) <= 1
+    assert sum(shares) / 60 == pytest.approx(0.5, abs=0.12)
+    assert len(set(permutations)) > 12, "of the 24 there are"
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_mixed_images_do_not_depend_on_how_the_batch_is_shared_out(workers):
+    whole = Bench(mixup_blocks=4)
+    whole.step()
+    size = len(LABELS) // workers
+    for rank in range(workers):
+        mine = whole.images[rank * size : (rank + 1) * size]
+        seen: list[Tensor] = []
+
+        def network(images, seen=seen):
+            seen.append(images)
+            return whole.network(whole.images)
+
+        batch = Batch(mine, LABELS[:, None], torch.arange(8))
+        whole.method.step(batch, network, Generator().manual_seed(3))
+        assert torch.equal(seen[1], whole.seen[1][rank * size : (rank + 1) * size])
+
+
+def test_batches_that_cannot_be_cut_are_refused():
+    with pytest.raises(ValueError, match="batch of 8 images cannot be cut into mixup_blocks=3"):
+        Bench(mixup_blocks=3).step()
+    bench = Bench(mixup_blocks=2)
+    with pytest.raises(ValueError, match="worker's 2 of 8 images are not whole blocks of 4: .*=2 .* of the 4 workers"):
+        bench.method.step(Batch(bench.images[:2], LABELS[:, None], LABELS), bench.network, Generator())
+    with pytest.raises(ValueError, match="9 images cannot be cut into mixup_blocks=2"):
+        mixup_partners(9, 2, Generator())
+
+
+def test_a_drawn_uncertainty_repeats_with_the_generator_and_is_on_the_sphere():
+    def value(seed: int, **settings: Any) -> float:
+        bench = Bench(objective="contrastive", random_uncertainty=True, mixup=False, **settings)
+        assert not bench.method.heads()
+        return bench.step(Generator().manual_seed(seed))["loss"].item()
+
+    assert value(0) == value(0) != value(1)
+    bench = Bench(random_uncertainty=True)
+    completed = bench.method._complete(bench.network(bench.images), Generator().manual_seed(0))
+    norms = completed["uncertainty"].square().sum(1)
+    torch.testing.assert_close(norms, torch.ones(8, dtype=torch.float64))
+    assert completed["uncertainty"].shape == (8, E)
+
+
+@pytest.mark.parametrize("name", sorted(BASELINES))
+def test_every_objective_trains_and_its_parameters_keep_their_learning_rate(name):
+    bench = Bench(objective=name)
+    groups = bench.method.parameter_groups(0.01)
+    assert [id(p) for group in groups for p in group["params"]] == [id(p) for p in bench.method.parameters()]
+    assert all(group["lr"] == pytest.approx(1.0) for group in groups)
+    sum(bench.step().values()).backward()
+    assert all(leaf.grad is not None and torch.isfinite(leaf.grad).all() for leaf in bench.leaves())
+    assert bench.weights["uncertainty"].grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"references": "memory"}, "references: 'memory': IDML compares with the batch or with proxies"),
+        ({"objective": "contrastive", "references": "batch+memory"}, r"references: 'batch\+memory': IDML compares"),
+        ({"memory_size": 3}, "Extra inputs"),
+        ({"objective": "triplet", "form": "dis"}, "form: 'dis': is a form of the cosine, but triplet has metric=eucli"),
+        ({"introspective_test": True, "random_uncertainty": True}, "introspective_test: a drawn uncertainty"),
+        ({"objective": "arcface"}, "'proxy_anchor', 'multi_similarity'"),
+        ({"objective": "fast_ap", "metric": "cosine"}, "metric: 'cosine'"),
+        ({"objective": "triplet", "epsilon": 0.1}, "epsilon: triplet has no such hyperparameter"),
+        ({"tau": 0.0}, "greater than 0"),
+        ({"mixup_blocks": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_bad_settings_are_refused(given, says):
+    with pytest.raises(ValidationError, match=says):
+        IDML.Config(**given)
+
+
+def test_its_settings_are_described_by_what_they_may_be():
+    types = {row["name"]: row["type"] for row in describe_method(IDML)["hyperparameters"]}
+    assert types["references"] == "batch | proxies | memory | batch+memory | null"
+    assert types["metric"] == "euclidean | squared_euclidean | cosine | null"
+    assert types["epsilon"] == "float | null"
+    assert types["learn_beta"] == "no | one | per_class | null"
+    assert types["norm"] == "sum | separate"
+    assert types["tau"] == "float"
+
+
+# Diagnostics -----------------------------------------------------------------------------------------------
+
+
+def embedded(count: int, seed: int = 0) -> Embedded:
+    generator = torch.Generator().manual_seed(seed)
+    s, u = (torch.randn(count, size, generator=generator, dtype=torch.float64) for size in (D, E))
+    labels = torch.arange(count) % 5
+    return Embedded(
+        {"embedding": nn.functional.normalize(s, dim=1), "uncertainty": u}, labels, 100 + torch.arange(count)
+    )
+
+
+def test_diagnostics_tell_the_window_since_the_last_ones():
+    bench, rng = Bench(objective="contrastive"), Generator().manual_seed(0)
+    gradients, levels = [], []
+    for _ in range(3):
+        runs: list[Outputs] = []
+
+        def network(images, runs=runs):
+            runs.append(bench.network(images))
+            return runs[-1]
+
+        terms = bench.method.step(Batch(bench.images, LABELS[:, None], LABELS), network, rng)
+        for run in runs:
+            run["embedding"].retain_grad()
+        (1000 * terms["loss"]).backward()  # as fp16 scales it
+        rows = torch.cat([run["embedding"].grad for run in runs])
+        gradients.append(sum(math.hypot(*row) for row in rows.tolist()) / 16000)
+        levels.append(sum(math.hypot(*row) for row in runs[1]["uncertainty"].tolist()) / 8)
+    trained, held_out = embedded(30), embedded(20, seed=1)
+    found = bench.method.diagnostics(trained, held_out)
+    assert found.scalars["gradient_norm"] == pytest.approx(sum(gradients) / 3)
+    assert found.scalars["uncertainty_mixed"] == pytest.approx(sum(levels) / 3)
+    own = [math.hypot(*row) for row in held_out.outputs["uncertainty"].tolist()]
+    assert found.scalars["uncertainty_held_out"] == pytest.approx(sum(own) / 20)
+    assert found.tables["uncertainty"]["uncertainty"] == pytest.approx(own)
+    assert found.tables["uncertainty"]["sample"] == list(range(100, 120))
+    assert found.tables["uncertainty"]["label"] == [0, 1, 2, 3, 4] * 4
+    anchors = torch.arange(20)  # fewer than a hundred: all of them, in any order
+    expected = relative_agreement(held_out.outputs["embedding"], held_out.outputs["uncertainty"], anchors)
+    for name, value in expected.items():
+        assert found.scalars[f"agreement_held_out_{name}"] == pytest.approx(value)
+        assert f"agreement_trained_{name}" in found.scalars
+    again = bench.method.diagnostics(trained, held_out).scalars
+    assert "gradient_norm" not in again and "uncertainty_mixed" not in again, "the window is over"
+    assert again["uncertainty_trained"] == found.scalars["uncertainty_trained"]
+    assert set(Bench(random_uncertainty=True).method.diagnostics(None, held_out).scalars) == set()
+
+
+def test_agreement_does_not_depend_on_the_blocks_it_is_computed_in(monkeypatch):
+    items = embedded(50).outputs
+    anchors = torch.arange(0, 50, 3)
+    whole = relative_agreement(items["embedding"], items["uncertainty"], anchors)
+    monkeypatch.setattr("methods.idml.ROWS", 7)
+    assert relative_agreement(items["embedding"], items["uncertainty"], anchors) == pytest.approx(whole, rel=1e-12)
+
+
+def test_introspective_retrieval_agrees_with_the_loops(monkeypatch):
+    monkeypatch.setattr("methods.idml.ROWS", 7)
+    items = embedded(23)
+    s, u = items.outputs["embedding"], items.outputs["uncertainty"]
+    labels = torch.cat([items.labels[:-2], torch.tensor([7, 8])])  # two items alone
+    recall, r_precision, average = 0.0, 0.0, 0.0
+    for q in range(21):
+        distances = reference_matrix("distance", s[q : q + 1], u[q : q + 1], s, u, 2.0, 0.5, "separate")[0].tolist()
+        order = sorted((j for j in range(23) if j != q), key=lambda j: (distances[j], j))
+        hits = [bool(labels[j] == labels[q]) for j in order]
+        relevant = sum(hits)
+        recall += hits[0]
+        r_precision += sum(hits[:relevant]) / relevant
+        average += sum(sum(hits[: k + 1]) / (k + 1) for k in range(relevant) if hits[k]) / relevant
+    found = introspective_retrieval(s, u, labels, tau=2.0, gamma=0.5, norm="separate")
+    expected = {"recall_at_1": recall / 21, "r_precision": r_precision / 21, "map_at_r": average / 21}
+    assert found == pytest.approx(expected)
+    with pytest.raises(ValueError, match="two items of one label, found none among 23"):
+        introspective_retrieval(s, u, torch.arange(23))
+
+
+def test_the_introspective_test_is_told_for_the_test_only_and_is_the_plain_one_without_uncertainty():
+    method = Bench(introspective_test=True).method
+    items = embedded(40)
+    items.outputs["uncertainty"].zero_()
+    found = method.diagnostics(None, items).scalars
+    plain = evaluate_embeddings(items.outputs["embedding"], items.labels, clustering=False)
+    for name in ("recall_at_1", "r_precision", "map_at_r"):
+        assert found[f"introspective_{name}"] == pytest.approx(plain[name])
+    assert not any(name.startswith("introspective") for name in method.diagnostics(items, items).scalars)

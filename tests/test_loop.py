@@ -40,6 +40,16 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
     "xbm": {"method": "contrastive", "references": "batch+memory", "memory_start": 1, "memory_size": 30},
     "memory": {"method": "multi_similarity", "references": "memory", "memory_start": 2, "memory_size": 8},
     "contrastive over proxies": {"method": "contrastive", "references": "proxies", "proxies_per_class": 2},
+    "idml over a batch": {"method": "idml", "objective": "triplet", "mixup_alpha": 0.4, "uncertainty_dim": 3},
+    "idml, margin": {
+        "method": "idml",
+        "objective": "margin",
+        "mixup": False,
+        "norm": "separate",
+        "degradation": "blur",
+    },
+    "idml, released": {"method": "idml", "objective": "normalized_softmax", "mixup_loss": "released", "gamma": 2.0},
+    "idml, drawn": {"method": "idml", "objective": "contrastive", "references": "proxies", "random_uncertainty": True},
 }
 
 
@@ -197,7 +207,8 @@ class Telling(Method):
             "held_out": len(held_out.samples) if held_out else 0,
         }
         if trained is None or held_out is None:
-            return Diagnostics(scalars=counts | {"classes": len(held_out.labels.unique()) if held_out else 0})
+            known = held_out.labels.numpy() if held_out else np.empty(0)
+            return Diagnostics(scalars=counts | {"classes": len(np.unique(known))}, arrays={"labels": known})
         assert trained.outputs["embedding"].shape == (len(trained.labels), 8)
         assert not set(trained.samples.tolist()) & set(held_out.samples.tolist())
         table: dict[str, list[Any]] = {"sample": held_out.samples[:2].tolist(), "says": ["a, b", 'c "d"']}
@@ -248,7 +259,9 @@ def test_diagnostics_see_training_and_held_out_images_and_are_kept(
         head, *rows = list(csv.reader(file))
     assert head == ["sample", "says"]
     assert [row[1] for row in rows] == ["a, b", 'c "d"']
-    tested = evaluate_model(tmp_path / BEST, glyphs, class_split(glyphs, validation_share=0.3, seed=0).test[:48])
+    rows = class_split(glyphs, validation_share=0.3, seed=0).test[:48]
+    tested = evaluate_model(tmp_path / BEST, glyphs, rows, folder=tmp_path / DIAGNOSTICS)
+    assert np.array_equal(np.load(tmp_path / DIAGNOSTICS / "test_labels.npy"), glyphs.labels[rows])
     assert (tested["diagnostics/trained"], tested["diagnostics/held_out"]) == (0, 48)
 
 

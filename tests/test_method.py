@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 import orchestrator.method as contract
 from orchestrator.errors import InputError
-from orchestrator.method import Batch, Method, MethodConfig, Task, find_method, registry
+from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task, find_method, registry
 
 
 def define(**attributes: Any) -> type[Method]:
@@ -144,17 +144,22 @@ def test_defaults_resolve_and_every_hyperparameter_is_described(name: str) -> No
 def test_loss_is_finite_on_degenerate_batches_and_ignores_order_and_names(name: str) -> None:
     torch.manual_seed(0)
     method = registry()[name](registry()[name].Config(), Task(num_classes=4, embedding_dim=8, feature_dim=8)).double()
-    z = torch.nn.functional.normalize(torch.randn(8, 8, dtype=torch.float64), dim=-1)
+    heads = method.heads().double()
+    features = torch.randn(8, 8, dtype=torch.float64)
 
     def loss(labels: list[int], order: list[int] | None = None) -> torch.Tensor:
         y = torch.tensor(labels).unsqueeze(1)
         index = torch.tensor(order if order is not None else range(8))
-        outputs = {"embedding": z[index].clone().requires_grad_()}
-        terms = method.step(Batch(torch.empty(0), y[index], index), lambda images: outputs, torch.Generator())
+        images = features[index].clone().requires_grad_()
+
+        def network(images: torch.Tensor) -> Outputs:
+            outputs = {name: head(images) for name, head in heads.items()}
+            return outputs | {"embedding": torch.nn.functional.normalize(images, dim=-1)}
+
+        terms = method.step(Batch(images, y[index], index), network, torch.Generator())
         total = torch.stack(list(terms.values())).sum()
         total.backward()
-        gradient = outputs["embedding"].grad
-        assert gradient is None or torch.isfinite(gradient).all()
+        assert images.grad is None or torch.isfinite(images.grad).all()
         assert torch.isfinite(total)
         return total.detach()
 
