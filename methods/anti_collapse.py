@@ -9,6 +9,7 @@ as given: callers pass unit rows.
 
 import contextlib
 import csv
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -206,7 +207,9 @@ def encode_texts(encoder: str, class_names: Sequence[str]) -> Tensor:
     """
     model, _, weights = encoder.partition("/")
     if not weights:
-        raise InputError(f"text_embeddings: '{encoder}' should be a .csv file, or MODEL/WEIGHTS, as ViT-B-32/openai")
+        raise InputError(
+            f"text_embeddings: '{encoder}' should be a .csv file, or MODEL/WEIGHTS, as ViT-B-32-quickgelu/openai"
+        )
     try:
         import open_clip
     except ImportError:
@@ -217,15 +220,17 @@ def encode_texts(encoder: str, class_names: Sequence[str]) -> Tensor:
     prompts = [PROMPT.format(name) for name in class_names]
     try:
         # its random initial weights must not shift the numbers that the training draws
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            # a model with another activation than its weights were trained with gives other numbers
+            warnings.filterwarnings("error", message="QuickGELU mismatch")
             network = open_clip.create_model(model, pretrained=weights).eval()
             tokens: Tensor = open_clip.get_tokenizer(model)(prompts)
             return torch.cat([network.encode_text(part).float() for part in torch.split(tokens, 256)])
     except Exception as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:200]
         raise InputError(
             f"text_embeddings: '{encoder}' cannot be had from open_clip ({reason}): name a MODEL/WEIGHTS of it, as "
-            "ViT-B-32/openai, or give a .csv file"
+            "ViT-B-32-quickgelu/openai, or give a .csv file"
         ) from None
 
 
@@ -241,7 +246,7 @@ class AntiCollapse(Method):
 
     Language guidance adds guidance_weight KL(p || q), p and q the softmax rows of the similarities of class names and
     of images. `text_embeddings` names a .csv file whose lines are a class name and the numbers of its embedding, or
-    a text encoder of open_clip, which reads "a photo of {class name}" (the paper's: ViT-B-32/openai).
+    a text encoder of open_clip, which reads "a photo of {class name}" (the paper's: ViT-B-32-quickgelu/openai).
     """
 
     name = "anti_collapse"
@@ -262,7 +267,8 @@ class AntiCollapse(Method):
         guidance_weight: float = Field(0.0, ge=0, description="weight of the language guidance; 0: none")
         guidance_temperature: float = Field(1.0, gt=0, description="temperature of both its softmaxes")
         text_embeddings: str | None = Field(
-            None, description="of the class names: a .csv file, or MODEL/WEIGHTS of open_clip, as ViT-B-32/openai"
+            None,
+            description="of the class names: a .csv file, or MODEL/WEIGHTS of open_clip, as ViT-B-32-quickgelu/openai",
         )
 
         @model_validator(mode="after")
