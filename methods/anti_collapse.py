@@ -3,17 +3,30 @@
 Jiang et al., "Anti-Collapse Loss for Deep Metric Learning Based on Coding Rate Metric", IEEE TMM 2024. The loss is
 minus the coding rate of the proxies plus a weighted proxy-based loss.
 
-Shapes: n rows, B batch size, N points, D dimensions, T text dimensions. Rows are used as given: callers pass unit
-rows.
+Shapes: n rows, B batch size, N points, D dimensions, C classes, M proxies per class, T text dimensions. Rows are used
+as given: callers pass unit rows.
 """
+
+import contextlib
+import csv
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from pydantic import Field, model_validator
+from torch import Generator, Tensor
 
+from methods.baselines import BASELINES, Baseline, over
 from methods.objectives import _full_precision, cosine_similarity
+from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
 
-BLOCK = 2**22  # distances in memory at a time in `density`
+BLOCK = 2**22  # pairs in memory at a time
+BINS = 100  # of the histograms of similarities
+MATRIX = 4096  # so many proxies at most have their similarity matrix kept
+PROMPT = "a photo of {}"
 
 
 def coding_rate(x: Tensor, epsilon: float = 0.5) -> Tensor:
@@ -60,7 +73,7 @@ def mean_coding_rate(x: Tensor, labels: Tensor, epsilon: float = 0.5) -> Tensor:
 def density(embeddings: Tensor, labels: Tensor) -> float:
     """Mean distance of the pairs within classes divided by that of the pairs across classes (rho, Table III).
 
-    Counts every embedding, in blocks.
+    Counts every embedding, in blocks; a distance below 3e-7 of the largest norm counts as zero.
 
     Args:
         embeddings: (N, D). labels: (N,) integers.
@@ -69,12 +82,14 @@ def density(embeddings: Tensor, labels: Tensor) -> float:
         ValueError: if there is no pair of one of the two kinds, or all pairs across classes coincide.
     """
     x = embeddings.detach().double()
-    rows = max(1, BLOCK // max(1, len(x)))
+    norms = x.square().sum(1)
+    rounding = 1e-13 * norms.max() if len(x) else norms
     total, within = x.new_zeros(()), x.new_zeros(())
     same_pairs = 0
-    for start in range(0, len(x), rows):
-        block = slice(start, start + rows)
-        distance = torch.cdist(x[block], x, compute_mode="donot_use_mm_for_euclid_dist")
+    for block in _blocks(len(x)):
+        # products are many times faster than differences, and off by no more than `rounding`
+        squared = norms[block, None] + norms - 2 * x[block] @ x.T
+        distance = torch.where(squared > rounding, squared, 0).sqrt_()
         same = labels[block, None] == labels
         total += distance.sum()
         within += distance[same].sum()
@@ -86,6 +101,34 @@ def density(embeddings: Tensor, labels: Tensor) -> float:
     if across == 0:
         raise ValueError("the density is undefined: all pairs across classes coincide")
     return within.item() / same_pairs / across
+
+
+def similarity_histograms(embeddings: Tensor, labels: Tensor, *, bins: int = BINS) -> tuple[Tensor, Tensor]:
+    """How many pairs within classes, and how many across classes, have which cosine similarity.
+
+    `bins` even bins part [-1, 1]; every unordered pair of two embeddings counts once, in blocks.
+
+    Args:
+        embeddings: (N, D) unit rows. labels: (N,) integers.
+
+    Returns:
+        Counts (bins,) of positive and of negative pairs.
+    """
+    x = embeddings.detach()
+    counts = torch.zeros(2 * bins, dtype=torch.long)
+    for block in _blocks(len(x)):
+        similarity = cosine_similarity(x[block], x[block.start :])
+        index = ((similarity + 1) * (bins / 2)).long().clamp_(0, bins - 1)
+        index += bins * (labels[block, None] != labels[block.start :])
+        pairs = torch.ones_like(index, dtype=torch.bool).triu_(1)
+        counts += torch.bincount(index[pairs], minlength=2 * bins).cpu()
+    return counts[:bins], counts[bins:]
+
+
+def _blocks(count: int) -> Iterator[slice]:
+    """Rows whose pairs with all others are in memory together."""
+    rows = max(1, BLOCK // max(1, count))
+    return (slice(start, start + rows) for start in range(0, count, rows))
 
 
 def language_guidance(embeddings: Tensor, texts: Tensor, *, temperature: float = 1.0) -> Tensor:
@@ -117,3 +160,199 @@ def language_guidance(embeddings: Tensor, texts: Tensor, *, temperature: float =
         for z in (texts.detach(), embeddings)
     )
     return F.kl_div(visual, language, reduction="batchmean", log_target=True)
+
+
+# Class names as embeddings ---------------------------------------------------------------------------------
+
+
+def read_texts(path: Path, class_names: Sequence[str]) -> Tensor:
+    """Text embeddings of these classes (C, T), from a CSV file without a head.
+
+    Each line is a class's name, as the data set has it, and its T numbers. The order of the lines does not matter;
+    classes that are not asked for may be there too.
+
+    Raises:
+        InputError: if the file cannot be read, or lacks a class, or its numbers are not such embeddings.
+    """
+    wanted, found = set(class_names), dict[str, list[float]]()
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in (reader := csv.reader(file)):
+                if row and row[0] in wanted:
+                    found[row[0]] = [float(number) for number in row[1:]]
+    except OSError as error:
+        raise InputError(f"text_embeddings: {path} cannot be read ({error.strerror})") from None
+    except (ValueError, csv.Error) as error:
+        raise InputError(f"text_embeddings: {path}, line {reader.line_num}: {error}") from None
+    missing = [name for name in class_names if name not in found]
+    if missing:
+        raise InputError(
+            f"text_embeddings: {path} has no line for the class {missing[0]!r} ({len(missing)} of {len(class_names)} "
+            "are missing): each line should be a class name and its numbers"
+        )
+    widths = {len(numbers) for numbers in found.values()}
+    if len(widths) > 1 or 0 in widths:
+        raise InputError(f"text_embeddings: {path}: a line has {min(widths)} numbers, another {max(widths)}")
+    texts = torch.tensor([found[name] for name in class_names])
+    if not (torch.isfinite(texts).all() and texts.any(dim=1).all()):
+        raise InputError(f"text_embeddings: {path} holds numbers that are not finite, or an embedding of zeros")
+    return texts
+
+
+def encode_texts(encoder: str, class_names: Sequence[str]) -> Tensor:
+    """Embeddings (C, T) of "a photo of {class name}" by a text encoder of open_clip, `MODEL/WEIGHTS`.
+
+    Raises:
+        InputError: if open_clip is not installed, or does not have this encoder or cannot fetch it.
+    """
+    model, _, weights = encoder.partition("/")
+    if not weights:
+        raise InputError(
+            f"text_embeddings: '{encoder}' should be a .csv file, or MODEL/WEIGHTS, as ViT-B-32-quickgelu/openai"
+        )
+    try:
+        import open_clip
+    except ImportError:
+        raise InputError(
+            f"text_embeddings: the text encoder '{encoder}' needs open_clip: pip install 'dml-orchestrator[language]', "
+            "or give a .csv file"
+        ) from None
+    prompts = [PROMPT.format(name) for name in class_names]
+    try:
+        # its random initial weights must not shift the numbers that the training draws
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
+            # a model with another activation than its weights were trained with gives other numbers
+            warnings.filterwarnings("error", message="QuickGELU mismatch")
+            network = open_clip.create_model(model, pretrained=weights).eval()
+            tokens: Tensor = open_clip.get_tokenizer(model)(prompts)
+            return torch.cat([network.encode_text(part).float() for part in torch.split(tokens, 256)])
+    except Exception as error:
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"text_embeddings: '{encoder}' cannot be had from open_clip ({reason}): name a MODEL/WEIGHTS of it, as "
+            "ViT-B-32-quickgelu/openai, or give a .csv file"
+        ) from None
+
+
+# The method ------------------------------------------------------------------------------------------------
+
+
+class AntiCollapse(Method):
+    """Anti-Collapse: the coding rate of the class proxies is kept high beside a weighted proxy-based loss.
+
+    L = -R(P) + nu L_proxy, R(X) = 1/2 log det(I + D/(n epsilon^2) X^T X) of n unit rows X, L_proxy ProxyAnchor or
+    ProxyNCA (`objective`). `form` says which rows: the proxies of the batch's classes, those of all classes, or the
+    batch itself (pair); the last with `proxy_loss: false` trains without labels, on plain batches. Jiang et al., 2024.
+
+    Language guidance adds guidance_weight KL(p || q), p and q the softmax rows of the similarities of class names and
+    of images. `text_embeddings` names a .csv file whose lines are a class name and the numbers of its embedding, or
+    a text encoder of open_clip, which reads "a photo of {class name}" (the paper's: ViT-B-32-quickgelu/openai).
+    """
+
+    name = "anti_collapse"
+    paper = "Jiang et al., Anti-Collapse Loss for Deep Metric Learning Based on Coding Rate Metric, IEEE TMM 2024"
+
+    class Config(
+        over(  # type: ignore[misc]
+            {"proxy_anchor": {}, "proxy_nca": {"metric": "cosine"}},
+            fixed=("references", "memory_size", "memory_start"),
+        )
+    ):
+        nu: float = Field(0.0035, gt=0, description="weight of the proxy-based loss; the paper's range: 0.001 to 0.1")
+        form: Literal["mini_batch", "all_class", "pair"] = Field(
+            "mini_batch", description="rows of the coding rate: proxies of the batch's or of all classes, or the batch"
+        )
+        proxy_loss: bool = Field(True, description="false, for the pair form: no proxies and no labels at all")
+        epsilon: float = Field(0.5, gt=0, description="distortion that the coding rate allows")
+        guidance_weight: float = Field(0.0, ge=0, description="weight of the language guidance; 0: none")
+        guidance_temperature: float = Field(1.0, gt=0, description="temperature of both its softmaxes")
+        text_embeddings: str | None = Field(
+            None,
+            description="of the class names: a .csv file, or MODEL/WEIGHTS of open_clip, as ViT-B-32-quickgelu/openai",
+        )
+
+        @model_validator(mode="after")
+        def _consistent(self) -> Self:
+            if not self.proxy_loss and self.form != "pair":
+                raise ValueError(f"proxy_loss: false is for form pair, the proxies of form {self.form} need their loss")
+            if not self.proxy_loss and self.guidance_weight:
+                raise ValueError(
+                    "guidance_weight: needs the classes, which training with proxy_loss false must not see"
+                )
+            if self.guidance_weight and self.text_embeddings is None:
+                raise ValueError("guidance_weight: needs text_embeddings, a .csv file or a text encoder")
+            return self
+
+    config: Config
+    base: Baseline | None
+    texts: Tensor
+
+    def __init__(self, config: Config, task: Task) -> None:
+        super().__init__(config, task)
+        self.base = BASELINES[config.objective](config.base_config(), task) if config.proxy_loss else None
+        if self.base is None:
+            self.sampler = "uniform"
+        if config.guidance_weight:
+            self.register_buffer("texts", self._class_texts())
+            self.register_load_state_dict_pre_hook(_take_width)  # type: ignore[no-untyped-call]
+
+    def _class_texts(self) -> Tensor:
+        """Unit rows (C, T); where a model is only loaded, (C, 0) until its own are there."""
+        names, source = self.task.class_names, str(self.config.text_embeddings)
+        if not names:
+            return torch.zeros(self.task.num_classes, 0)
+        is_file = source.lower().endswith(".csv")
+        texts = read_texts(Path(source).expanduser(), names) if is_file else encode_texts(source, names)
+        return F.normalize(texts, dim=-1)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return [] if self.base is None else self.base.parameter_groups(lr)
+
+    def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+        outputs, config = network(batch.images), self.config
+        z = rows = outputs["embedding"]
+        terms: dict[str, Tensor] = {}
+        if self.base is not None:
+            terms["proxy"] = config.nu * self.base.compare(outputs, batch.labels, rng)
+            if config.form != "pair":
+                rows = self.base.proxies()
+            if config.form == "mini_batch":
+                rows = rows[torch.isin(self.base.proxies.labels, batch.labels)]
+        terms["coding_rate"] = -coding_rate(rows, config.epsilon)
+        if config.guidance_weight:
+            texts = self.texts[batch.labels[:, 0]]
+            guidance = language_guidance(z, texts, temperature=config.guidance_temperature)
+            terms["guidance"] = config.guidance_weight * guidance
+        return terms
+
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        """Coding rates of the held-out embeddings, mean of their classes, of the proxies; density and histograms of
+        the held-out pairs; the proxies' similarities."""
+        scalars: dict[str, float] = {}
+        arrays, tables, epsilon = {}, {}, self.config.epsilon
+        if held_out is not None:
+            z, labels = held_out.outputs["embedding"].double(), held_out.labels
+            scalars["coding_rate"] = coding_rate(z, epsilon).item()
+            scalars["class_coding_rate"] = mean_coding_rate(z, labels, epsilon).item()
+            with contextlib.suppress(ValueError):  # not defined for one class, nor for a collapsed embedding space
+                scalars["density"] = density(z, labels)
+            positive, negative = similarity_histograms(held_out.outputs["embedding"], labels)
+            edges = torch.linspace(-1, 1, BINS + 1, dtype=torch.float64).tolist()
+            tables["similarities"] = {
+                "low": edges[:-1],
+                "high": edges[1:],
+                "positive_pairs": positive.tolist(),
+                "negative_pairs": negative.tolist(),
+            }
+        if self.base is not None:
+            proxies = self.base.proxies().detach().cpu().double()
+            scalars["proxy_coding_rate"] = coding_rate(proxies, epsilon).item()
+            if len(proxies) <= MATRIX:
+                arrays["proxy_similarity"] = cosine_similarity(proxies, proxies).numpy()
+        return Diagnostics(scalars, arrays, tables)
+
+
+def _take_width(method: torch.nn.Module, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
+    """A saved model brings its own texts, of a width that only the file or the encoder knew."""
+    if f"{prefix}texts" in state:
+        method.texts = method.get_buffer("texts").new_empty(state[f"{prefix}texts"].shape)

@@ -11,7 +11,7 @@ callers pass unit rows.
 import math
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from pydantic import Field
@@ -367,43 +367,35 @@ def _check_points(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_lab
         raise ValueError(f"proxies have {proxies.shape[1]} dimensions, the embeddings {embeddings.shape[1]}")
 
 
-class PFML(Method):
-    """Potential-field metric learning: the energy of a batch and all proxies, divided by the number of points.
+class PotentialConfig(MethodConfig):
+    """What every potential field is made of."""
 
-    L = U / (B + C M), U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction -1/max(d, delta)^alpha in
-    one class, repulsion 1/min(d, delta_rep)^alpha across classes. Bhatnagar and Ahuja, CVPR 2025.
-    """
+    proxies_per_class: int = Field(15, ge=0, description="proxies per class M; 0: the batch alone")
+    delta: float = Field(0.2, gt=0, le=2, description="radius inside which attraction is constant")
+    delta_rep: float | None = Field(None, gt=0, le=2, description="radius of the repulsion; null: delta")
+    proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
 
-    name = "pfml"
-    paper = "Bhatnagar and Ahuja, Potential Field Based Deep Metric Learning, CVPR 2025"
 
-    class Config(MethodConfig):
-        proxies_per_class: int = Field(15, ge=0, description="proxies per class M; 0: the batch alone")
-        delta: float = Field(0.2, gt=0, le=2, description="radius inside which attraction is constant")
-        alpha: float = Field(4.0, ge=0, le=6, description="decay of the potential; 0: no force at all")
-        delta_rep: float | None = Field(None, gt=0, le=2, description="radius of the repulsion; null: delta")
-        proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
+class PotentialField(Method, abstract=True):
+    """The energy of a batch and all proxies, divided by the number of points; a subclass gives the energy."""
 
-    config: Config
+    Config: ClassVar[type[PotentialConfig]] = PotentialConfig
+    config: PotentialConfig
 
-    def __init__(self, config: Config, task: Task) -> None:
+    def __init__(self, config: PotentialConfig, task: Task) -> None:
         super().__init__(config, task)
         self.proxies = Proxies(task, config.proxies_per_class)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return self.proxies.group(lr, self.config.proxy_lr_multiplier)
 
+    def energy(self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> Tensor:
+        """U of points (B, D) and (P, D) with their labels (B,) and (P,); a scalar."""
+        raise NotImplementedError
+
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        z, proxies, config = outputs["embedding"], self.proxies(), self.config
-        energy = potential_energy(
-            z,
-            labels[:, 0],
-            proxies,
-            self.proxies.labels,
-            delta=config.delta,
-            alpha=config.alpha,
-            delta_rep=config.delta_rep,
-        )
+        z, proxies = outputs["embedding"], self.proxies()
+        energy = self.energy(z, labels[:, 0], proxies, self.proxies.labels)
         return {"loss": energy / (len(z) + len(proxies))}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
@@ -415,3 +407,46 @@ class PFML(Method):
             proxies, self.proxies.labels.cpu(), trained.outputs["embedding"].float(), trained.labels
         )
         return Diagnostics(scalars={"proxy_wasserstein_distance": distance})
+
+
+class PFML(PotentialField):
+    """Potential-field metric learning: the energy of a batch and all proxies, divided by the number of points.
+
+    L = U / (B + C M), U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction -1/max(d, delta)^alpha in
+    one class, repulsion 1/min(d, delta_rep)^alpha across classes. Bhatnagar and Ahuja, CVPR 2025.
+    """
+
+    name = "pfml"
+    paper = "Bhatnagar and Ahuja, Potential Field Based Deep Metric Learning, CVPR 2025"
+
+    class Config(PotentialConfig):
+        alpha: float = Field(4.0, ge=0, le=6, description="decay of the potential; 0: no force at all")
+
+    config: Config
+
+    def energy(self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> Tensor:
+        config = self.config
+        return potential_energy(
+            embeddings,
+            labels,
+            proxies,
+            proxy_labels,
+            delta=config.delta,
+            alpha=config.alpha,
+            delta_rep=config.delta_rep,
+        )
+
+
+class CPML(PotentialField):
+    """Contrastive-potential metric learning, PFML's comparison: its forces grow with distance instead of decaying.
+
+    L = U / (B + C M), U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction max(d, delta)^2 in one class,
+    repulsion max(delta_rep - d, 0)^2 across classes. Bhatnagar and Ahuja, CVPR 2025, supplement Eq. 8.
+    """
+
+    name = "cpml"
+    paper = PFML.paper
+
+    def energy(self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> Tensor:
+        delta, delta_rep = self.config.delta, self.config.delta_rep
+        return contrastive_potential_energy(embeddings, labels, proxies, proxy_labels, delta=delta, delta_rep=delta_rep)

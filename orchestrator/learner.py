@@ -42,6 +42,7 @@ class Learner(nn.Module):
         config: MethodConfig,
         *,
         num_classes: int,
+        class_names: tuple[str, ...] = (),
         channels: int,
         backbone: str,
         weights: str,
@@ -53,7 +54,7 @@ class Learner(nn.Module):
         self.network = EmbeddingNetwork(
             build_backbone(backbone, channels=channels, weights=weights, sha256=weights_sha256), embedding_dim, pooling
         )
-        self.method = method_class(config, Task(num_classes, embedding_dim, self.network.head.in_features))
+        self.method = method_class(config, Task(num_classes, embedding_dim, self.network.head.in_features, class_names))
         self.network.heads = self.method.heads()
         self.method.bind(self.network)
 

@@ -78,7 +78,8 @@ def fit(
     torch.manual_seed(training.seed)
     device = choose_device(training.device)
     labels = train_labels(store, split.train)
-    learner = build_learner(experiment, store, num_classes=int(labels.max()) + 1).to(device)
+    names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
+    learner = build_learner(experiment, store, num_classes=len(names), class_names=names).to(device)
     if training.precision == "float64":
         learner.double()
     if training.channels_last:
@@ -328,13 +329,16 @@ def memory_faults(training: Training) -> Iterator[None]:
         ) from error
 
 
-def build_learner(experiment: Experiment, store: Store, *, num_classes: int) -> Learner:
-    """The module that is trained, for a data set's images."""
+def build_learner(
+    experiment: Experiment, store: Store, *, num_classes: int, class_names: tuple[str, ...] = ()
+) -> Learner:
+    """The module that is trained, for a data set's images. Only training needs the names of its classes."""
     training = experiment.training
     return Learner(
         find_method(experiment.method),
         experiment.config,
         num_classes=num_classes,
+        class_names=class_names,
         channels=store.channels,
         backbone=training.backbone,
         weights=training.weights,
@@ -355,6 +359,8 @@ def build_sampler(
         )
     if method.sampler == "uniform":
         return UniformSampler(len(labels), batch_size=training.batch_size, seed=training.seed)
+    if method.sampler != "class_balanced":  # a label-free method must not be given classes for a misspelling
+        raise InputError(f"method '{method.name}': sampler {method.sampler!r} must be 'class_balanced' or 'uniform'")
     return ClassBalancedSampler(
         labels,
         classes_per_batch=training.classes_per_batch,

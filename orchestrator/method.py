@@ -17,7 +17,8 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Generator, Tensor, nn
 
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError as InputError  # methods may raise it, for files they cannot read
+from orchestrator.errors import suggestion
 
 ENTRY_POINTS = "orchestrator.methods"
 BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
@@ -37,11 +38,16 @@ class MethodConfig(BaseModel):
 
 @dataclass(frozen=True)
 class Task:
-    """The facts that a method may size itself by."""
+    """The facts that a method may size itself by.
+
+    `class_names` are those of the training classes, in the order of the batches' labels; there are none where a saved
+    model is only loaded, so what a method makes of them belongs into a buffer.
+    """
 
     num_classes: int
     embedding_dim: int
     feature_dim: int
+    class_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,9 @@ class Method(nn.Module):
     """True: keeps the held-out classes in its final run too, because its algorithm reads their score."""
     expected_failures: ClassVar[Mapping[str, str]] = {}
     """Conformance checks that the method cannot pass, each with the reason: listed, not hidden."""
-    sampler: ClassVar[Literal["class_balanced", "uniform"]] = "class_balanced"
-    """`uniform` for training that must not see classes (label-free methods)."""
+    sampler: Literal["class_balanced", "uniform"] = "class_balanced"
+    """`uniform` for training that must not see classes (label-free methods). A class attribute, or set by `__init__`
+    where it depends on the config; read once, when the training begins."""
 
     _abstract: ClassVar[bool] = True
 

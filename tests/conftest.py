@@ -1,5 +1,6 @@
 """What tests share: one drawing of the data, one pair of gloo processes, one Ray cluster per session."""
 
+import csv
 import multiprocessing
 import os
 import traceback
@@ -8,6 +9,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -36,9 +38,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the small glyphs, drawn once."""
+    """A folder with the small glyphs, drawn once, and embeddings of their classes' names."""
     folder = tmp_path_factory.mktemp("data")
-    open_dataset("glyphs-small", folder)
+    names = open_dataset("glyphs-small", folder).class_names
+    numbers = np.random.default_rng(0).normal(size=(len(names), 5))
+    with (folder / "texts.csv").open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([name, *row] for name, row in zip(names, numbers, strict=True))
     return folder
 
 

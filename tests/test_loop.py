@@ -34,7 +34,7 @@ SETTINGS: dict[str, Any] = {
     "precision": "float64",
     "device": "cpu",
 }
-# every method as it is by default, and the choices of references that a default does not make
+# every method as it is by default, and the choices that a default does not make
 METHODS = sorted(registry())
 VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHODS} | {
     "xbm": {"method": "contrastive", "references": "batch+memory", "memory_start": 1, "memory_size": 30},
@@ -50,14 +50,24 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
     },
     "idml, released": {"method": "idml", "objective": "normalized_softmax", "mixup_loss": "released", "gamma": 2.0},
     "idml, drawn": {"method": "idml", "objective": "contrastive", "references": "proxies", "random_uncertainty": True},
+    "anti-collapse of all classes": {"method": "anti_collapse", "form": "all_class", "objective": "proxy_nca"},
+    "anti-collapse of the batch": {"method": "anti_collapse", "form": "pair", "proxies_per_class": 2},
+    "anti-collapse without labels": {"method": "anti_collapse", "form": "pair", "proxy_loss": False},
+    "anti-collapse guided": {"method": "anti_collapse", "guidance_weight": 1.0, "text_embeddings": "texts.csv"},
 }
+
+
+def resolved(data: Path, settings: dict[str, Any]) -> Experiment:
+    if "text_embeddings" in settings:
+        settings = settings | {"text_embeddings": str(data / settings["text_embeddings"])}
+    return resolve_experiment(SETTINGS | settings, "test")
 
 
 def train(folder: Path | None, data: Path, settings: dict[str, Any], stop_after: int = 2, take: int = 99) -> list[Any]:
     store = open_dataset("glyphs-small", data)
     split = class_split(store, validation_share=0.3, seed=0)
     split = dataclasses.replace(split, validation=split.validation[:64])
-    experiment = resolve_experiment(SETTINGS | settings, "test")
+    experiment = resolved(data, settings)
     validations = []
     for validation in fit(experiment, store, split, folder=folder, stop_after=stop_after):
         validations.append(validation)
@@ -313,8 +323,8 @@ def test_an_experiment_says_what_it_is(data_folder: Path, tmp_path: Path) -> Non
 def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Numbers that this rank hands to each collective in one training step, and what there is to send."""
     store = open_dataset("glyphs-small", data)
-    experiment = resolve_experiment(SETTINGS | settings, "test")
-    learner = build_learner(experiment, store, num_classes=6).double()
+    names = tuple(store.class_names[:6])
+    learner = build_learner(resolved(data, settings), store, num_classes=6, class_names=names).double()
     module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
     rows = np.arange(12)[rank_block(np.arange(12), rank(), world_size())]
     batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6, torch.arange(12))

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from methods import pfml
-from methods.pfml import contrastive_potential_energy, potential_energy, proxy_wasserstein_distance
+from methods.pfml import CPML, PFML, contrastive_potential_energy, potential_energy, proxy_wasserstein_distance
+from orchestrator.method import Embedded, Task
 
 CORE = 0.01
 
@@ -450,6 +451,53 @@ def test_wasserstein_distance_refuses_nothing_to_compare():
     with pytest.raises(ValueError, match="order must be a positive number, got 0"):
         proxy_wasserstein_distance(points, labels, points, labels, order=0)
     assert proxy_wasserstein_distance(points, labels, points, labels) == 0
+
+
+# As methods ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("delta_rep", [None, 0.9])
+@pytest.mark.parametrize("proxies_per_class", [0, 2])
+@pytest.mark.parametrize("kind", [PFML, CPML])
+def test_the_loss_is_the_energy_by_the_loops_over_the_number_of_points(kind, proxies_per_class, delta_rep):
+    torch.manual_seed(0)
+    config = kind.Config(delta=0.5, delta_rep=delta_rep, proxies_per_class=proxies_per_class)
+    method = kind(config, Task(num_classes=3, embedding_dim=4, feature_dim=4)).double()
+    weight, radius = method.proxies.weight, 0.5 if delta_rep is None else delta_rep
+
+    def psi(d, same):
+        if kind is PFML:
+            return reference_psi(d, same, 0.5, radius, 4)
+        return reference_contrastive_psi(d, same, 0.5, radius)
+
+    z = unit(7, 4, spread=0.5).requires_grad_()
+    (loss,) = method.loss({"embedding": z}, LABELS[:, None]).values()
+    points = torch.cat([z, weight / weight.square().sum(1, keepdim=True).sqrt()])
+    labels = torch.cat([LABELS, torch.arange(3).repeat_interleave(proxies_per_class)])
+    expected = reference_energy(points, labels, psi) / (7 + 3 * proxies_per_class)
+    torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+    leaves = [z, weight] if proxies_per_class else [z]
+    for found, slow in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True):
+        assert slow.abs().max() > 0
+        torch.testing.assert_close(found, slow, rtol=1e-9, atol=1e-9 * slow.abs().max().item())
+
+
+@pytest.mark.parametrize("kind", [PFML, CPML])
+def test_both_methods_tell_how_far_their_proxies_lie_from_what_they_stand_for(kind):
+    task = Task(num_classes=3, embedding_dim=4, feature_dim=4)
+    method = kind(kind.Config(proxies_per_class=2), task).double()
+    z = unit(7, 4)
+    trained = Embedded({"embedding": z}, LABELS, torch.arange(7))
+    told = method.diagnostics(trained, None).scalars
+    arrays = (method.proxies().detach().numpy(), method.proxies.labels.numpy(), z.numpy(), LABELS.numpy())
+    assert told == {"proxy_wasserstein_distance": pytest.approx(reference_wasserstein(*arrays, 2), rel=1e-5)}
+    assert method.diagnostics(None, trained).scalars == {}
+    assert kind(kind.Config(proxies_per_class=0), task).diagnostics(trained, None).scalars == {}
+    (group,) = method.parameter_groups(1e-3)
+    assert group["params"] == [method.proxies.weight] and group["lr"] == pytest.approx(0.1)
+
+
+# Cost ------------------------------------------------------------------------------------------------------
 
 
 def extra_memory(num_classes: int, proxies_per_class: int, dim: int) -> float:

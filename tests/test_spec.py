@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import InputError
+from orchestrator.method import registry
 from orchestrator.spec import (
+    Parameter,
     find_search,
     parse_assignments,
     read_scalar,
@@ -208,6 +210,34 @@ def test_shipped_searches_resolve(name: str) -> None:
     search = resolve_search(read_yaml(find_search(name)), name="x", source=name)
     assert search.description
     assert search.space.size() > 1
+
+
+@pytest.mark.parametrize("name", sorted(shipped_searches()))
+def test_every_corner_of_a_shipped_search_is_an_experiment(name: str) -> None:
+    """Both ends of every range in every branch, not the bounds of one setting at a time."""
+
+    def corners(parameters: tuple[Parameter, ...]) -> list[dict[str, Any]]:
+        points: list[dict[str, Any]] = [{}]
+        for p in parameters:
+            values = p.choices if p.kind == "categorical" else (p.low, p.high)
+            values = tuple(int(value) for value in values) if p.kind == "int" else values
+            own = [{p.key: value} | rest for value in values for rest in corners(p.branches.get(value, ()))]
+            points = [point | corner for point in points for corner in own]
+        return points
+
+    search = resolve_search(read_yaml(find_search(name)), name="x", source=name)
+    for alternative in search.space.alternatives:
+        for corner in corners(alternative):
+            experiment = search.experiment(corner)
+            assert corner.items() <= experiment.flat().items()
+
+
+def test_every_method_has_a_shipped_search_and_the_comparison_runs_over_many() -> None:
+    assert set(registry()) <= set(shipped_searches())
+    search = resolve_search(read_yaml(find_search("method_comparison")), name="x", source="x")
+    (method,) = (p for p in search.space.parameters() if p.key == "method")
+    assert {"pfml", "cpml", "anti_collapse", "proxy_anchor", "soft_triple"} <= set(method.choices) <= set(registry())
+    assert all(method.branches[choice] for choice in method.choices)
 
 
 def test_finding_a_search() -> None:
