@@ -93,7 +93,7 @@ class _EuclideanDistance(torch.autograd.Function):
             with _full_precision(queries.device):
                 squared = torch.addmm(r_squared, q, r.T, alpha=-2).add_(q_squared).clamp_(min=0)
             close = squared < near**2 * torch.maximum(q_squared, r_squared)
-            for pairs in close.nonzero().split(max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
+            for pairs in torch.split(close.nonzero(), max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
                 i, j = pairs.unbind(1)
                 squared[i, j] = (q[i] - r[j]).square().sum(1)
             distance[rows, columns] = squared.sqrt_()
@@ -115,7 +115,7 @@ class _EuclideanDistance(torch.autograd.Function):
             with _full_precision(queries.device):
                 to_queries[rows] += far.sum(1, keepdim=True) * q - far @ r
                 to_references[columns] += far.sum(0)[:, None] * r - far.T @ q
-            for pairs in close.nonzero().split(max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
+            for pairs in torch.split(close.nonzero(), max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
                 i, j = pairs.unbind(1)
                 force = weight[i, j, None] * (q[i] - r[j])
                 to_queries.index_add_(0, i + rows.start, force)
