@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import torch
+from pydantic import ValidationError
 from torch import Generator, Tensor, nn
 
 from orchestrator.backbones import build_backbone
@@ -46,11 +47,11 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
 from orchestrator.distributed import data_parallel, process_group, rank, world_size
-from orchestrator.errors import suggestion
+from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import EmbeddingNetwork, Learner
 from orchestrator.loop import Window, build_optimizer, build_scope, embed_split
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Outputs
-from orchestrator.spec import Training
+from orchestrator.spec import Training, describe
 
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet
@@ -145,6 +146,19 @@ def verdicts(method: type[Method], **hyperparameters: Any) -> Iterator[Verdict]:
                     check.name, "unexpected pass", f"declared as an expected failure ({expected}); take that back"
                 )
             )
+
+
+def config_of(method: type[Method], hyperparameters: Mapping[str, Any]) -> MethodConfig:
+    """The method's configuration; InputError for hyperparameters that it refuses."""
+    for name in hyperparameters:
+        if name not in method.Config.model_fields:
+            raise InputError(
+                f"{name}: no such hyperparameter of '{method.name}'{suggestion(name, method.Config.model_fields)}"
+            )
+    try:
+        return method.Config(**hyperparameters)
+    except ValidationError as error:
+        raise InputError(f"method '{method.name}': {describe(error)}") from None
 
 
 CHECKS: dict[str, Callable[["Subject"], None]] = {}

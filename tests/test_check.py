@@ -240,7 +240,7 @@ class Cancelling(Good):
     """L = pull, as its base."""
 
     def _mean(self, pull: Tensor, labels: Tensor) -> Tensor:
-        return (pull + 2e5).mean() - 2e5
+        return (pull + 2e6).mean() - 2e6
 
 
 class HalfPrecise(Good):
@@ -248,7 +248,7 @@ class HalfPrecise(Good):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         z = outputs["embedding"]
-        return super().loss(outputs, labels) | {"push": 100 * torch.exp(100 * (z @ z.T - 1)).float().mean()}
+        return super().loss(outputs, labels) | {"push": 100 * torch.exp(100 * (z @ z.T - 1)).mean()}
 
 
 class Remembering(Good):
@@ -311,7 +311,7 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     Deaf: ("gradients", "does not move the embeddings"),
     NeedsPositives: ("without_positives", "term 'pull' is nan"),
     NeedsNegatives: ("without_negatives", "term 'pull' is nan"),
-    NeedsClasses: ("one_class", "division by zero"),
+    NeedsClasses: ("one_class", "term 'pull' is inf"),
     NeedsDistances: ("coinciding_points", "the gradient of network.backbone"),
     Ordered: ("permutation", "in another order: term 'pull'"),
     Numbered: ("renaming", "numbered otherwise: pull"),
@@ -437,7 +437,7 @@ class NotANumber(Good):
         (Unused, "two_processes", "Expected to have finished reduction"),
         (Keeping, "parameter_groups", "is in 2 optimiser groups"),
         (HeadWithState, "broadcast", "network.heads.amount.1.running_mean"),
-        (Adorned, "diagnostics", "before the diagnostics, then after them: centres"),
+        (Adorned, "diagnostics", "before the diagnostics, then after them: method.centres"),
         (NotANumber, "diagnostics", "scalar 'width' is nan"),
     ],
 )
