@@ -3,7 +3,8 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
 from orchestrator.errors import InputError, suggestion
@@ -92,11 +93,10 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
     rows = []
     for name, info in method.Config.model_fields.items():
         bounds = [str(bound) for bound in info.metadata]
-        annotation = info.annotation
         rows.append(
             {
                 "name": name,
-                "type": annotation.__name__ if isinstance(annotation, type) else str(annotation),
+                "type": _type(info.annotation),
                 "default": info.default,
                 "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
                 "description": info.description or "",
@@ -111,6 +111,18 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
         "sampler": method.sampler,
         "hyperparameters": rows,
     }
+
+
+def _type(annotation: Any) -> str:
+    """`float`, `float or null`, `one of no, one, per_class`."""
+    if get_origin(annotation) is Literal:
+        values = [str(value) for value in get_args(annotation)]
+        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
+    if get_args(annotation) and get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_type(part) for part in get_args(annotation))
+    if annotation is type(None):
+        return "null"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _bound(match: re.Match[str]) -> str:
