@@ -29,7 +29,7 @@ ui: setup ## MLflow on this machine
 	@$(BIN)/orchestrator ui --storage runs
 
 methods-page: setup ## docs/methods.md, from the installed methods and their checks
-	@$(BIN)/python docs/methods.py
+	@$(BIN)/python docs/write_methods_page.py
 
 setup: .venv/.ready
 

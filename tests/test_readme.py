@@ -84,7 +84,7 @@ def test_the_pages_test_names_every_check(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_page_of_all_methods_is_up_to_date() -> None:
     """`make methods-page` writes it anew."""
-    page = runpy.run_path(str(ROOT / "docs" / "methods.py"))
+    page = runpy.run_path(str(ROOT / "docs" / "write_methods_page.py"))
     text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     told, _, checked = text.partition(page["CONFORMANCE"])
     assert told == page["documentation"]()

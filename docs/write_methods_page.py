@@ -9,7 +9,7 @@ from orchestrator.check import CHECKS, verdicts
 from orchestrator.method import find_method, registry
 from orchestrator.report import describe_method
 
-PAGE = Path(__file__).with_suffix(".md")
+PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"
 MARKS = {"passed": "✓", "failed": "**failed**", "expected failure": "(✗)", "unexpected pass": "(✓)", "skipped": "–"}
 
