@@ -33,6 +33,19 @@ def test_every_method_conforms(check: Check) -> None:
     check()
 
 
+@pytest.mark.parametrize(
+    ("name", "hyperparameters"),
+    [
+        ("contrastive", {"references": "batch+memory", "memory_start": 1, "memory_size": 30}),
+        ("multi_similarity", {"references": "memory", "memory_start": 1, "memory_size": 8}),
+        ("contrastive", {"references": "proxies", "proxies_per_class": 2}),
+        ("pfml", {"proxies_per_class": 0}),
+    ],
+)
+def test_methods_conform_by_options_that_change_their_state(name: str, hyperparameters: dict[str, Any]) -> None:
+    assert [verdict for verdict in verdicts(registry()[name], **hyperparameters) if verdict.state != "passed"] == []
+
+
 class Good(Method):
     """Pulls embeddings to their class's centre, and a head's output to zero.
 
