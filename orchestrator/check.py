@@ -62,8 +62,8 @@ TRAINING = Training(
 )
 CPU = torch.device("cpu")
 SCORES = (0.3, 0.5, 0.4, 0.4)
-PATIENCE = 90.0
-"""Seconds that two processes may take to start, or to answer."""
+PATIENCE = 240.0
+"""Seconds that two processes may take to start, or to answer; longer than gloo waits."""
 
 
 class CheckFailed(AssertionError):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
+import orchestrator.check
 from orchestrator.check import CHECKS, Check, CheckFailed, CheckSkipped, check_method, method_checks, verdicts
 from orchestrator.distributed import rank
 from orchestrator.method import (
@@ -513,6 +514,13 @@ def test_what_cannot_be_checked_here_is_a_skip() -> None:
     exec("class Typed(Good):\n    'L = pull.'\n", typed)
     skipped = {verdict.name: verdict.reason for verdict in verdicts(typed["Typed"]) if verdict.state != "passed"}
     assert skipped.keys() == {"device", "distributed", "two_processes"}, skipped
+
+
+def test_two_processes_that_do_not_start_are_a_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orchestrator.check, "_running", [])
+    monkeypatch.setattr(orchestrator.check, "PATIENCE", 0.0)
+    (verdict,) = (verdict for verdict in verdicts(Good) if verdict.name == "two_processes")
+    assert verdict.state == "skipped" and "cannot be started here" in verdict.reason
 
 
 def test_hyperparameters_are_those_given() -> None:

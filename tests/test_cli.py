@@ -608,6 +608,15 @@ def test_check_tells_of_every_check(
         assert told["terms"].startswith("unexpected pass: ")
 
 
+def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "orchestrator.check.verdicts", lambda method, **others: given.append((method.name, others)) or ()
+    )
+    assert run(capsys, "check contrastive --set references=memory --set memory_size=8").code == 0
+    assert given == [("contrastive", {"references": "memory", "memory_size": 8})]
+
+
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
     assert 0 < json.loads(measured.out)["metrics"]["map_at_r"] < 1
