@@ -6,7 +6,7 @@ BIN := .venv/bin
 # without bytecode caches every worker process would compile thousands of modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint setup ui clean
+.PHONY: demo test test-slow lint setup ui methods-page clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -27,6 +27,9 @@ lint: setup ## style, format and types
 
 ui: setup ## MLflow on this machine
 	@$(BIN)/orchestrator ui --storage runs
+
+methods-page: setup ## docs/methods.md, from the installed methods and their checks
+	@$(BIN)/python docs/write_methods_page.py
 
 setup: .venv/.ready
 

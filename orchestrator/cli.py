@@ -2,10 +2,12 @@
 
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -35,6 +37,8 @@ app = typer.Typer(
 - `orchestrator ui`: every trial's curves, in MLflow
 
 - `orchestrator methods pfml`: what there is to search over
+
+- `orchestrator new-method NAME`: a method of your own
 """,
     no_args_is_help=True,
     add_completion=False,
@@ -128,10 +132,12 @@ def search(
         with _status("timing a few steps"):
             resolved = _resolve(space, name, epochs, set_, changes)
             planned = _plan(resolved, storage)
+        _warn_of_plugins()
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
         resolved = _resolve(space, name, epochs, set_, changes)
+        _warn_of_plugins()
         from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import start
@@ -219,6 +225,7 @@ def train(
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = _assignments(set_, given)
         fixed = {key: value for key, value in given.items() if value is not None}
+        _warn_of_plugins()
         one = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides)
         watcher = Display(status=status)
         outcome = start(one, InlineRunner(), storage=storage, tracking_uri=tracking_uri, watcher=watcher)
@@ -318,7 +325,7 @@ def methods(
 
     - `orchestrator methods pfml`
     """
-    from orchestrator.method import find_method, plugin_problems, registry
+    from orchestrator.method import find_method, registry
     from orchestrator.report import describe_method
 
     if name is None:
@@ -334,8 +341,7 @@ def methods(
                 table.add_row(method["name"], method["summary"], method["paper"])
             Console().print(table)
             typer.echo("more of one: orchestrator methods NAME")
-        for problem in plugin_problems():
-            typer.echo(f"warning: {problem}", err=True)
+        _warn_of_plugins()
         return
     method = describe_method(find_method(name))
     if json_:
@@ -352,6 +358,64 @@ def methods(
     for row in method["hyperparameters"]:
         table.add_row(row["name"], row["type"], _plain(row["default"]), row["range"], row["description"])
     console.print(table)
+
+
+@app.command()
+def check(
+    name: Annotated[str, typer.Argument(help="Name of the method.", metavar="NAME")],
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    json_: Json = False,
+) -> None:
+    """Check that a method holds what every method must hold.
+
+    Exit code 0 if each check passed or was expected to fail, 1 otherwise.
+
+    - `orchestrator check my_loss`
+
+    - `orchestrator check contrastive --set references=memory`
+    """
+    with _status("loading"):
+        from orchestrator.check import config_of, verdicts
+        from orchestrator.method import find_method
+
+        method = find_method(name)
+        hyperparameters = _assignments(set_, {})
+        config_of(method, hyperparameters)
+    found = []
+    for verdict in verdicts(method, **hyperparameters):
+        found.append(verdict)
+        if not json_:
+            state = "FAILED" if verdict.state == "failed" else verdict.state
+            typer.echo(f"{verdict.name}: {state}" + (f": {verdict.reason}" if verdict.reason else ""))
+    failed = sum(verdict.state == "failed" for verdict in found)
+    if json_:
+        checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in found]
+        print(json.dumps({"name": name, "conforms": not failed, "checks": checks}))
+    else:
+        counts = Counter(verdict.state for verdict in found)
+        typer.echo(f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command("new-method")
+def new_method(
+    name: Annotated[str, typer.Argument(help="Name of the method, in snake_case.", metavar="NAME")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="Folder to make; NAME in this one by default.", metavar="DIR", parser=_path),
+    ] = None,
+) -> None:
+    """Write a plugin project to begin with: a loss that works, its search space, its tests.
+
+    - `orchestrator new-method my_loss`
+    """
+    from orchestrator.scaffold import new_method as write
+
+    made = write(name, folder or Path(name))
+    typer.echo(f"{made} is a method that works; now:")
+    typer.echo(f"  uv pip install -e {shlex.quote(str(made))}")
+    typer.echo(f"  orchestrator check {name}")
+    typer.echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")
 
 
 @app.command()
@@ -453,6 +517,14 @@ def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, o
         if value is not None and key in overrides:
             raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
     return overrides
+
+
+def _warn_of_plugins() -> None:
+    """Plugins that were left out, each with its reason."""
+    from orchestrator.method import plugin_problems
+
+    for problem in plugin_problems():
+        typer.echo(f"warning: {problem}", err=True)
 
 
 def _status(doing: str) -> Status:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Generator, Tensor, nn
 
 from orchestrator.errors import InputError as InputError  # methods may raise it, for files they cannot read
@@ -199,15 +199,15 @@ def registry() -> dict[str, type[Method]]:
     """Every installed method by name.
 
     A package named by an entry point of the group `orchestrator.methods` registers every Method class defined
-    in it. A package that fails to load, or that brings a name already taken, is left out; `plugin_problems`
-    says which and why.
+    in it. A package that fails to load is left out, and so is a method whose name is taken or whose Config refuses
+    its own defaults; `plugin_problems` says which and why.
     """
     methods, _ = _discover()
     return methods
 
 
 def plugin_problems() -> list[str]:
-    """One line per plugin that could not be registered: its distribution and the reason."""
+    """One line per plugin, or method of one, that was left out: its distribution and the reason."""
     _, problems = _discover()
     return list(problems)
 
@@ -230,14 +230,17 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
         distribution = entry.dist.name if entry.dist else "this package"
         try:
             found = list(_methods_of(entry))
-        except InputError:
-            raise
-        except Exception as error:  # a broken plugin must not take the others with it
-            problems.append(f"plugin '{entry.name}' of {distribution} was left out: {type(error).__name__}: {error}")
+        except (Exception, SystemExit) as error:  # a broken plugin must not take the others with it
+            if entry is BUILT_IN and isinstance(error, InputError):
+                raise
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            problems.append(f"plugin '{entry.name}' of {distribution} was left out: {reason}")
             continue
         for method in found:
             taken = methods.get(method.name)
-            if taken is not None and taken is not method:
+            if reason := _unusable(method):
+                problems.append(f"method '{method.name}' of {distribution} was left out: {reason}")
+            elif taken is not None and taken is not method:
                 problems.append(
                     f"method '{method.name}' of {distribution} ({method.__module__}) was left out: "
                     f"{taken.__module__} has that name already"
@@ -245,6 +248,19 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
             else:
                 methods[method.name] = method
     return methods, tuple(problems)
+
+
+def _unusable(method: type[Method]) -> str:
+    """Why a method cannot be configured, "" if it can: its defaults are all there, and within their own bounds."""
+    try:
+        method.Config(**method.Config().model_dump())
+    except Exception as error:  # a validator may raise anything
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"])
+            return f"its Config refuses its own defaults: {field}: {first['msg']}"
+        return " ".join(f"its Config cannot be made: {type(error).__name__}: {error}".split())
+    return ""
 
 
 def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:

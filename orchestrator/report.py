@@ -3,7 +3,7 @@
 import inspect
 import re
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
@@ -96,7 +96,7 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
         rows.append(
             {
                 "name": name,
-                "type": " | ".join(dict.fromkeys(_types(info.annotation))),
+                "type": _type(info.annotation),
                 "default": info.default,
                 "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
                 "description": info.description or "",
@@ -113,13 +113,16 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
     }
 
 
-def _types(annotation: Any) -> list[str]:
-    """What a setting may be: the names of types, the values of a choice, null."""
-    if get_origin(annotation) in (Union, UnionType):
-        return [name for part in get_args(annotation) for name in _types(part)]
+def _type(annotation: Any) -> str:
+    """`float`, `float or null`, `one of no, one, per_class`."""
     if get_origin(annotation) is Literal:
-        return [str(value) for value in get_args(annotation)]
-    return ["null" if annotation is NoneType else getattr(annotation, "__name__", str(annotation))]
+        values = [str(value) for value in get_args(annotation)]
+        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
+    if get_args(annotation) and get_origin(annotation) in (Union, UnionType):
+        return " or ".join(_type(part) for part in get_args(annotation))
+    if annotation is type(None):
+        return "null"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _bound(match: re.Match[str]) -> str:

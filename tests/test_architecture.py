@@ -12,6 +12,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = [
     "cli",
+    "scaffold",
     "check",
     "plan",
     "report",

@@ -9,10 +9,10 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -182,6 +182,21 @@ BAD = [
     bad(f"{TRAIN} --name .hidden", "--name: '.hidden'"),
     bad(f"{TRAIN} --set method=proxy_anchor", "--method pfml", "keep one"),
     bad("methods pmfl", "'pmfl'", "did you mean 'pfml'"),
+    bad("check", "NAME: missing", "check --help"),
+    bad("check pmfl", "'pmfl'", "did you mean 'pfml'"),
+    bad("check pfml --set detla=0.2", "detla", "did you mean 'delta'"),
+    bad("check pfml --set delta=3", "delta: 3", "less than or equal to 2"),
+    bad("check pfml --set delta", "--set delta", "KEY=VALUE"),
+    bad("new-method", "NAME: missing"),
+    bad("new-method MyLoss", "'MyLoss'", "snake_case"),
+    bad("new-method lambda", "'lambda'", "snake_case"),
+    bad("new-method ../x", "'../x'", "snake_case"),
+    bad("new-method pfml", "'pfml' is installed already"),
+    bad("new-method torch", "package 'torch' is there already"),
+    bad("new-method tests", "package 'tests' is there already"),
+    bad("new-method my_loss --folder {storage}", "is there already", "--folder"),
+    bad("new-method my_loss --folder /proc/my_loss", "--folder", "/proc/my_loss"),
+    bad("new-method my_loss --folder ''", "--folder: empty"),
     bad("datasets glyps", "'glyps'", "did you mean 'glyphs'"),
     # --set
     bad("search demo --set lr", "--set lr", "KEY=VALUE"),
@@ -343,7 +358,7 @@ def test_bad_input_is_one_good_line(
         case.prepare(storage)
     before = contents(storage)
     command = case.command
-    takes_storage = command.split()[0] not in ("methods", "datasets", "serach")
+    takes_storage = command.split()[0] not in ("methods", "datasets", "serach", "check", "new-method")
     if takes_storage and "--storage" not in command and "ORCHESTRATOR_STORAGE" not in case.environment:
         command += f" --storage {storage}"
     for place, path in (("{storage}", storage), ("{tmp}", elsewhere), ("{file}", file)):
@@ -505,7 +520,10 @@ def test_a_search_is_not_started_where_workers_would_import_something_else(
 # Good input ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["", "search", "resume", "sync", "train", "evaluate", "report", "methods", "ui"])
+COMMANDS = ["search", "resume", "sync", "train", "evaluate", "report", "methods", "check", "new-method", "ui"]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_teaches_by_example_and_is_quick(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, f"{command} --help")
     assert ran.code == 0
@@ -546,6 +564,57 @@ def test_json_of_the_lists(command: str, capsys: pytest.CaptureFixture[str]) -> 
     named = [listed] if isinstance(listed, dict) else listed
     assert all(entry["name"] for entry in named)
     assert {"pfml", "glyphs"} & {entry["name"] for entry in named}
+
+
+class Positional(Method):
+    """Weighs samples by their places in the batch, L = mean of (place |z - 1|^2)."""
+
+    name = "positional"
+    paper = "unpublished"
+
+    def loss(self, outputs: dict[str, torch.Tensor], labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        distance = (outputs["embedding"] - 1).square().sum(1)
+        return {"loss": (distance * torch.arange(len(labels))).mean()}
+
+
+class Admitted(Positional):
+    """Says so, L = mean of (place |z - 1|^2)."""
+
+    name = "admitted"
+    expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "places are its point", "terms": "once"}
+
+
+@pytest.mark.parametrize("method", [Positional, Admitted])
+def test_check_tells_of_every_check(
+    method: type[Method], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(contract.registry(), method.name, method)
+    ran = run(capsys, f"check {method.name}")
+    told = dict(line.split(": ", 1) for line in ran.out.splitlines())
+    as_json = run(capsys, f"check {method.name} --json")
+    assert as_json.out.count("\n") == 1
+    listed = json.loads(as_json.out)
+    states = {check["name"]: check["state"] for check in listed["checks"]}
+    assert list(states) == list(told)[:-1]
+    assert told["state_round_trip"] == states["state_round_trip"] == "passed"
+    if method is Positional:
+        assert (ran.code, as_json.code, listed["conforms"]) == (1, 1, False)
+        assert told["permutation"].startswith("FAILED: with the batch in another order: ")
+        assert told["positional"].endswith(", 1 failed")
+        assert {name for name, state in states.items() if state != "passed"} == {"permutation"}
+    else:
+        assert (ran.code, as_json.code, listed["conforms"]) == (0, 0, True)
+        assert told["permutation"] == "expected failure: places are its point"
+        assert told["terms"].startswith("unexpected pass: ")
+
+
+def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(
+        "orchestrator.check.verdicts", lambda method, **others: given.append((method.name, others)) or ()
+    )
+    assert run(capsys, "check contrastive --set references=memory --set memory_size=8").code == 0
+    assert given == [("contrastive", {"references": "memory", "memory_size": 8})]
 
 
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

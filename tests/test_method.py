@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from pydantic import BaseModel, Field
 
 import orchestrator.method as contract
+from orchestrator.cli import main
 from orchestrator.errors import InputError
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task, find_method, registry
 
@@ -72,7 +74,7 @@ class FakeEntry:
     """An entry point as importlib.metadata gives it."""
 
     def __init__(self, name: str, value: str) -> None:
-        self.name, self.value, self.dist = name, value, None
+        self.name, self.value, self.dist = name, value, SimpleNamespace(name="its-distribution")
 
 
 @pytest.fixture
@@ -124,6 +126,58 @@ def test_a_plugin_is_found_and_a_broken_one_named(plugins: Any) -> None:
     assert "method 'pfml'" in problems
     assert "did you mean 'loss'" in problems
     assert len(contract.plugin_problems()) == 3
+
+
+CONFIGURED = PLUGIN.replace(
+    'paper = "none"', 'paper = "none"\n    class Config(MethodConfig):\n        {field}'
+).replace("import Method", "import Method, MethodConfig\nfrom pydantic import Field")
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        (
+            "import sys; sys.exit('licence?')",
+            "plugin 'plugin_bad' of its-distribution was left out: SystemExit: licence?",
+        ),
+        ("raise ValueError('two\\nlines')", "ValueError: two lines"),
+        ("from orchestrator.errors import InputError\nraise InputError('mine')", "InputError: mine"),
+        ("def f(:", "SyntaxError"),
+        (
+            PLUGIN.format(name="x").replace("class Mine(Method):", "class Mine(Method):\n    Config = dict"),
+            "Config must derive",
+        ),
+        (
+            CONFIGURED.format(name="x", field="margin: float = Field(-1.0, ge=0)"),
+            "method 'x' of its-distribution was left out: its Config refuses its own defaults: margin: Input should be",
+        ),
+        (CONFIGURED.format(name="x", field="margin: float"), "refuses its own defaults: margin: Field required"),
+        (PLUGIN.format(name="pfml"), "method 'pfml' of its-distribution (plugin_bad) was left out: methods.pfml has"),
+    ],
+)
+def test_what_is_wrong_with_a_plugin_is_one_line_and_the_others_work(plugins: Any, source: str, says: str) -> None:
+    plugins(plugin_bad=source, plugin_good=PLUGIN.format(name="mine"))
+    (problem,) = contract.plugin_problems()
+    assert says in problem
+    assert "\n" not in problem
+    assert {"mine", "pfml"} <= set(registry())
+    assert registry()["pfml"].__module__ == "methods.pfml"
+    with pytest.raises(InputError, match="was left out"):
+        find_method("y")
+
+
+def test_commands_say_which_plugins_were_left_out(
+    plugins: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plugins(plugin_bad="import no_such_package")
+    line = "warning: plugin 'plugin_bad' of its-distribution was left out: ModuleNotFoundError"
+    for command in ("methods", "methods --json", f"search demo --dry-run --storage {tmp_path}"):
+        with pytest.raises(SystemExit) as leaving:
+            main(command.split())
+        assert not leaving.value.code
+        printed = capsys.readouterr()
+        assert [text for text in printed.err.splitlines() if text.startswith(line)], command
+        assert "pfml" in printed.out
 
 
 def test_a_folder_called_methods_does_not_shadow_ours(tmp_path: Path) -> None:

@@ -1,13 +1,17 @@
 """What the README shows is true: its plugin trains, its commands and files are accepted."""
 
+import importlib
 import re
+import runpy
 import shlex
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import typer
 
+from orchestrator.check import CHECKS, verdicts
 from orchestrator.cli import app
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import class_split
@@ -34,6 +38,60 @@ def test_the_plugin_of_the_readme_trains(data_folder: Path, monkeypatch: pytest.
     validations = list(fit(resolve_experiment(settings, "readme"), store, split, stop_after=2))
     assert set(validations[0].metrics) >= {"train/loss", "train/pull", "train/push", "val/map_at_r"}
     assert validations[1].metrics["train/loss"] < validations[0].metrics["train/loss"]
+
+
+def module_of(source: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Code of a page as a module that other processes find too."""
+    (folder / f"{name}.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    return importlib.import_module(name)
+
+
+def examples() -> list[str]:
+    """The methods of docs/your_own_method.md."""
+    return [source for source in blocks(ROOT / "docs" / "your_own_method.md", "python") if "(Method):" in source]
+
+
+EXAMPLES = ["SupCon", "ProxyHinge", "Doubt", "SoftMargin"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_methods_of_the_pages_conform_and_train(
+    name: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [*examples(), *blocks(ROOT / "README.md", "python")]
+    (source,) = (source for source in sources if f"class {name}(Method)" in source)
+    method = getattr(module_of(source, f"example_{name.lower()}", tmp_path, monkeypatch), name)
+    assert [verdict for verdict in verdicts(method) if verdict.state != "passed"] == []
+    monkeypatch.setitem(registry(), method.name, method)
+    store = open_dataset("glyphs-small", data_folder)
+    experiment = resolve_experiment({"method": method.name, "validate_every": "5 steps"}, "docs")
+    split = class_split(store, validation_share=0.3, seed=0)
+    first, second = fit(experiment, store, split, stop_after=2)
+    assert second.metrics["train/loss"] < first.metrics["train/loss"]
+
+
+def test_the_pages_test_names_every_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(examples()) == 3
+    (test,) = (block for block in blocks(ROOT / "docs" / "your_own_method.md", "python") if block not in examples())
+    page = module_of("\n".join([*examples(), test]), "example_page", tmp_path, monkeypatch)
+    (mark,) = page.test_conforms.pytestmark
+    names = {parameter.id for parameter in mark.args[1]}
+    assert names == {f"{method}-{check}" for method in EXAMPLES[:3] for check in CHECKS}
+    check = next(parameter.values[0] for parameter in mark.args[1] if parameter.id == "Doubt-permutation")
+    page.test_conforms(check)
+
+
+def test_the_page_of_all_methods_is_up_to_date() -> None:
+    """`make methods-page` writes it anew."""
+    page = runpy.run_path(str(ROOT / "docs" / "write_methods_page.py"))
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    told, _, checked = text.partition(page["CONFORMANCE"])
+    assert told == page["documentation"]()
+    for name in CHECKS:
+        assert f"\n| {name} |" in checked
+    (head,) = (line for line in checked.splitlines() if line.startswith("| check |") and "pfml" in line)
+    assert [cell.strip() for cell in head.strip("|").split("|")][1:] == sorted(registry())
 
 
 def commands() -> list[str]:

@@ -1,0 +1,81 @@
+"""Writes docs/methods.md: `make methods-page`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from orchestrator.check import CHECKS, verdicts
+from orchestrator.method import find_method, registry
+from orchestrator.report import describe_method
+
+PAGE = Path(__file__).with_name("methods.md")
+CONFORMANCE = "## Conformance\n"
+MARKS = {"passed": "✓", "failed": "**failed**", "expected failure": "(✗)", "unexpected pass": "(✓)", "skipped": "–"}
+
+
+def documentation() -> str:
+    """All methods: formula, source, hyperparameters with defaults and ranges."""
+    described = [describe_method(method) for _, method in sorted(registry().items())]
+    lines = ["# Methods", "", "Written by `make methods-page`, from what each method says of itself.", ""]
+    lines += ["| method | what | source |", "| --- | --- | --- |"]
+    for method in described:
+        name = method["name"]
+        lines.append(f"| [{name}](#{name}) | {_cell(method['summary'])} | {_cell(method['paper'])} |")
+    for method in described:
+        lines += ["", f"## {method['name']}", "", *_paragraphs(method["documentation"]), method["paper"] + ".", ""]
+        if method["needs_validation"]:
+            lines += ["Keeps its held-out classes in its final run too.", ""]
+        if method["sampler"] != "class_balanced":
+            lines += [f"Draws its batches by the {method['sampler']} sampler.", ""]
+        lines += ["| hyperparameter | type | default | range | meaning |", "| --- | --- | --- | --- | --- |"]
+        for row in method["hyperparameters"]:
+            cells = [row["name"], row["type"], _plain(row["default"]), row["range"], row["description"]]
+            lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    return "\n".join(lines) + "\n\n"
+
+
+def conformance() -> str:
+    """What the checks hold, and which method passes which."""
+    names = sorted(registry())
+    lines = [
+        CONFORMANCE,
+        "What `orchestrator check` found, by each method's defaults: ✓ passed, (✗) an expected failure.",
+        "",
+    ]
+    lines += ["| check | holds |", "| --- | --- |"]
+    for name, check in CHECKS.items():
+        lines.append(f"| {name} | {_cell((check.__doc__ or '').splitlines()[0])} |")
+    table: dict[str, list[str]] = {name: [] for name in CHECKS}
+    notes = []
+    for method in names:
+        for verdict in verdicts(find_method(method)):
+            table[verdict.name].append(MARKS[verdict.state])
+            if verdict.state != "passed":
+                notes.append(f"- {method}, {verdict.name}: {verdict.state}: {verdict.reason}")
+    lines += ["", "| check | " + " | ".join(names) + " |", "| --- |" + " :-: |" * len(names)]
+    lines += [f"| {name} | " + " | ".join(marks) + " |" for name, marks in table.items()]
+    return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A docstring as Markdown: what begins with a formula is set as code."""
+    lines: list[str] = []
+    for paragraph in text.split("\n\n"):
+        formula = " = " in paragraph.splitlines()[0]
+        lines += ["```text", paragraph, "```", ""] if formula else [paragraph, ""]
+    return lines
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _plain(value: Any) -> str:
+    """A default as a search file would have it."""
+    return json.dumps(value).strip('"')
+
+
+if __name__ == "__main__":
+    PAGE.write_text(documentation() + conformance(), encoding="utf-8")
+    print(f"{PAGE} written", file=sys.stderr)

@@ -1,0 +1,192 @@
+"""A plugin project to begin a method with: a loss that works, a search space, tests that run the checks."""
+
+import importlib.util
+import keyword
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from orchestrator.errors import InputError
+from orchestrator.method import registry
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+def new_method(name: str, folder: Path) -> Path:
+    """Write the project of a method called `name` as a new folder; it is there whole or not at all.
+
+    InputError if the name is no Python name in snake_case or is taken, or if the folder is there already.
+    """
+    check_method_name(name)
+    folder = folder.expanduser().absolute()
+    if folder.exists():
+        raise InputError(f"{folder} is there already: name another with --folder")
+    values = {"{name}": name, "{Name}": class_name(name)}
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise InputError(f"--folder: {folder} cannot be written ({error.strerror}): name another") from None
+    try:
+        beside.chmod(0o755)
+        for place, text in FILES.items():
+            for key, value in values.items():
+                place, text = place.replace(key, value), text.replace(key, value)
+            (beside / place).parent.mkdir(exist_ok=True)
+            (beside / place).write_text(text, encoding="utf-8")
+        beside.rename(folder)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+    return folder
+
+
+def class_name(name: str) -> str:
+    """`MyLoss` for `my_loss`; never a name that the generated files import."""
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    return (
+        f"{camel}Loss"
+        if re.search(rf"\b{camel}\b", FILES["{name}/__init__.py"] + FILES["tests/test_{name}.py"])
+        else camel
+    )
+
+
+def check_method_name(name: str) -> None:
+    """InputError for a name that a new method, and its package, cannot have."""
+    if not NAME.fullmatch(name) or keyword.iskeyword(name):
+        raise InputError(f"NAME: '{name}' should be a Python name in snake_case, as my_loss")
+    if name in registry():
+        raise InputError(f"NAME: a method '{name}' is installed already ({registry()[name].__module__})")
+    if name == "tests" or importlib.util.find_spec(name) is not None:
+        raise InputError(f"NAME: a Python package '{name}' is there already: take another name")
+
+
+FILES = {
+    "pyproject.toml": """\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name}"
+version = "0.1.0"
+description = "A deep-metric-learning method for dml-orchestrator."
+readme = "README.md"
+requires-python = ">=3.11"
+dependencies = ["dml-orchestrator"]
+
+[project.optional-dependencies]
+test = ["pytest>=8"]
+
+[project.entry-points."orchestrator.methods"]
+{name} = "{name}"
+
+[tool.setuptools]
+packages = ["{name}"]
+
+[tool.setuptools.package-data]
+{name} = ["py.typed"]
+
+[tool.pytest.ini_options]
+testpaths = ["tests"]
+
+[tool.ruff]
+line-length = 120
+""",
+    "{name}/__init__.py": '''\
+"""A method for dml-orchestrator. Every Method class of this package is registered once it is installed."""
+
+import torch.nn.functional as F
+from methods.objectives import cosine_similarity, pair_masks
+from orchestrator.method import Method, MethodConfig, Outputs
+from pydantic import Field
+from torch import Tensor
+
+
+class {Name}(Method):
+    """One sentence that says what it does: here, a smooth hinge on the cosine similarity of pairs.
+
+    L = mean over positives of softplus(scale (base - s)) / scale
+      + mean over negatives of softplus(scale (s - base)) / scale.
+    """
+
+    name = "{name}"
+    paper = "unpublished"  # or: Authors, Title, Venue Year
+
+    class Config(MethodConfig):
+        scale: float = Field(10.0, gt=0, description="sharpness of the hinge")
+        base: float = Field(0.5, ge=-1, le=1, description="similarity that parts positives from negatives")
+
+    config: Config
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        scale, base = self.config.scale, self.config.base
+        similarity = cosine_similarity(outputs["embedding"], outputs["embedding"])
+        positive, negative = pair_masks(labels, labels, same=True)
+        pull = F.softplus(scale * (base - similarity)) / scale
+        push = F.softplus(scale * (similarity - base)) / scale
+        # a batch may lack either kind of pair: a sum over a count of at least one, not a mean
+        return {
+            "pull": (pull * positive).sum() / positive.sum().clamp(min=1),
+            "push": (push * negative).sum() / negative.sum().clamp(min=1),
+        }
+''',
+    "{name}/py.typed": "",
+    "{name}.yaml": """\
+description: {Name} over its own hyperparameters, by TPE with early stopping.
+method: {name}
+dataset: glyphs-small
+settings:
+  epochs: 10
+space:
+  scale: {low: 1, high: 50, log: true}
+  base: {low: 0.0, high: 0.9}
+algorithm: tpe
+num_trials: 20
+scheduler: {name: asha, grace_validations: 3, reduction_factor: 3}
+objective: val/map_at_r
+""",
+    "tests/test_{name}.py": '''\
+"""The method holds what every method must hold, and its loss is its formula."""
+
+import math
+
+import pytest
+import torch
+from orchestrator.check import Check, method_checks
+from orchestrator.method import Task
+
+from {name} import {Name}
+
+
+@pytest.mark.parametrize("check", method_checks({Name}), ids=str)
+def test_conforms(check: Check) -> None:
+    check()
+
+
+def test_the_loss_of_two_pairs_by_hand() -> None:
+    method = {Name}({Name}.Config(scale=2.0, base=0.5), Task(num_classes=2, embedding_dim=2, feature_dim=2))
+    embedding = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    terms = method.loss({"embedding": embedding}, torch.tensor([[0], [0], [1]]))
+    hinge = math.log(1 + math.exp(-1)) / 2  # s is 1 for the positives, 0 for the negatives
+    assert float(terms["pull"]) == pytest.approx(hinge)
+    assert float(terms["push"]) == pytest.approx(hinge)
+''',
+    "README.md": """\
+# {name}
+
+A deep-metric-learning method for dml-orchestrator.
+
+```bash
+uv pip install -e .                          # into the environment that has dml-orchestrator
+orchestrator methods {name}                  # formula, hyperparameters
+orchestrator check {name}                    # what every method must hold
+orchestrator train --method {name} --dataset glyphs-small --epochs 5
+orchestrator search {name}.yaml
+```
+
+The loss is in `{name}/__init__.py`; `pytest` runs the checks and compares the loss with numbers by hand.
+""",
+}
+"""The project's files; `{name}` is the method's name, `{Name}` that of its class."""
