@@ -100,6 +100,8 @@ def fit(
     history: list[Validation] = []
     best: float | None = None
     stopped = False
+    stops: list[bool] = []
+    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops)
     step = 0
 
     def state() -> dict[str, Any]:
@@ -130,6 +132,8 @@ def fit(
         yield from history
         torch.set_rng_state(random_state)
         stopped = bool(history) and history[-1].finished
+    else:
+        learner.method.begin(scope)
 
     started = time.monotonic()
     while step < clock.total_steps and not stopped:
@@ -185,20 +189,15 @@ def fit(
             for name, value in metrics.items():
                 if not math.isfinite(value):
                     raise TrainingFailed(f"{name} is {value} at validation {len(history) + 1}")
-            if len(split.validation):
-                stops: list[bool] = []
-                learner.method.after_validation(
-                    metrics["val/map_at_r"],
-                    build_scope(learner, optimizer, store, split, labels, rng, device, stops),
-                )
-                stopped = bool(stops)
             score = metrics.get(objective.metric)
             if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
                 best = score
                 if folder is not None and rank() == 0:
                     save_checkpoint(folder / BEST, model_state(experiment, store, learner))
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
-            stopped = stopped or step == clock.total_steps
+            if len(split.validation):
+                learner.method.after_validation(metrics["val/map_at_r"], scope)
+            stopped = bool(stops) or step == clock.total_steps
             seconds, started = time.monotonic() - started, time.monotonic()
             history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))
             if folder is not None and rank() == 0:
@@ -416,7 +415,7 @@ def build_scope(
     device: torch.device,
     stops: list[bool],
 ) -> Scope:
-    """What a method's `after_validation` may do."""
+    """What a method's `begin` and `after_validation` may do."""
 
     def class_embeddings(n: int, rng: Generator) -> Tensor:
         rows = []
@@ -432,7 +431,27 @@ def build_scope(
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
 
-    return Scope(rng, class_embeddings, reset_moments, lambda: stops.append(True))
+    def moments(parameters: list[nn.Parameter]) -> list[Tensor]:
+        found = []
+        for parameter in parameters:
+            state, zeros = optimizer.state.get(parameter, {}), torch.zeros_like(parameter)
+            found += [state.get("step", torch.zeros(())), state.get("exp_avg", zeros), state.get("exp_avg_sq", zeros)]
+        return [moment.detach().clone() for moment in found]
+
+    def set_moments(parameters: list[nn.Parameter], moments: list[Tensor]) -> None:
+        optimised = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for index, parameter in enumerate(parameters):
+            if id(parameter) not in optimised:  # a frozen one
+                continue
+            step, mean, square = moments[3 * index : 3 * index + 3]
+            optimizer.state[parameter] = {
+                "step": step.detach().to(parameter.device, torch.float32, copy=True),
+                # in the parameter's memory layout, which a fused optimiser takes for granted
+                "exp_avg": torch.empty_like(parameter.detach()).copy_(mean),
+                "exp_avg_sq": torch.empty_like(parameter.detach()).copy_(square),
+            }
+
+    return Scope(rng, class_embeddings, reset_moments, moments, set_moments, lambda: stops.append(True))
 
 
 # Evaluation of a learner -----------------------------------------------------------------------------------

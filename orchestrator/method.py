@@ -86,16 +86,20 @@ class Diagnostics:
 
 @dataclass(frozen=True)
 class Scope:
-    """What `after_validation` may use beside the score.
+    """What `begin` and `after_validation` may use.
 
-    `class_embeddings(n, rng)` embeds n random training images of each class in eval mode -> (C, n, D);
-    `reset_moments(parameters)` forgets the optimiser's state of these parameters; `rng` is equal on all ranks;
-    `stop()` ends the training after this validation.
+    `class_embeddings(n, rng)` embeds n random training images of each class in eval mode -> raw (C, n, D);
+    `reset_moments(parameters)` forgets the optimiser's state of these parameters, `moments(parameters)` gives a copy of
+    it (for each its step (), mean and mean square in turn, zeros where it has none yet or is frozen), and
+    `set_moments(parameters, moments)` puts such a copy back; `rng` is equal on all ranks; `stop()` ends the training
+    after this validation.
     """
 
     rng: Generator
     class_embeddings: Callable[[int, Generator], Tensor]
     reset_moments: Callable[[list[nn.Parameter]], None]
+    moments: Callable[[list[nn.Parameter]], list[Tensor]]
+    set_moments: Callable[[list[nn.Parameter], list[Tensor]], None]
     stop: Callable[[], None]
 
 
@@ -152,7 +156,10 @@ class Method(nn.Module):
         self.task = task
 
     def bind(self, network: nn.Module) -> None:
-        """Called once, before DDP and the optimiser: allocate what depends on the network, keep no reference."""
+        """Called once, before DDP and the optimiser: allocate what depends on the network.
+
+        A reference to it is kept in a tuple, if at all: as an attribute it would become a part of the method.
+        """
 
     def heads(self) -> nn.ModuleDict:
         """Extra outputs on the backbone's pooled features (B, feature_dim); built here, owned by the network."""
@@ -178,8 +185,11 @@ class Method(nn.Module):
         """Named scalar terms from `outputs["embedding"]` (B, D) and `labels` (B, L); their sum is minimised."""
         raise NotImplementedError(f"{type(self).__name__} must override loss() or step()")
 
+    def begin(self, scope: Scope) -> None:
+        """Called on every rank before the first step of a new training, not of a resumed one."""
+
     def after_validation(self, score: float, scope: Scope) -> None:
-        """Called on every rank after each validation with its score (higher is better)."""
+        """Called on every rank after each validation with its score (higher is better), once its model is kept."""
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """Called at each validation, on every rank.

@@ -54,6 +54,7 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
     "anti-collapse of the batch": {"method": "anti_collapse", "form": "pair", "proxies_per_class": 2},
     "anti-collapse without labels": {"method": "anti_collapse", "form": "pair", "proxy_loss": False},
     "anti-collapse guided": {"method": "anti_collapse", "guidance_weight": 1.0, "text_embeddings": "texts.csv"},
+    "ccp over problems": {"method": "ccp", "objective": "triplet", "patience": 1, "pair_weight": 0.1, "lr": 0.03},
 }
 
 
@@ -186,10 +187,15 @@ class Watching(Method):
         super().__init__(config, task)
         self.centre = torch.nn.Parameter(torch.zeros(task.embedding_dim))
         self.register_buffer("seen", torch.zeros(2))
+        self.register_buffer("begun", torch.zeros(()))
         self.calls = 0
 
     def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
         return {"loss": (outputs["embedding"] - self.centre).square().mean()}
+
+    def begin(self, scope: Scope) -> None:
+        assert not self.calls and all((moment == 0).all() for moment in scope.moments([self.centre]))
+        self.get_buffer("begun").add_(1)
 
     def after_validation(self, score: float, scope: Scope) -> None:
         self.calls += 1
@@ -252,9 +258,24 @@ def test_a_method_may_act_at_validations_and_stop(data_folder: Path, tmp_path: P
     validations = train(tmp_path, data_folder, {"method": "watching"}, stop_after=9)
     assert [v[0] for v in validations] == [1, 2]
     assert validations[-1][4]
-    state = load_checkpoint(tmp_path / CHECKPOINT)
-    seen = state["model"]["learner"]["method.seen"]
-    assert np.allclose(seen, [v[3]["val/map_at_r"] for v in validations])
+    state = weights(tmp_path)
+    assert np.allclose(state["method.seen"], [v[3]["val/map_at_r"] for v in validations])
+    assert state["method.begun"] == 1
+
+
+@pytest.mark.usefixtures("extra_methods")
+def test_the_best_model_is_kept_as_it_was_judged(data_folder: Path, tmp_path: Path) -> None:
+    train(tmp_path, data_folder, {"method": "watching"}, stop_after=1)
+    best = load_checkpoint(tmp_path / BEST)["learner"]
+    assert not torch.equal(best["method.centre"], weights(tmp_path)["method.centre"])
+    assert best["method.seen"].sum() == 0, "from before what the method did after the validation"
+
+
+@pytest.mark.usefixtures("extra_methods")
+def test_a_resumed_training_does_not_begin_again(data_folder: Path, tmp_path: Path) -> None:
+    train(tmp_path, data_folder, {"method": "watching"}, stop_after=3, take=1)
+    train(tmp_path, data_folder, {"method": "watching"}, stop_after=3)
+    assert weights(tmp_path)["method.begun"] == 1
 
 
 @pytest.mark.usefixtures("extra_methods")
