@@ -318,7 +318,8 @@ def _require_close(first: Mapping[str, Any], second: Mapping[str, Any], toleranc
         if a.dtype == np.bool_ or not a.size:
             _require(np.array_equal(a, b), f"{when}: {name} differs")
             continue
-        gap = np.abs(a.astype(np.float64) - b)
+        same = a == b  # infinities too
+        gap = np.abs(np.where(same, 0, a.astype(np.float64)) - np.where(same, 0, b))
         worst = int(np.argmax(gap / np.maximum(np.abs(a), 1)))
         bound = tolerance * max(abs(float(a.flat[worst])), 1.0)
         near = float(gap.flat[worst]) <= bound  # false for NaN
@@ -337,6 +338,12 @@ def _require_finite(subject: Subject, batch: Batch, *, num_classes: int = CLASSE
     for name, parameter in learner.named_parameters():
         finite = parameter.grad is None or bool(torch.isfinite(parameter.grad).all())
         _require(finite, f"the gradient of {name} is not finite")
+
+
+def _trained(run: Run) -> dict[str, Tensor]:
+    """The network and the method's parameters, without its buffers."""
+    own = {f"method.{name}": value.detach().clone() for name, value in run.method.named_parameters()}
+    return _state(run.learner.network) | own
 
 
 def _state(module: nn.Module) -> dict[str, Tensor]:
@@ -766,11 +773,14 @@ def after_validation(subject: Subject) -> None:
 
 @_check
 def diagnostics(subject: Subject) -> None:
-    """Its diagnostics do not raise, in a search, a final run or a test; they are finite and change nothing."""
+    """Its diagnostics do not raise, in a search, a final run or a test; they are finite and change nothing trained."""
     run = Run(subject)
     run.step()
     trained, held_out = run.window.embedded(), run.held_out()
-    before = _state(run.learner)
+    # what a method counted since the last validation it may begin anew, so its buffers are its own
+    before = _state(run.learner.network) | {
+        name: value.detach().clone() for name, value in run.method.named_parameters()
+    }
     for when, shown in {
         "a search": (trained, held_out),
         "a final run": (trained, None),
@@ -786,7 +796,10 @@ def diagnostics(subject: Subject) -> None:
         for name, table in found.tables.items():
             lengths = {len(column) for column in table.values()}
             _require(len(lengths) <= 1, f"in {when}: the columns of table '{name}' are of lengths {sorted(lengths)}")
-    _require_close(before, _state(run.learner), 0.0, "before the diagnostics, then after them")
+    after = _state(run.learner.network) | {
+        name: value.detach().clone() for name, value in run.method.named_parameters()
+    }
+    _require_close(before, after, 0.0, "before the diagnostics, then after them")
 
 
 # Two processes ---------------------------------------------------------------------------------------------

@@ -2,8 +2,9 @@
 
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
@@ -115,14 +116,24 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
 
 def _type(annotation: Any) -> str:
     """`float`, `float or null`, `one of no, one, per_class`."""
-    if get_origin(annotation) is Literal:
-        values = [str(value) for value in get_args(annotation)]
-        return values[0] if len(values) == 1 else f"one of {', '.join(values)}"
-    if get_args(annotation) and get_origin(annotation) in (Union, UnionType):
-        return " or ".join(_type(part) for part in get_args(annotation))
-    if annotation is type(None):
-        return "null"
-    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
+    parts = list(_parts(annotation))
+    values = list(
+        dict.fromkeys(str(value) for part in parts if get_origin(part) is Literal for value in get_args(part))
+    )
+    names = [f"one of {', '.join(values)}" if len(values) > 1 else values[0]] if values else []
+    for part in parts:
+        if get_origin(part) is not Literal and part is not NoneType:
+            names.append(getattr(part, "__name__", str(part)))
+    return " or ".join(dict.fromkeys(names + ["null"] * (NoneType in parts)))
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The members of a union, or the annotation itself."""
+    if get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _parts(part)
+    else:
+        yield annotation
 
 
 def _bound(match: re.Match[str]) -> str:

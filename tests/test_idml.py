@@ -418,11 +418,11 @@ def test_bad_settings_are_refused(given, says):
 
 def test_its_settings_are_described_by_what_they_may_be():
     types = {row["name"]: row["type"] for row in describe_method(IDML)["hyperparameters"]}
-    assert types["references"] == "batch | proxies | memory | batch+memory | null"
-    assert types["metric"] == "euclidean | squared_euclidean | cosine | null"
-    assert types["epsilon"] == "float | null"
-    assert types["learn_beta"] == "no | one | per_class | null"
-    assert types["norm"] == "sum | separate"
+    assert types["references"] == "one of batch, proxies, memory, batch+memory or null"
+    assert types["metric"] == "one of euclidean, squared_euclidean, cosine or null"
+    assert types["epsilon"] == "float or null"
+    assert types["learn_beta"] == "one of no, one, per_class or null"
+    assert types["norm"] == "one of sum, separate"
     assert types["tau"] == "float"
 
 
