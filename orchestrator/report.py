@@ -117,13 +117,11 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
 def _type(annotation: Any) -> str:
     """`float`, `float or null`, `one of no, one, per_class`."""
     parts = list(_parts(annotation))
-    values = list(
-        dict.fromkeys(str(value) for part in parts if get_origin(part) is Literal for value in get_args(part))
-    )
+    literals = [part for part in parts if get_origin(part) is Literal]
+    values = list(dict.fromkeys(str(value) for literal in literals for value in get_args(literal)))
     names = [f"one of {', '.join(values)}" if len(values) > 1 else values[0]] if values else []
-    for part in parts:
-        if get_origin(part) is not Literal and part is not NoneType:
-            names.append(getattr(part, "__name__", str(part)))
+    plain = [part for part in parts if part not in literals and part is not NoneType]
+    names += [getattr(part, "__name__", str(part)) for part in plain]
     return " or ".join(dict.fromkeys(names + ["null"] * (NoneType in parts)))
 
 
