@@ -778,9 +778,7 @@ def diagnostics(subject: Subject) -> None:
     run.step()
     trained, held_out = run.window.embedded(), run.held_out()
     # what a method counted since the last validation it may begin anew, so its buffers are its own
-    before = _state(run.learner.network) | {
-        name: value.detach().clone() for name, value in run.method.named_parameters()
-    }
+    before = _trained(run)
     for when, shown in {
         "a search": (trained, held_out),
         "a final run": (trained, None),
@@ -796,9 +794,7 @@ def diagnostics(subject: Subject) -> None:
         for name, table in found.tables.items():
             lengths = {len(column) for column in table.values()}
             _require(len(lengths) <= 1, f"in {when}: the columns of table '{name}' are of lengths {sorted(lengths)}")
-    after = _state(run.learner.network) | {
-        name: value.detach().clone() for name, value in run.method.named_parameters()
-    }
+    after = _trained(run)
     _require_close(before, after, 0.0, "before the diagnostics, then after them")
 
 
