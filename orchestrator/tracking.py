@@ -36,6 +36,7 @@ DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
 
 CONNECT_SECONDS = 5.0
 LONGEST_BACKOFF_SECONDS = 30.0
+GATHER_SECONDS = 3.0
 EVENTS_PER_ROUND = 1000
 # MLflow's limits per call and per value.
 METRICS_PER_CALL = 1000
@@ -762,6 +763,7 @@ class MLflowTracker(_SenderTracker):
             if sent:
                 delay = 1.0
                 self._wake.wait()
+                self._closing.wait(GATHER_SECONDS)  # one write for the events of some seconds costs a trial less
             else:
                 self._closing.wait(delay)
                 delay = min(2 * delay, LONGEST_BACKOFF_SECONDS)
