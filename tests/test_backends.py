@@ -111,6 +111,7 @@ def test_backends_give_equal_metrics(work: Work) -> None:
     assert train == process
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_two_workers_train_as_one_and_test_as_one(work: Work) -> None:
     one = metrics_of(list(results(work("one", test=True))))

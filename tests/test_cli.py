@@ -478,6 +478,7 @@ def apart(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_trial_that_cannot_fit_the_cluster(storage: Path, tmp_path: Path) -> None:
     before = contents(storage)
     ran = apart(f"search demo --storage {storage} --set threads=4096", tmp_path)

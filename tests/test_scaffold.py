@@ -97,12 +97,14 @@ def test_installed_it_is_listed_and_conforms(installed: Path, tmp_path: Path) ->
     assert {check["state"] for check in verdict["checks"]} == {"passed"}, verdict
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass(project: Path, installed: Path) -> None:
     ran = apart(["pytest", "-q", "-p", "no:cacheprovider"], project, installed)
     assert ran.returncode == 0, ran.stdout
     assert "skipped" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_installed_it_trains(installed: Path, data_folder: Path, tmp_path: Path) -> None:
     storage = tmp_path / "runs"
     storage.mkdir()

@@ -379,12 +379,14 @@ def grid(terminal: Terminal) -> tuple[str, str]:
     return terminal.finish(terminal.search(GRID, "grid", "--tracking-uri", DEAD_SERVER))
 
 
+@pytest.mark.slow
 def test_a_grid_is_exact_and_ends(terminal: Terminal, grid: tuple[str, str]) -> None:
     trials = last_line(grid[0])["trials"]
     points = [(trial["params"]["lr"], trial["params"]["weight_decay"]) for trial in trials]
     assert sorted(points) == [(1e-3, 0.0), (1e-3, 1e-4), (1e30, 0.0), (1e30, 1e-4)]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_fails_its_trial_only(grid: tuple[str, str]) -> None:
     for trial in last_line(grid[0])["trials"]:
         if trial["params"]["lr"] == 1e30:
@@ -395,6 +397,7 @@ def test_a_loss_that_is_not_finite_fails_its_trial_only(grid: tuple[str, str]) -
     assert "test/map_at_r" in last_line(grid[0])["final"]["metrics"]
 
 
+@pytest.mark.slow
 def test_a_tracking_server_that_is_away(terminal: Terminal, grid: tuple[str, str]) -> None:
     stdout, stderr = grid
     assert last_line(stdout)["parent_run_id"] is None

@@ -609,6 +609,7 @@ def test_nobody_answers(journal: Journal, capfd: pytest.CaptureFixture[str]) -> 
     assert printed == ""
 
 
+@pytest.mark.slow
 def test_server_that_dies_in_the_middle(journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.tracking.LONGEST_BACKOFF_SECONDS", 1.0)
     memory = MemoryTracker(journal.path)
