@@ -382,7 +382,8 @@ class OverConfig(MethodConfig):
             self.base_config()
         except ValidationError as error:
             first = error.errors()[0]
-            raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {first['msg']}") from None
+            message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+            raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {message}, with {self.objective}") from None
         return self
 
     def base_config(self) -> ReferencesConfig:
@@ -391,6 +392,13 @@ class OverConfig(MethodConfig):
         chosen = _defaults(type(self), self.objective)
         chosen |= {key: getattr(self, key) for key in chosen if key in self.taken}
         return baseline.Config(**chosen)
+
+
+def _whose(defaults: Mapping[str, str], count: int) -> str:
+    """Which base objectives have a hyperparameter, and their defaults."""
+    if len(defaults) == count and len(set(defaults.values())) == 1:
+        return f"of every base objective; default {next(iter(defaults.values()))}"
+    return "of the base objective; defaults: " + ", ".join(f"{name} {value}" for name, value in defaults.items())
 
 
 def _defaults(config: type[OverConfig], objective: str) -> dict[str, Any]:
@@ -404,13 +412,15 @@ def over(bases: Mapping[str, Mapping[str, Any]], *, fixed: tuple[str, ...] = ())
     `bases` gives for each baseline the defaults that differ from its own; the first one is the default objective.
     """
     annotations: dict[str, Any] = {}
-    for name in bases:
+    defaults: dict[str, dict[str, str]] = {}
+    for name, others in bases.items():
         for key, field in BASELINES[name].Config.model_fields.items():
             if key not in fixed:
+                defaults.setdefault(key, {})[name] = str(others.get(key, field.default)).replace("None", "null")
                 known = annotations.get(key)
                 annotations[key] = field.annotation if known is None else known | field.annotation
     fields: dict[str, Any] = {
-        key: (annotation | None, Field(None, description="of the base objective; null: its default, or it has none"))
+        key: (annotation | None, Field(None, description=_whose(defaults[key], len(bases))))
         for key, annotation in annotations.items()
     }
     names = tuple(bases)

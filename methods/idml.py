@@ -17,7 +17,7 @@ from torch import Generator, Tensor, nn
 
 from methods.baselines import BASELINES, over
 from methods.objectives import cosine_similarity, euclidean_distance
-from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Outputs, Task
+from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
 ANCHORS = 100  # of the relative embeddings
@@ -274,6 +274,11 @@ class IDML(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
+        if config.mixup and task.batch_size % config.mixup_blocks:
+            raise InputError(
+                f"mixup_blocks: {config.mixup_blocks}: a batch of {task.batch_size} images cannot be cut into so many "
+                "equal parts: give a divisor of it, and a multiple of the workers"
+            )
         self.base = BASELINES[config.objective](config.base_config(), task)
         self.uncertainty_dim = config.uncertainty_dim or task.embedding_dim
         # since the last validation: steps, sum of mean gradient norms, sum of mean uncertainties of mixed images

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -413,7 +414,9 @@ def new_method(
 
     made = write(name, folder or Path(name))
     typer.echo(f"{made} is a method that works; now:")
-    typer.echo(f"  uv pip install -e {shlex.quote(str(made))}")
+    fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
+    uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))
+    typer.echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(made))}")
     typer.echo(f"  orchestrator check {name}")
     typer.echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")
 
@@ -616,7 +619,9 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
     if outcome.state == "failed":
         reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
         first = reasons[0] if reasons else "no trial gave a value"
-        typer.echo(f"error: all {len(outcome.ledger.trials)} trials failed; the first: {first}", err=True)
+        count = len(outcome.ledger.trials)
+        what = f"all {count} trials failed; the first" if count > 1 else "the training failed"
+        typer.echo(f"error: {what}: {first}", err=True)
         raise typer.Exit(1)
     if outcome.state == "interrupted":
         raise typer.Exit(130)

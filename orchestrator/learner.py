@@ -43,6 +43,7 @@ class Learner(nn.Module):
         *,
         num_classes: int,
         class_names: tuple[str, ...] = (),
+        batch_size: int = 0,
         channels: int,
         backbone: str,
         weights: str,
@@ -54,7 +55,8 @@ class Learner(nn.Module):
         self.network = EmbeddingNetwork(
             build_backbone(backbone, channels=channels, weights=weights, sha256=weights_sha256), embedding_dim, pooling
         )
-        self.method = method_class(config, Task(num_classes, embedding_dim, self.network.head.in_features, class_names))
+        task = Task(num_classes, embedding_dim, self.network.head.in_features, class_names, batch_size)
+        self.method = method_class(config, task)
         self.network.heads = self.method.heads()
         self.method.bind(self.network)
 

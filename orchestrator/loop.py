@@ -78,8 +78,7 @@ def fit(
     torch.manual_seed(training.seed)
     device = choose_device(training.device)
     labels = train_labels(store, split.train)
-    names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
-    learner = build_learner(experiment, store, num_classes=len(names), class_names=names).to(device)
+    learner = new_learner(experiment, store, split).to(device)
     if training.precision == "float64":
         learner.double()
     if training.channels_last:
@@ -328,6 +327,12 @@ def memory_faults(training: Training) -> Iterator[None]:
         ) from error
 
 
+def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
+    """The learner of a new training; InputError if its weights, or what its method reads, cannot be had."""
+    names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
+    return build_learner(experiment, store, num_classes=len(names), class_names=names)
+
+
 def build_learner(
     experiment: Experiment, store: Store, *, num_classes: int, class_names: tuple[str, ...] = ()
 ) -> Learner:
@@ -338,6 +343,7 @@ def build_learner(
         experiment.config,
         num_classes=num_classes,
         class_names=class_names,
+        batch_size=training.batch_size,
         channels=store.channels,
         backbone=training.backbone,
         weights=training.weights,

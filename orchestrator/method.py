@@ -41,13 +41,15 @@ class Task:
     """The facts that a method may size itself by.
 
     `class_names` are those of the training classes, in the order of the batches' labels; there are none where a saved
-    model is only loaded, so what a method makes of them belongs into a buffer.
+    model is only loaded, so what a method makes of them belongs into a buffer. `batch_size` is the global batch's, 0
+    where nothing is trained. A method that cannot do with these raises InputError from `__init__`.
     """
 
     num_classes: int
     embedding_dim: int
     feature_dim: int
     class_names: tuple[str, ...] = ()
+    batch_size: int = 0
 
 
 @dataclass(frozen=True)
@@ -226,6 +228,8 @@ def find_method(name: str) -> type[Method]:
     """The method class called `name`; InputError with a suggestion otherwise."""
     if name not in registry():
         problems = "".join(f"; {problem}" for problem in plugin_problems())
+        if (Path(name) / "pyproject.toml").is_file():
+            problems += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
         raise InputError(f"unknown method '{name}'{suggestion(name, registry())}{problems}")
     return registry()[name]
 

@@ -270,14 +270,15 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
 
 
 def check_data(search: Search, places: Places) -> str:
-    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill and weights
-    that the backbone cannot take."""
-    from orchestrator.backbones import build_backbone
+    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights that
+    the backbone cannot take, and settings that the method cannot do with."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import class_split, train_labels
+    from orchestrator.loop import new_learner
 
-    training = search.example().training
+    experiment = search.example()
+    training = experiment.training
     store = open_dataset(training.dataset, places.data, say=lambda line: print(line, file=sys.stderr, flush=True))
     split = class_split(store, validation_share=training.validation_share, seed=training.seed)
     ClassBalancedSampler(
@@ -286,10 +287,7 @@ def check_data(search: Search, places: Places) -> str:
         images_per_class=training.images_per_class,
         seed=training.seed,
     )
-    if training.weights != "random":
-        build_backbone(
-            training.backbone, channels=store.channels, weights=training.weights, sha256=training.weights_sha256
-        )
+    new_learner(experiment, store, split)
     return str(store.manifest["digest"])
 
 
