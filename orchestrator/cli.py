@@ -103,6 +103,12 @@ def search(
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
     final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
+    final_trials: Annotated[
+        int | None, typer.Option(min=1, help="So many of the best trials have final runs; 1 by default.")
+    ] = None,
+    final_seeds: Annotated[
+        int | None, typer.Option(min=1, help="Final runs of each of them, over so many seeds; 1 by default.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
@@ -127,6 +133,8 @@ def search(
         "max_concurrent": max_concurrent,
         "workers": workers,
         "final_workers": final_workers,
+        "final_trials": final_trials,
+        "final_seeds": final_seeds,
         "seed": seed,
     }
     if dry_run:
@@ -209,27 +217,38 @@ def train(
         str | None,
         typer.Option(help="Name of this training; a new one by default.", metavar="NAME", callback=_not_empty),
     ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Train so often, with consecutive seeds, in parallel under Ray.")
+    ] = 1,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     json_: Json = False,
 ) -> None:
-    """Train one method once, in this process, and test it.
+    """Train one method once, in this process, and test it; or several times, for mean, deviation and interval.
 
     - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --set delta=0.25`
+
+    - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --repeats 5`
     """
     with _status("starting") as status:
         from orchestrator.display import Display
-        from orchestrator.search import InlineRunner, start
+        from orchestrator.search import InlineRunner, Runner, start
         from orchestrator.spec import single_training
 
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = _assignments(set_, given)
         fixed = {key: value for key, value in given.items() if value is not None}
         _warn_of_plugins()
-        one = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides)
+        training = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides, repeats)
+        runner: Runner = InlineRunner()
+        if repeats > 1:
+            from orchestrator.cluster import RayRunner
+
+            _refuse_shadows()
+            runner = RayRunner()
         watcher = Display(status=status)
-        outcome = start(one, InlineRunner(), storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+        outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     _conclude(outcome, storage, as_json=json_)
 
 

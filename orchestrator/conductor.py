@@ -16,6 +16,7 @@ from orchestrator.spec import Experiment, Search
 from orchestrator.study import Study
 
 FINAL = "final"
+"""The id of a search's only final run; of several, the first part of theirs."""
 KEPT_MODELS = 3
 """So many of the best trials keep their model, and show it in the tracker."""
 
@@ -58,7 +59,7 @@ class Conductor:
         for event in events:
             self.ledger.apply(event)
             trial_id = event.get("trial_id")
-            if trial_id is None or trial_id == FINAL:
+            if trial_id is None or trial_id in self.ledger.finals:
                 continue
             if event["event"] == "trial_started" and trial_id not in self.study.trials:
                 self.study.enter(trial_id, event["params"])
@@ -92,14 +93,33 @@ class Conductor:
             if params is not None:
                 return self._begin(TrialRecord(trial_id, number, "trial", params, 0))
             self.exhausted = True
-        winner = self.ledger.winner()
-        if running or self.ledger.final is not None or winner is None or not self.search.final:
+        if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
-        note = f"retrained from trial {winner.trial_id}"
-        if find_method(self.search.experiment(winner.params).method).needs_validation:
-            note += ", held-out classes kept for the method's own use"
-        final = TrialRecord(FINAL, 0, "final", winner.params, 0, note=note)
-        return self._begin(final)
+        final = next((run for run in self._final_runs() if run.trial_id not in self.ledger.finals), None)
+        return None if final is None else self._begin(final)
+
+    def _final_runs(self) -> list[TrialRecord]:
+        """What is trained again once all trials have ended: the best few, each with every seed."""
+        runs: list[TrialRecord] = []
+        if not self.search.final:
+            return runs
+        only = self.search.final_runs == 1
+        for trial in self.ledger.finished()[: self.search.final_trials]:
+            experiment = self.search.experiment(trial.params)
+            note = f"retrained from trial {trial.trial_id}"
+            if find_method(experiment.method).needs_validation:
+                note += ", held-out classes kept for the method's own use"
+            for repeat in range(self.search.final_seeds):
+                seed = experiment.training.seed + repeat
+                params = trial.params if self.search.final_seeds == 1 else trial.params | {"seed": seed}
+                name = FINAL if only else f"{FINAL}-{trial.trial_id}-seed-{seed}"
+                runs.append(TrialRecord(name, len(runs), "final", params, 0, note=note, source=trial.trial_id))
+        return runs
+
+    @property
+    def final_slots(self) -> int:
+        """How many final runs run at once: where one takes more workers than a trial, there is room for fewer."""
+        return max(1, self.slots * self.search.workers // self.search.workers_of_final)
 
     @property
     def finished(self) -> bool:
@@ -109,12 +129,11 @@ class Conductor:
     @property
     def complete(self) -> bool:
         """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
-        final = self.ledger.final
         if any(trial.state in ("running", "interrupted") for trial in self.ledger.everyone()):
             return False
         if not self.exhausted and len(self.ledger.trials) < self.study.budget:
             return False
-        return final is not None or self.ledger.winner() is None or not self.search.final
+        return all(run.trial_id in self.ledger.finals for run in self._final_runs())
 
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
         experiment = self.search.experiment(trial.params)
@@ -126,6 +145,7 @@ class Conductor:
             config=experiment.flat(),
             tags={} if trial.note is None else {"orchestrator.note": trial.note},
             note=trial.note,
+            source=trial.source,
         )
         self.listener("started", self.ledger.find(trial.trial_id))
         return {
@@ -137,13 +157,13 @@ class Conductor:
 
     def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
         final = trial.kind == "final"
-        winner = self.ledger.winner() if final else None
+        source = self.ledger.find(trial.source) if trial.source else None
         return {
             "settings": experiment.flat(),
             "data": str(self.data),
             "folder": str(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
-            "stop_after": winner.best_validation if winner else None,
+            "stop_after": source.best_validation if source else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
         }
 
@@ -232,7 +252,7 @@ class Conductor:
         return state
 
     def _artifacts(self) -> None:
-        final = [self.ledger.final] if self.ledger.final else []
+        final = list(self.ledger.finals.values())
         for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
             folder = self.trial_folder(trial)
             models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]

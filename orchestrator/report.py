@@ -3,13 +3,14 @@
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
 from orchestrator.errors import InputError, suggestion
-from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
 from orchestrator.method import Method
 from orchestrator.search import JOURNAL, Places, read_journal
 from orchestrator.tracking import recorded_runs
@@ -39,7 +40,6 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         }
 
     winner = ledger.winner()
-    final = ledger.final
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -49,7 +49,9 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "mode": ledger.mode,
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
-        "final": trial(final) if final else None,
+        "final": trial(ledger.final) if ledger.final else None,
+        "finals": [trial(record) for record in ledger.finals.values()],
+        "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
     }
 
 
@@ -66,8 +68,9 @@ def find_model(named: str, places: Places) -> Path:
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
             ranking = [trial for trial in ledger.ranking() if trial.best is not None]
-            if ledger.final is not None and ledger.final.state == "done":
-                trial_id = ledger.final.trial_id
+            finals = [final for final in ledger.finals.values() if final.state == "done"]
+            if finals:
+                trial_id = finals[0].trial_id
             elif ranking:
                 trial_id = ranking[0].trial_id
             else:

@@ -501,6 +501,13 @@ class Search(BaseModel):
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
     final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
+    final_trials: int = Field(1, ge=1, description="so many of the best trials have final runs")
+    final_seeds: int = Field(1, ge=1, description="final runs of each of them, one per seed")
+
+    @property
+    def final_runs(self) -> int:
+        """How many final runs there are at most."""
+        return self.final_trials * self.final_seeds if self.final else 0
 
     @property
     def workers_of_final(self) -> int:
@@ -544,6 +551,8 @@ FILE_KEYS: dict[str, Any] = {
     "gpus_per_trial": (int, float),
     "final": bool,
     "final_workers": int,
+    "final_trials": int,
+    "final_seeds": int,
 }
 
 
@@ -615,6 +624,8 @@ def resolve_search(
             gpus_per_trial=merged.get("gpus_per_trial"),
             final=merged.get("final", True),
             final_workers=merged.get("final_workers"),
+            final_trials=merged.get("final_trials", 1),
+            final_seeds=merged.get("final_seeds", 1),
         )
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error)}") from None
@@ -667,7 +678,10 @@ def _check_search(search: Search) -> None:
             f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
             "each; leave it out, or give workers: 1"
         )
-    batch = search.experiment(space.first()).training.batch_size
+    first = search.experiment(space.first()).training
+    if first.seed + search.final_seeds > 2**31:
+        raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
+    batch = first.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:
             raise InputError(
@@ -676,15 +690,20 @@ def _check_search(search: Search) -> None:
             )
 
 
-def single_training(name: str, settings: Mapping[str, Any]) -> Search:
-    """One training as a search of a single point, so that it is recorded, resumed and reported like any other."""
-    resolve_experiment(settings, "train")
+def single_training(name: str, settings: Mapping[str, Any], repeats: int = 1) -> Search:
+    """One training, or its repetitions over consecutive seeds, as a search, so that it is recorded, resumed and
+    reported like any other."""
+    training = resolve_experiment(settings, "train").training
+    fixed = {key: value for key, value in settings.items() if key != "seed" or repeats == 1}
+    seeds = list(range(training.seed, training.seed + repeats))
+    resolve_experiment({**settings, "seed": seeds[-1]}, "train")
     return Search(
         name=check_name(name),
         source="train",
-        settings=dict(settings),
-        raw_space={},
-        num_trials=1,
+        settings=fixed,
+        raw_space={"seed": seeds} if repeats > 1 else {},
+        algorithm="grid" if repeats > 1 else "tpe",
+        num_trials=repeats,
         test_trials=True,
         final=False,
     )
