@@ -26,6 +26,7 @@ ORDER = [
     "tracking",
     "journal",
     "provenance",
+    "folds",
     "loop",
     "evaluation",
     "checkpoint",

@@ -1,0 +1,69 @@
+"""A training over folds (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020; METHODS section 8).
+
+The training classes are cut into folds; each fold holds out its classes in turn and trains a model on the rest. The
+models train in lockstep, a validation of each in turn, so that a search sees one curve: their mean.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import fmean
+
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.loop import Validation, fit
+from orchestrator.spec import Experiment, Objective
+
+
+def fold_folder(folder: Path, fold: int) -> Path:
+    """Where one fold of a trial keeps its files."""
+    return folder / f"fold-{fold}"
+
+
+def fit_folds(
+    experiment: Experiment,
+    store: Store,
+    splits: Sequence[Split],
+    *,
+    folder: Path | None = None,
+    objective: Objective | None = None,
+    stop_after: int | None = None,
+) -> Iterator[Validation]:
+    """`fit` on each split in lockstep: the mean of the folds' metrics at each validation.
+
+    A fold that has come to its end before the others counts with its last validation. Each fold keeps its own
+    checkpoint and its own best model; a training that was interrupted anywhere goes on exactly.
+    """
+    trainings = [
+        fit(
+            experiment,
+            store,
+            split,
+            folder=fold_folder(folder, number) if folder is not None else None,
+            objective=objective,
+            stop_after=stop_after,
+        )
+        for number, split in enumerate(splits)
+    ]
+    latest: dict[int, Validation] = {}
+    number = 0
+    try:
+        while not (latest and all(validation.finished for validation in latest.values())):
+            seconds = 0.0
+            for fold, training in enumerate(trainings):
+                if fold not in latest or not latest[fold].finished:
+                    latest[fold] = next(training)
+                    seconds += latest[fold].seconds
+            number += 1
+            folds = [latest[fold] for fold in range(len(trainings))]
+            names = [name for name in folds[0].metrics if all(name in fold.metrics for fold in folds)]
+            yield Validation(
+                number=number,
+                epoch=max(fold.epoch for fold in folds),
+                step=max(fold.step for fold in folds),
+                metrics={name: fmean(fold.metrics[name] for fold in folds) for name in names},
+                seconds=seconds,
+                finished=all(fold.finished for fold in folds),
+            )
+    finally:
+        for training in trainings:
+            training.close()  # type: ignore[attr-defined]
