@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_loop import train
+from test_loop import VARIANTS, train
 
 from methods.pfml import potential_energy
 from orchestrator.errors import TrainingFailed
@@ -14,13 +14,12 @@ from orchestrator.loop import memory_faults
 from orchestrator.spec import Training
 
 pytestmark = pytest.mark.gpu
-METHODS = ["pfml", "proxy_anchor", "multi_similarity"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_float64_equals_the_cpu(method: str, data_folder: Path) -> None:
-    on_cpu = train(None, data_folder, {"method": method})
-    on_gpu = train(None, data_folder, {"method": method, "device": "cuda"})
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float64_equals_the_cpu(variant: str, data_folder: Path) -> None:
+    on_cpu = train(None, data_folder, VARIANTS[variant])
+    on_gpu = train(None, data_folder, VARIANTS[variant] | {"device": "cuda"})
     for cpu, gpu in zip(on_cpu, on_gpu, strict=True):
         assert gpu[3] == pytest.approx(cpu[3], abs=1e-7)
 
