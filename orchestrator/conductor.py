@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, model_folders
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.method import find_method
@@ -163,7 +163,8 @@ class Conductor:
             "data": str(self.data),
             "folder": str(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
-            "stop_after": source.best_validation if source else None,
+            # each fold selects its own best model, and may need longer than their mean
+            "stop_after": source.best_validation if source and experiment.training.protocol != "mlrc" else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
         }
 
@@ -237,9 +238,10 @@ class Conductor:
         best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]}
         for trial in self.ledger.trials.values():
             if trial.state in ("done", "pruned"):
-                (self.trial_folder(trial) / CHECKPOINT).unlink(missing_ok=True)
-                if trial.trial_id not in best:
-                    (self.trial_folder(trial) / BEST).unlink(missing_ok=True)
+                for folder in model_folders(self.trial_folder(trial)):
+                    (folder / CHECKPOINT).unlink(missing_ok=True)
+                    if trial.trial_id not in best:
+                        (folder / BEST).unlink(missing_ok=True)
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
@@ -254,13 +256,14 @@ class Conductor:
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())
         for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
-            folder = self.trial_folder(trial)
-            models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]
-            diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
-            for path, place in models + diagnostics:
-                if path.exists():
-                    relative = str(path.relative_to(self.folder))
-                    self._record("artifact", trial_id=trial.trial_id, path=relative, folder=place)
+            for folder in model_folders(self.trial_folder(trial)):
+                fold = folder.relative_to(self.trial_folder(trial))
+                models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]
+                diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
+                for path, place in models + diagnostics:
+                    if path.exists():
+                        relative, under = str(path.relative_to(self.folder)), str(fold / place)
+                        self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
 
     def _record(self, event: str, **fields: Any) -> None:
         self.ledger.apply(self.journal.append(event, **fields))

@@ -255,10 +255,10 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
     repeated = repeated_tests(ledger)
     for group in repeated:
-        scores = "  ".join(_spread(name, group.metrics[name]) for name in HEADLINES)
-        point = f"  ({params_text(group.params)})" if group.params else ""
-        head = f"test over {counted(len(group.trial_ids), 'seed')}: "
-        parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on classes never seen before{point}"))
+        what = f"final test of trial {group.source}" if group.source else "test"
+        head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
+        parts.append(Text.assemble((head, "bold"), ", on classes never seen before"))
+        parts += [_spread(name, group.metrics[name]) for name in HEADLINES]
     together = {trial_id for group in repeated for trial_id in group.trial_ids}
     for trial in [*ledger.finals.values(), *ranking]:
         if not trial.test or trial.trial_id in together:
@@ -272,11 +272,11 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     return Group(*parts)
 
 
-def _spread(name: str, interval: Interval) -> str:
-    """`map_at_r 0.512 +- 0.004 (95%: 0.507 to 0.517)`"""
-    return (
-        f"{name} {interval.mean:.4f} \N{PLUS-MINUS SIGN} {interval.standard_deviation:.4f} "
-        f"(95%: {interval.low:.4f} to {interval.high:.4f})"
+def _spread(name: str, interval: Interval) -> Text:
+    """`map_at_r 0.5121 +- 0.0040 (mean, 95%: 0.5071 to 0.5171)`"""
+    spread = f"{interval.mean:.4f} \N{PLUS-MINUS SIGN} {interval.standard_deviation:.4f}"
+    return Text.assemble(
+        f"  {name:12s} ", (spread, "bold green"), f"  (mean, 95%: {interval.low:.4f} to {interval.high:.4f})"
     )
 
 

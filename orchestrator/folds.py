@@ -8,15 +8,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from orchestrator.checkpoint import fold_folder
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.loop import Validation, fit
 from orchestrator.spec import Experiment, Objective
-
-
-def fold_folder(folder: Path, fold: int) -> Path:
-    """Where one fold of a trial keeps its files."""
-    return folder / f"fold-{fold}"
 
 
 def fit_folds(

@@ -169,6 +169,8 @@ class Repeated:
 
     params: dict[str, Any]
     """The point, without its seed."""
+    source: str | None
+    """The trial that they train again, if they are final runs."""
     trial_ids: list[str]
     metrics: dict[str, "Interval"]
 
@@ -206,7 +208,7 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
         shared = [name for name in trials[0].test if all(name in trial.test for trial in trials)]
         metrics = {name: Interval.of([trial.test[name] for trial in trials]) for name in shared}
         point = {key: value for key, value in trials[0].params.items() if key != "seed"}
-        found.append(Repeated(point, [trial.trial_id for trial in trials], metrics))
+        found.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
     return found
 
 

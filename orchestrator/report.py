@@ -8,7 +8,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
+from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
 from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
 from orchestrator.method import Method
@@ -88,6 +88,8 @@ def _model_in(folder: Path, named: str) -> Path:
     for name in (MODEL, BEST, CHECKPOINT):
         if (folder / name).exists():
             return folder / name
+    if (fold := model_folders(folder)[0]) != folder:
+        raise InputError(f"'{named}': it has a model per fold; name one of them, say {fold}")
     raise InputError(f"'{named}': there is no model in {folder} (only the best trials of a search keep theirs)")
 
 

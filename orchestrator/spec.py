@@ -33,8 +33,13 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     dataset: str = Field("glyphs", description="name of the data set")
+    protocol: Literal["conventional", "mlrc"] = Field(
+        "conventional",
+        description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
+        "classes, in lockstep",
+    )
     validation_share: float = Field(
-        0.3, ge=0, le=0.9, description="share of the training classes held out for validation"
+        0.3, ge=0, le=0.9, description="share of the training classes held out for validation (conventional protocol)"
     )
     augmentation: str = Field("affine", description="recipe of the training images' augmentation")
     degradation: Literal["none", "low_resolution", "blur", "occlusion"] = Field(

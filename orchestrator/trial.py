@@ -57,7 +57,8 @@ def run(
     """
     # torch takes seconds to import: only processes that train pay for it
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import class_split
+    from orchestrator.data.splits import protocol_splits
+    from orchestrator.folds import fit_folds
     from orchestrator.loop import fit
     from orchestrator.spec import Objective, resolve_experiment
 
@@ -65,15 +66,18 @@ def run(
     training = experiment.training
     store = open_dataset(training.dataset, Path(data))
     share = training.validation_share if hold_out else 0.0
-    split = class_split(store, validation_share=share, seed=training.seed)
+    splits = protocol_splits(store, protocol=training.protocol, validation_share=share, seed=training.seed)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
-    yield from fit(experiment, store, split, folder=place, objective=goal, stop_after=stop_after)
+    if len(splits) == 1:
+        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after)
+    else:
+        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after)
 
 
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, where classes were held
-    out to select on, of its best."""
+    out to select on, of its best; over folds, of all their models."""
     from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split

@@ -11,11 +11,11 @@ import pytest
 import torch
 from test_loop import resolved
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, load_checkpoint
+from orchestrator.checkpoint import BEST, CHECKPOINT, fold_folder, load_checkpoint
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
 from orchestrator.data.store import Store
-from orchestrator.folds import fit_folds, fold_folder
+from orchestrator.folds import fit_folds
 from orchestrator.loop import Validation, fit
 
 SETTINGS = {"method": "proxy_anchor", "validate_every": "2 steps", "lr": 0.01}

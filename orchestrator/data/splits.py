@@ -49,6 +49,13 @@ def class_split(store: Store, *, validation_share: float, seed: int) -> Split:
     return _split(store, np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out]), test_classes)
 
 
+def protocol_splits(store: Store, *, protocol: str, validation_share: float, seed: int) -> list[Split]:
+    """The split of the `conventional` protocol, or the folds of `mlrc`, which know neither share nor seed."""
+    if protocol == "mlrc":
+        return class_folds(store)
+    return [class_split(store, validation_share=validation_share, seed=seed)]
+
+
 def class_folds(store: Store) -> list[Split]:
     """The four folds of MLRC: consecutive ranges of the training classes, in the data set's order, are held out in
     turn, so that each training class is held out exactly once.
