@@ -73,11 +73,11 @@ def run(
 
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, where classes were held
-    out to select on, of its best."""
+    out to select on, of its best. `<metric>_low` and `<metric>_high` are the 95% interval over the queries."""
     from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model
+    from orchestrator.loop import evaluate_model_by_query
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
@@ -85,7 +85,9 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     rows = class_split(store, validation_share=0.0, seed=training.seed).test
     place = Path(folder)
     model = place / MODEL if (place / MODEL).exists() else place / BEST
-    return evaluate_model(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    result = evaluate_model_by_query(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
+    return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
 
 
 def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
