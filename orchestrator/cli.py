@@ -266,33 +266,64 @@ def evaluate(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
     ] = "auto",
+    per_query: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row per query to a .csv or .parquet file.", parser=_path),
+    ] = None,
+    per_class: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row per class to a .csv or .parquet file.", parser=_path),
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Search a share of the gallery only, for a million images.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
 
+    Intervals are of 95%, by bootstrap over the queries: they cover neither the drawing of classes nor training seeds.
+
     - `orchestrator evaluate my-search --dataset glyphs`
+
+    - `orchestrator evaluate my-search --dataset glyphs --per-class classes.csv`
 
     - `orchestrator evaluate runs/searches/my-search/trials/0003/best.pt --dataset glyphs`
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model
+    from orchestrator.loop import evaluate_model_by_query
     from orchestrator.report import find_model
     from orchestrator.search import Places
 
+    for option, path in (("--per-query", per_query), ("--per-class", per_class)):
+        _refuse_table(option, path)
+    if per_query is not None and per_query == per_class:
+        raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
     places = Places(storage.expanduser().resolve())
     model = find_model(checkpoint_or_run, places)
     store = open_dataset(dataset, places.data)
-    metrics = evaluate_model(model, store, class_split(store, validation_share=0.0, seed=0).test, device)
+    rows = class_split(store, validation_share=0.0, seed=0).test
+    found = evaluate_model_by_query(model, store, rows, device, approximate=approximate)
+    intervals = found.intervals()
+    if per_query is not None:
+        _write_table("--per-query", per_query, found.queries)
+    if per_class is not None:
+        classes = found.classes()
+        names = [store.class_names[label] for label in classes["label"].to_pylist()]
+        _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
     if json_:
-        print(json.dumps({"model": str(model), "dataset": dataset, "split": "test", "metrics": metrics}))
+        done = {"model": str(model), "dataset": dataset, "split": "test", "queries": len(found.queries)}
+        print(json.dumps(done | {"metrics": found.metrics, "intervals": intervals}))
         return
-    Console().print(Text(f"{model} on {dataset}, test classes"), soft_wrap=True)
+    how = ", approximate search" if approximate else ""
+    Console().print(Text(f"{model} on {dataset}, test classes, {len(found.queries)} queries{how}"), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column("value", justify="right")
-    for key, value in metrics.items():
-        table.add_row(key, f"{value:.4f}")
+    table.add_column("95% interval", justify="right")
+    for key, value in found.metrics.items():
+        between = " to ".join(f"{end:.4f}" for end in intervals.get(key, ()))
+        table.add_row(key, f"{value:.4f}", between)
     Console().print(table)
 
 
@@ -539,6 +570,31 @@ def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, o
         if value is not None and key in overrides:
             raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
     return overrides
+
+
+def _refuse_table(option: str, path: Path | None) -> None:
+    """Before anything is computed: a table that could not be written at the end."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{option}: {path}: need a file name that ends in .csv or .parquet")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
+        raise InputError(f"{option}: {path}: {reason}; name another file")
+
+
+def _write_table(option: str, path: Path, table: Any) -> None:
+    """A table as CSV or Parquet, whole or not at all."""
+    from pyarrow import csv, parquet
+
+    from orchestrator.checkpoint import write_atomically
+
+    write = csv.write_csv if path.suffix.lower() == ".csv" else parquet.write_table
+    try:
+        write_atomically(path.absolute(), lambda file: write(table, file))
+    except OSError as error:
+        raise InputError(f"{option}: {path} cannot be written ({error.strerror or error}): name another file") from None
+    typer.echo(f"{len(table)} rows written to {path}", err=True)
 
 
 def _warn_of_plugins() -> None:

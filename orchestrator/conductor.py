@@ -109,6 +109,8 @@ class Conductor:
             note = f"retrained from trial {trial.trial_id}"
             if find_method(experiment.method).needs_validation:
                 note += ", held-out classes kept for the method's own use"
+            if experiment.training.protocol == "mlrc":
+                note += ", mean of the folds' models"
             for repeat in range(self.search.final_seeds):
                 seed = experiment.training.seed + repeat
                 params = trial.params if self.search.final_seeds == 1 else trial.params | {"seed": seed}

@@ -7,12 +7,41 @@ models train in lockstep, a validation of each in turn, so that a search sees on
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-from orchestrator.checkpoint import fold_folder
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orchestrator.checkpoint import BEST, DIAGNOSTICS, fold_folder
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.loop import Validation, fit
+from orchestrator.distributed import rank
+from orchestrator.loop import Validation, embed_model, fit, retrieve, save_diagnostics
 from orchestrator.spec import Experiment, Objective
+
+
+def evaluate_folds(
+    folders: Sequence[Path], store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
+) -> dict[str, float]:
+    """The folds' best models on these images: each metric's mean over the models ("separated"), and as
+    `concatenated_<metric>` that of their normalised embeddings side by side. The methods' own arrays and tables go to
+    each fold's folder."""
+    metrics: list[dict[str, float]] = []
+    parts: list[Tensor] = []
+    for folder in folders:
+        learner, embedded = embed_model(folder / BEST, store, rows, device)
+        embedding = embedded.outputs["embedding"]
+        seen_of_method = learner.method.diagnostics(None, embedded)
+        if rank() == 0:
+            save_diagnostics(folder / DIAGNOSTICS, seen_of_method, prefix="test_")
+        scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+        metrics.append(retrieve(embedding, store, rows, device, what=str(folder)).metrics | scalars)
+        parts.append(F.normalize(embedding, dim=1))
+    together = retrieve(torch.cat(parts, dim=1), store, rows, device, what=str(folders[0].parent)).metrics
+    separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
+    return separated | {f"concatenated_{name}": value for name, value in together.items()}
 
 
 def fit_folds(

@@ -10,7 +10,7 @@ import io
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -34,7 +34,7 @@ from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.evaluation import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, evaluate_embeddings, evaluate_queries
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
@@ -508,15 +508,73 @@ def validate(held_out: Embedded) -> dict[str, float]:
 def evaluate_model(
     model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto", *, folder: Path | None = None
 ) -> dict[str, float]:
-    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`."""
-    learner, _ = load_learner(model, store)
-    chosen = choose_device(device)
-    embedded = embed_split(learner.to(chosen), store, rows, chosen)
-    metrics = evaluate_embeddings(embedded.outputs["embedding"], embedded.labels)
+    """The metrics of `evaluate_model_by_query` alone; arguments and errors are its own."""
+    return evaluate_model_by_query(model, store, rows, device, folder=folder).metrics
+
+
+def evaluate_model_by_query(
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    folder: Path | None = None,
+    approximate: bool = False,
+) -> Evaluation:
+    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`.
+
+    Rows of the data set's split `query` are searched for among the others, where it has one; otherwise each row among
+    all. In the table of queries, `query` is the image's row in the data set. Raises InputError if none can be evaluated
+    or the embeddings are not finite.
+    """
+    learner, embedded = embed_model(model, store, rows, device)
+    result = retrieve(embedded.outputs["embedding"], store, rows, device, what=str(model), approximate=approximate)
     seen_of_method = learner.method.diagnostics(None, embedded)
     if folder is not None and rank() == 0:
         save_diagnostics(folder, seen_of_method, prefix="test_")
-    return metrics | {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    return replace(result, metrics=result.metrics | scalars)
+
+
+def embed_model(
+    model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
+) -> tuple[Learner, Embedded]:
+    """A saved model's learner, and these images as it sees them."""
+    learner, _ = load_learner(model, store)
+    chosen = choose_device(device)
+    return learner, embed_split(learner.to(chosen), store, rows, chosen)
+
+
+def retrieve(
+    embeddings: Tensor,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    what: str,
+    approximate: bool = False,
+) -> Evaluation:
+    """All metrics of these images' embeddings (len(rows), D), as `evaluate_model_by_query` says. `what` is named in
+    errors."""
+    embeddings, labels = embeddings.to(choose_device(device)), torch.from_numpy(store.labels[rows].astype(np.int64))
+    queries = torch.from_numpy(store.splits[rows] == "query")
+    gallery: dict[str, Tensor] = {}
+    if queries.any() and not queries.all():
+        gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
+    else:
+        queries = torch.ones_like(queries)
+    try:
+        result = evaluate_queries(
+            embeddings[queries],
+            labels[queries],
+            gallery=gallery.get("gallery"),
+            gallery_labels=gallery.get("gallery_labels"),
+            recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
+            approximate=approximate,
+        )
+    except ValueError as error:
+        raise InputError(f"{what} on {store.name}: {error}") from None
+    return replace(result, queries=result.queries.set_column(0, "query", [rows[queries.numpy()]]))
 
 
 def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:

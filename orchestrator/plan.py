@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.catalog import open_dataset
-from orchestrator.data.splits import Split, class_split
+from orchestrator.data.splits import Split, protocol_splits
 from orchestrator.data.store import Store
 from orchestrator.loop import Clock, fit
 from orchestrator.search import Places, check_data
@@ -27,11 +27,14 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     experiment = search.example()
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
-    split = class_split(store, validation_share=training.validation_share, seed=training.seed)
+    splits = protocol_splits(
+        store, protocol=training.protocol, validation_share=training.validation_share, seed=training.seed
+    )
+    split = splits[0]
     clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
     step, validation = time_training(experiment, store, split)
     trials = Study(search).budget
-    per_trial = clock.total_steps * step + clock.total_validations * validation
+    per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return {
         "name": search.name,
         "description": search.description,
@@ -46,7 +49,8 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
         "space": search.raw_space,
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         "cost": {
-            "steps per trial": clock.total_steps,
+            "models per trial": len(splits),
+            "steps per model": clock.total_steps,
             "validations per trial": clock.total_validations,
             "seconds per trial, at most": round(per_trial, 1),
             "seconds of all trials, at most": round(per_trial * trials, 1),

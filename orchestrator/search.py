@@ -274,13 +274,15 @@ def check_data(search: Search, places: Places) -> str:
     the backbone cannot take, and settings that the method cannot do with."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.samplers import ClassBalancedSampler
-    from orchestrator.data.splits import class_split, train_labels
+    from orchestrator.data.splits import protocol_splits, train_labels
     from orchestrator.loop import new_learner
 
     experiment = search.example()
     training = experiment.training
     store = open_dataset(training.dataset, places.data, say=lambda line: print(line, file=sys.stderr, flush=True))
-    split = class_split(store, validation_share=training.validation_share, seed=training.seed)
+    split = protocol_splits(
+        store, protocol=training.protocol, validation_share=training.validation_share, seed=training.seed
+    )[0]
     ClassBalancedSampler(
         train_labels(store, split.train),
         classes_per_batch=training.classes_per_batch,

@@ -77,19 +77,28 @@ def run(
 
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, where classes were held
-    out to select on, of its best; over folds, of all their models."""
-    from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL
+    out to select on, of its best. `<metric>_low` and `<metric>_high` are the 95% interval over the queries.
+
+    Over folds, the metrics are the mean of those of the folds' models, and `concatenated_<metric>` those of the
+    models' normalised embeddings side by side.
+    """
+    from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model
+    from orchestrator.folds import evaluate_folds
+    from orchestrator.loop import evaluate_model_by_query
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
     store = open_dataset(training.dataset, Path(data))
     rows = class_split(store, validation_share=0.0, seed=training.seed).test
     place = Path(folder)
+    if (folders := model_folders(place)) != [place]:
+        return evaluate_folds(folders, store, rows, training.device)
     model = place / MODEL if (place / MODEL).exists() else place / BEST
-    return evaluate_model(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    result = evaluate_model_by_query(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
+    return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
 
 
 def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
 from orchestrator.cli import main
+from orchestrator.data.store import Store
 from orchestrator.journal import Journal
 from orchestrator.method import Method, MethodConfig
 
@@ -313,6 +315,9 @@ BAD = [
     bad(f"evaluate {TRAINED}/0007 --dataset glyphs-small", f"'{TRAINED}/0007'", "no model"),
     bad(f"evaluate {TRAINED} --dataset glyps", "'glyps'", "did you mean 'glyphs'"),
     bad(f"evaluate {TRAINED} --dataset glyphs-small --device tpu", "--device: 'tpu'", "'cuda'"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --per-query {{tmp}}/x.txt", "--per-query", "x.txt", ".parquet"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --per-class {{tmp}}/no/x.csv", "--per-class", "no/x.csv", "exist"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --per-query x.csv --per-class x.csv", "--per-class", "x.csv"),
     bad(
         "evaluate {storage}/text.pt --dataset glyphs-small",
         "text.pt",
@@ -628,12 +633,37 @@ def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
-    assert 0 < json.loads(measured.out)["metrics"]["map_at_r"] < 1
+    found = json.loads(measured.out)
+    low, high = found["intervals"]["map_at_r"]
+    assert 0 < low < found["metrics"]["map_at_r"] < high < 1
     before = contents(finished)
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
     assert planned["trials"] == 12
-    assert planned["cost"]["steps per trial"] > 0
+    assert planned["cost"]["steps per model"] > 0
     assert contents(finished) == before
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_evaluate_writes_queries_and_classes(
+    suffix: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyarrow import csv, parquet
+
+    files = [tmp_path / f"{name}{suffix}" for name in ("queries", "classes")]
+    line = (
+        f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --per-query {files[0]} --per-class {files[1]}"
+    )
+    ran = run(capsys, line)
+    assert ran.code == 0
+    queries, classes = (csv.read_csv(file) if suffix == ".csv" else parquet.read_table(file) for file in files)
+    assert f"{len(queries)} rows written to {files[0]}" in ran.err
+    means = [np.average(table["map_at_r"], weights=w) for table, w in ((queries, None), (classes, classes["queries"]))]
+    assert means[0] == pytest.approx(means[1])
+    (shown,) = (line.split() for line in ran.out.splitlines() if line.strip().startswith("map_at_r "))
+    assert shown[1] == f"{means[0]:.4f}"
+    assert float(shown[2]) < means[0] < float(shown[4])
+    names = Store.open(finished / "data" / "glyphs-small").class_names
+    assert classes["class"].to_pylist() == [names[label] for label in classes["label"].to_pylist()]
 
 
 def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,12 +11,14 @@ import pytest
 import torch
 from test_loop import resolved
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, fold_folder, load_checkpoint
+from orchestrator.checkpoint import BEST, CHECKPOINT, fold_folder, load_checkpoint, model_folders
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
 from orchestrator.data.store import Store
-from orchestrator.folds import fit_folds
-from orchestrator.loop import Validation, fit
+from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.folds import evaluate_folds, fit_folds
+from orchestrator.loop import Validation, embed_model, evaluate_model, fit
+from orchestrator.trial import results
 
 SETTINGS = {"method": "proxy_anchor", "validate_every": "2 steps", "lr": 0.01}
 VALIDATIONS = 3
@@ -88,3 +90,32 @@ def test_a_fold_that_ends_early_counts_with_its_last_validation(
     assert [validation.metrics["val/map_at_r"] for validation in found] == pytest.approx([0.1, 0.15, 0.2])
     assert [validation.seconds for validation in found] == [2.0, 1.0, 1.0]
     assert [validation.finished for validation in found] == [False, False, True]
+
+
+def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_path: Path) -> None:
+    train(tmp_path, data_folder, stop_after=1)
+    store = open_dataset("glyphs-small", data_folder)
+    rows = folds_of(store)[0].test[:200]
+    folders = model_folders(tmp_path)
+    assert folders == [tmp_path / "fold-0", tmp_path / "fold-1"]
+    found = evaluate_folds(folders, store, rows)
+    each = [evaluate_model(folder / BEST, store, rows) for folder in folders]
+    for name in each[0]:
+        assert found[name] == fmean(fold[name] for fold in each), name
+    embeddings = [embed_model(folder / BEST, store, rows)[1].outputs["embedding"] for folder in folders]
+    both = torch.cat([part / part.norm(dim=1, keepdim=True) for part in embeddings], dim=1)
+    expected = evaluate_embeddings(both, torch.from_numpy(store.labels[rows]))
+    assert {name: found[f"concatenated_{name}"] for name in expected} == expected
+
+
+def test_a_trial_over_folds(data_folder: Path, tmp_path: Path) -> None:
+    settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "protocol": "mlrc"}
+    work = {
+        "trial_id": "0000",
+        "test": True,
+        "arguments": {"settings": settings, "data": str(data_folder), "folder": str(tmp_path)},
+    }
+    (result,) = results(work)
+    assert result["finished"] and 0 < result["metrics"]["val/map_at_r"] < 1
+    assert 0 < result["test"]["map_at_r"] < result["test"]["concatenated_recall_at_1"] <= 1
+    assert len(model_folders(tmp_path)) == 4
