@@ -68,13 +68,18 @@ class Baseline(Method, abstract=True):
 
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         """The matrix (Q, R) that the objective reads, by the configured metric on the embeddings."""
-        z, r, metric = queries["embedding"], references["embedding"], self.config.metric
-        if metric == "cosine":
-            similarity = objectives.cosine_similarity(z, r)
-            return similarity if self.reads == "similarity" else 1 - similarity
-        distance = objectives.euclidean_distance(z, r)
-        distance = distance.square() if metric == "squared_euclidean" else distance
-        return distance if self.reads == "distance" else -distance
+        z, r = queries["embedding"], references["embedding"]
+        return self.read(lambda: objectives.euclidean_distance(z, r), lambda: objectives.cosine_similarity(z, r))
+
+    def read(self, distance: Callable[[], Tensor], similarity: Callable[[], Tensor]) -> Tensor:
+        """The matrix (Q, R) that the objective reads, of distances d or similarities s: d, d^2 or 1 - s, or s, -d or
+        -d^2, by the configured metric. Only the one that it needs is called."""
+        if self.config.metric == "cosine":
+            s = similarity()
+            return s if self.reads == "similarity" else 1 - s
+        d = distance()
+        d = d.square() if self.config.metric == "squared_euclidean" else d
+        return d if self.reads == "distance" else -d
 
     def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
         """The objective of the batch against itself or against the proxies, by `measure` or by the own metric."""
