@@ -233,6 +233,12 @@ class FastAP(Baseline):
 # On proxies ------------------------------------------------------------------------------------------------
 
 
+class ProxyConfig(ReferencesConfig):
+    """That of an objective made for proxies."""
+
+    references: References = Field("proxies", description="what the batch is compared with")
+
+
 class ProxyNCA(Baseline):
     """ProxyNCA: neighbourhood components with class proxies in place of neighbours.
 
@@ -245,8 +251,7 @@ class ProxyNCA(Baseline):
     reads = "distance"
     function = objectives.proxy_nca
 
-    class Config(ReferencesConfig):
-        references: References = Field("proxies", description="what the batch is compared with")
+    class Config(ProxyConfig):
         metric: Metric = Field("squared_euclidean", description="distance between embeddings; cosine is 1 - s")
         scale: float = Field(1.0, gt=0, description="inverse temperature")
         include_positive: bool = Field(False, description="put positives below the line too")
@@ -280,8 +285,7 @@ class ProxyAnchor(Baseline):
     reads = "similarity"
     function = objectives.proxy_anchor
 
-    class Config(ReferencesConfig):
-        references: References = Field("proxies", description="what the batch is compared with")
+    class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
         alpha: float = Field(32.0, gt=0, description="sharpness")
         margin: float = Field(0.1, ge=0, description="similarity margin")
@@ -298,8 +302,7 @@ class NormalizedSoftmax(Baseline):
     reads = "similarity"
     function = objectives.normalized_softmax
 
-    class Config(ReferencesConfig):
-        references: References = Field("proxies", description="what the batch is compared with")
+    class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
         temperature: float = Field(0.05, gt=0, description="temperature of the softmax")
 
