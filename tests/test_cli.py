@@ -575,6 +575,17 @@ def test_json_of_the_lists(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert {"pfml", "glyphs"} & {entry["name"] for entry in named}
 
 
+def test_hyperparameters_are_described_by_what_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    described = json.loads(run(capsys, "methods idml --json").out)
+    types = {row["name"]: row["type"] for row in described["hyperparameters"]}
+    assert types["references"] == "one of batch, proxies, memory, batch+memory or null"
+    assert types["metric"] == "one of euclidean, squared_euclidean, cosine or null"
+    assert types["epsilon"] == "float or null"
+    assert types["learn_beta"] == "one of no, one, per_class or null"
+    assert types["norm"] == "one of sum, separate"
+    assert types["tau"] == "float"
+
+
 class Positional(Method):
     """Weighs samples by their places in the batch, L = mean of (place |z - 1|^2)."""
 
