@@ -561,9 +561,11 @@ def _reachable(address: str | None) -> str | None:
         raise InputError(f"--address: {address}: {advice}")
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return address  # it understands nothing before a handshake, which is Ray's own
             # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
             connection.sendall(HTTP2_PREFACE)
-            speaks = os.environ.get("RAY_USE_TLS") == "1" or connection.recv(9)[3:4] == b"\x04"
+            speaks = connection.recv(9)[3:4] == b"\x04"
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None

@@ -19,7 +19,7 @@ import torch
 
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import main
+from orchestrator.cli import _reachable, main
 from orchestrator.journal import Journal
 from orchestrator.method import Method, MethodConfig
 
@@ -435,6 +435,17 @@ def test_something_else_that_answers_at_the_address(
         thread.join()
     assert (ran.code, ran.out) == (2, "")
     assert f"127.0.0.1:{port}" in ran.err and "Ray" in ran.err and ran.err.count("\n") == 1
+
+
+def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with socket.socket() as cluster:
+        cluster.bind(("127.0.0.1", 0))
+        cluster.listen()
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        assert _reachable(address) == address
+        with cluster.accept()[0] as connection:
+            assert connection.recv(100) == b"", "it cannot read what comes before its handshake"
 
 
 def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
