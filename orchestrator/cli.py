@@ -403,7 +403,7 @@ def new_method(
     name: Annotated[str, typer.Argument(help="Name of the method, in snake_case.", metavar="NAME")],
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder to make; NAME in this one by default.", metavar="DIR", parser=_path),
+        typer.Option(help="Folder to make, or an empty one; NAME in this one by default.", metavar="DIR", parser=_path),
     ] = None,
 ) -> None:
     """Write a plugin project to begin with: a loss that works, its search space, its tests.
