@@ -4,9 +4,11 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -635,6 +637,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from orchestrator.tracking import TrackingError
 
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # a user has no use for our line numbers
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that what is half-written is removed
     try:
         # typer gives the code of an Exit back as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0

@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -446,6 +447,29 @@ def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) 
         assert _reachable(address) == address
         with cluster.accept()[0] as connection:
             assert connection.recv(100) == b"", "it cannot read what comes before its handshake"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafts: list[list[Path]] = []
+
+    def ended(*_: object) -> None:
+        drafts.append(list((tmp_path / "data").iterdir()))
+        assert signal.getsignal(getattr(signal, name)) is not signal.SIG_DFL, "it would end the tests"
+        os.kill(os.getpid(), getattr(signal, name))
+
+    monkeypatch.setattr("orchestrator.data.store._write_images", ended)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        ran = run(capsys, f"train --method pfml --dataset glyphs-small --storage {tmp_path} {TINY}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ran.code, ran.out) == (130, "")
+    assert ran.err.splitlines()[-1] == "interrupted"
+    assert len(drafts) == 1 and len(drafts[0]) == 1, "it was being drawn"
+    assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
