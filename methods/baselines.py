@@ -24,15 +24,28 @@ Measure = Callable[[Outputs, Outputs], Tensor]
 """The matrix (Q, R) between what the network says of queries and what is known of references."""
 
 
-class ReferencesConfig(MethodConfig):
-    """What every objective is compared with, and how."""
+class ComparisonConfig(MethodConfig):
+    """What an objective compares a batch with, and how."""
 
     references: References = Field("batch", description="what the batch is compared with; memory is XBM's")
     metric: Metric = Field("euclidean", description="distance or similarity between embeddings")
     proxies_per_class: int = Field(1, ge=1, description="proxies per class M, where the references are proxies")
     proxy_lr_multiplier: float = Field(100.0, gt=0, description="learning rate of proxies (or beta) over the network's")
+
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        names = () if self.references == "proxies" else ("proxies_per_class", "proxy_lr_multiplier")
+        return dict.fromkeys(names, ("references",))
+
+
+class ReferencesConfig(ComparisonConfig):
+    """The same with XBM's memory, which all have whose references are free."""
+
     memory_size: int = Field(1024, ge=1, description="embeddings that XBM's memory holds")
     memory_start: int = Field(1000, ge=0, description="plain steps before XBM's memory is used")
+
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        names = () if "memory" in self.references else ("memory_size", "memory_start")
+        return super().idle() | dict.fromkeys(names, ("references",))
 
 
 class Baseline(Method, abstract=True):
@@ -44,15 +57,15 @@ class Baseline(Method, abstract=True):
 
     reads: ClassVar[Literal["distance", "similarity"]]
     function: ClassVar[Callable[..., Tensor]]
-    Config: ClassVar[type[ReferencesConfig]] = ReferencesConfig
-    config: ReferencesConfig
+    Config: ClassVar[type[ComparisonConfig]] = ReferencesConfig
+    config: ComparisonConfig
 
-    def __init__(self, config: ReferencesConfig, task: Task) -> None:
+    def __init__(self, config: ComparisonConfig, task: Task) -> None:
         super().__init__(config, task)
         if config.references == "proxies":
             self.proxies = Proxies(task, config.proxies_per_class)
-        elif config.references != "batch":
-            self.memory = Memory(config.memory_size, task.embedding_dim)
+        elif isinstance(config, ReferencesConfig) and config.references != "batch":
+            self.memory = Memory(config.memory_size, config.memory_start, task.embedding_dim)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         own = list(self.parameters())
@@ -69,9 +82,9 @@ class Baseline(Method, abstract=True):
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         """The matrix (Q, R) that the objective reads, by the configured metric on the embeddings."""
         z, r = queries["embedding"], references["embedding"]
-        return self.read(lambda: objectives.euclidean_distance(z, r), lambda: objectives.cosine_similarity(z, r))
+        return self.by_metric(lambda: objectives.euclidean_distance(z, r), lambda: objectives.cosine_similarity(z, r))
 
-    def read(self, distance: Callable[[], Tensor], similarity: Callable[[], Tensor]) -> Tensor:
+    def by_metric(self, distance: Callable[[], Tensor], similarity: Callable[[], Tensor]) -> Tensor:
         """The matrix (Q, R) that the objective reads, of distances d or similarities s: d, d^2 or 1 - s, or s, -d or
         -d^2, by the configured metric. Only the one that it needs is called."""
         if self.config.metric == "cosine":
@@ -96,8 +109,7 @@ class Baseline(Method, abstract=True):
             return {"loss": self.compare(outputs, batch.labels, rng)}
         terms: dict[str, Tensor] = {}
         labels = batch.labels[:, 0]
-        begun = int(self.memory.steps) >= self.config.memory_start
-        self.memory.steps += 1
+        begun = self.memory.step()
         if not begun or self.config.references == "batch+memory":
             terms["loss"] = self.compare(outputs, batch.labels, rng)
         if begun:
@@ -173,6 +185,12 @@ class Margin(Baseline):
             "per_class", description="how many boundaries are learned"
         )
         phi: float | None = Field(None, gt=0, description="cap on a negative's weight; null: none")
+
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            found = super().idle()
+            if found.pop("proxy_lr_multiplier", None) and self.learn_beta == "no":
+                found["proxy_lr_multiplier"] = ("references", "learn_beta")
+            return found
 
     config: Config
 
@@ -319,7 +337,7 @@ class SoftTriple(Baseline):
     reads = "similarity"
     function = objectives.soft_triple
 
-    class Config(ReferencesConfig):
+    class Config(ComparisonConfig):
         references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxies_per_class: int = Field(10, ge=1, description="centres per class M")
@@ -394,7 +412,11 @@ class OverConfig(MethodConfig):
             raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {message}, with {self.objective}") from None
         return self
 
-    def base_config(self) -> ReferencesConfig:
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        idle = self.base_config().idle()
+        return {key: (*because, "objective") for key, because in idle.items() if key in self.taken}
+
+    def base_config(self) -> ComparisonConfig:
         """The base objective's configuration."""
         baseline = BASELINES[self.objective]
         chosen = _defaults(type(self), self.objective)

@@ -255,6 +255,11 @@ class IDML(Method):
             2, ge=1, description="parts of the batch inside which images are mixed: a multiple of the workers"
         )
 
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            names = () if self.mixup else ("mixup_loss", "mixup_alpha", "mixup_blocks")
+            found: dict[str, tuple[str, ...]] = super().idle()
+            return found | dict.fromkeys(names, ("mixup",))
+
         @model_validator(mode="after")
         def _introspective(self) -> Self:
             base = self.base_config()
@@ -369,7 +374,7 @@ class IDML(Method):
         s_q, u_q, s_r = queries["embedding"], queries["uncertainty"], references["embedding"]
         u_r = references.get("uncertainty", u_q.new_zeros(len(s_r), u_q.shape[1]))
         pair: dict[str, Any] = {"tau": config.tau, "gamma": config.gamma, "norm": config.norm}
-        return self.base.read(
+        return self.base.by_metric(
             lambda: introspective_distance(s_q, u_q, s_r, u_r, **pair),
             lambda: introspective_similarity(s_q, u_q, s_r, u_r, form=config.form, **pair),
         )

@@ -136,11 +136,13 @@ def search(
             resolved = _resolve(space, name, epochs, set_, changes)
             planned = _plan(resolved, storage)
         _warn_of_plugins()
+        _note_idle(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
         resolved = _resolve(space, name, epochs, set_, changes)
         _warn_of_plugins()
+        _note_idle(resolved)
         from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import start
@@ -230,6 +232,7 @@ def train(
         fixed = {key: value for key, value in given.items() if value is not None}
         _warn_of_plugins()
         one = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides)
+        _note_idle(one)
         watcher = Display(status=status)
         outcome = start(one, InlineRunner(), storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     _conclude(outcome, storage, as_json=json_)
@@ -530,6 +533,14 @@ def _warn_of_plugins() -> None:
 
     for problem in plugin_problems():
         typer.echo(f"warning: {problem}", err=True)
+
+
+def _note_idle(search: "Search") -> None:
+    """Settings that change nothing, so that nobody waits for what they do."""
+    from orchestrator.spec import idle_settings
+
+    for line in idle_settings(search):
+        typer.echo(f"note: {line}", err=True)
 
 
 def _status(doing: str) -> Status:

@@ -472,6 +472,14 @@ def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
     assert list((tmp_path / "data").iterdir()) == []
 
 
+def test_a_setting_without_effect_is_told(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"search demo --dry-run --storage {finished} --set proxies_per_class=0 --set delta_rep=0.3")
+    assert (ran.code, ran.err) == (0, "")
+    ran = run(capsys, f"search demo --dry-run --storage {finished} --set alpha=0 --set delta_rep=0.3 --json")
+    assert ran.err.splitlines() == [f"note: {key} has no effect with alpha=0.0" for key in ("delta", "delta_rep")]
+    assert json.loads(ran.out)["settings"]["alpha"] == 0
+
+
 def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server that is away: the training runs and is journaled, and says how to send it."""
     (tmp_path / "data").symlink_to(data_folder)
