@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -27,6 +28,7 @@ mpl.use("agg")
 import matplotlib.pyplot as plt
 
 CLASSES = 8
+COLOURS: dict[str, Any] = {"cmap": "tab10", "vmin": 0, "vmax": 9}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +47,18 @@ class Problem:
     def radius(self) -> float:
         """Covering radius of the training images by the converged proxies."""
         return covering_radius(self.points, self.labels, self.converged, self.proxy_labels)
+
+    @property
+    def worst_covered(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lines from each class's worst covered image to its nearest proxy, x and y (2, classes): the covering radius
+        is their mean length."""
+        ends = []
+        for label in self.labels.unique():
+            own, centres = self.points[self.labels == label], self.converged[self.proxy_labels == label]
+            distance, nearest = torch.cdist(own, centres).min(1)
+            ends.append(torch.stack([own[distance.argmax()], centres[nearest[distance.argmax()]]]))
+        x, y = torch.stack(ends).permute(2, 1, 0)
+        return x, y
 
 
 def solve(data: Path, problems: int, proxies: int) -> list[Problem]:
@@ -101,22 +115,36 @@ def solve(data: Path, problems: int, proxies: int) -> list[Problem]:
 
 
 def draw(solved: list[Problem], picture: Path) -> None:
-    """One panel per problem."""
-    figure, axes = plt.subplots(1, len(solved), figsize=(4 * len(solved), 4.3), squeeze=False)
-    for number, (axis, problem) in enumerate(zip(axes[0], solved, strict=True), start=1):
-        for rows, labels, style in (
-            (problem.points, problem.labels, {"marker": ".", "s": 12, "alpha": 0.5, "linewidths": 0}),
-            (problem.converged, problem.proxy_labels, {"marker": "s", "s": 45, "edgecolors": "black"}),
-            (problem.following, problem.proxy_labels, {"marker": "o", "s": 45, "edgecolors": "black"}),
-        ):
-            axis.scatter(*rows.T.tolist(), c=labels, cmap="tab10", **style)
+    """One panel per problem, two in a row."""
+    rows = -(-len(solved) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(9, 4.8 * rows + 0.6), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(solved) :]:
+        axis.remove()
+    for number, (axis, problem) in enumerate(zip(axes.flat, solved, strict=False), start=1):
+        axis.add_patch(plt.Circle((0, 0), 1, fill=False, color="0.8", linewidth=1))
+        axis.plot(*problem.worst_covered, color="0.2", linewidth=1.2, solid_capstyle="round")
+        axis.scatter(*problem.points.T.tolist(), c=problem.labels, s=9, alpha=0.45, linewidths=0, **COLOURS)
+        squares = {"marker": "s", "s": 70, "edgecolors": "black", "linewidths": 1.2, "zorder": 3}
+        axis.scatter(*problem.converged.T.tolist(), c=problem.proxy_labels, **squares, **COLOURS)
+        rings = {"marker": "o", "s": 60, "edgecolors": "black", "linewidths": 1.2, "zorder": 4}
+        axis.scatter(*problem.following.T.tolist(), c=problem.proxy_labels, **rings, **COLOURS)
         axis.set_title(
-            f"problem {number}, {problem.steps} steps\ncovering radius {problem.radius:.3f}, MAP@R {problem.score:.3f}"
+            f"problem {number}: {problem.steps} steps\ncovering radius {problem.radius:.3f}, MAP@R {problem.score:.3f}",
+            fontsize=13,
         )
-        axis.set_aspect("equal")
-        axis.set(xticks=[], yticks=[])
-    figure.tight_layout()
-    figure.savefig(picture, dpi=80)
+        axis.set(aspect="equal", xticks=[], yticks=[], xlim=(-1.06, 1.06), ylim=(-1.06, 1.06))
+        axis.axis("off")
+    black = {"color": "0.6", "markeredgecolor": "black", "linestyle": "none"}
+    handles = [
+        plt.Line2D(
+            [], [], marker=".", color="0.6", linestyle="none", markersize=8, label="image, coloured by its class"
+        ),
+        plt.Line2D([], [], marker="s", markersize=9, label="converged proxy", **black),
+        plt.Line2D([], [], marker="o", markersize=9, label="proxy of the next problem", **black),
+        plt.Line2D([], [], color="0.2", linewidth=1.5, label="a class's worst covered image, and its nearest proxy"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=12, frameon=False)
+    figure.savefig(picture, dpi=90)
 
 
 def main() -> None:
