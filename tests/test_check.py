@@ -452,7 +452,7 @@ class NotANumber(Good):
     [
         (Colliding, "configuration", "lr is already a setting of every training"),
         (Undescribed, "configuration", "scale has no description"),
-        (Idling, "configuration", "idle: wieght is no hyperparameter (did you mean 'weight'?)"),
+        (Idling, "configuration", "idle: wieght is no hyperparameter .did you mean 'weight'"),
         (Growable, "state_shapes", r"method.memory was torch.float64 \(0, 8\) after bind"),
         (Growable, "state_round_trip", "size mismatch for method.memory"),
         (Replacing, "after_validation", "method.centres is a new parameter"),
