@@ -4,9 +4,11 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -142,11 +144,13 @@ def search(
             resolved = _resolve(space, name, epochs, set_, changes)
             planned = _plan(resolved, storage)
         _warn_of_plugins()
+        _note_idle(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
         resolved = _resolve(space, name, epochs, set_, changes)
         _warn_of_plugins()
+        _note_idle(resolved)
         from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import start
@@ -247,6 +251,7 @@ def train(
 
             _refuse_shadows()
             runner = RayRunner()
+        _note_idle(training)
         watcher = Display(status=status)
         outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     _conclude(outcome, storage, as_json=json_)
@@ -453,7 +458,7 @@ def new_method(
     name: Annotated[str, typer.Argument(help="Name of the method, in snake_case.", metavar="NAME")],
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder to make; NAME in this one by default.", metavar="DIR", parser=_path),
+        typer.Option(help="Folder to make, or an empty one; NAME in this one by default.", metavar="DIR", parser=_path),
     ] = None,
 ) -> None:
     """Write a plugin project to begin with: a loss that works, its search space, its tests.
@@ -605,6 +610,14 @@ def _warn_of_plugins() -> None:
         typer.echo(f"warning: {problem}", err=True)
 
 
+def _note_idle(search: "Search") -> None:
+    """Settings that change nothing, so that nobody waits for what they do."""
+    from orchestrator.spec import idle_settings
+
+    for line in idle_settings(search):
+        typer.echo(f"note: {line}", err=True)
+
+
 def _status(doing: str) -> Status:
     """Something moves in the terminal while heavy libraries load."""
     return Console(stderr=True).status(f"{doing} ...")
@@ -636,9 +649,11 @@ def _reachable(address: str | None) -> str | None:
         raise InputError(f"--address: {address}: {advice}")
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return address  # it understands nothing before a handshake, which is Ray's own
             # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
             connection.sendall(HTTP2_PREFACE)
-            speaks = os.environ.get("RAY_USE_TLS") == "1" or connection.recv(9)[3:4] == b"\x04"
+            speaks = connection.recv(9)[3:4] == b"\x04"
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
@@ -708,6 +723,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from orchestrator.tracking import TrackingError
 
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # a user has no use for our line numbers
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that what is half-written is removed
     try:
         # typer gives the code of an Exit back as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0

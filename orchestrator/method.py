@@ -35,6 +35,10 @@ class MethodConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        """Hyperparameters without effect, each with those whose values leave it none: a user who gives one is told."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Task:

@@ -5,6 +5,7 @@ namespace, so that a file, `--set` and a search space all name a hyperparameter 
 """
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -636,6 +637,19 @@ def resolve_search(
         raise InputError(f"{source}: {describe(error)}") from None
     _check_search(search)
     return search
+
+
+def idle_settings(search: Search) -> list[str]:
+    """A line for each of the method's settings that is given or searched, though the others leave it no effect."""
+    searched = {parameter.key for parameter in search.space.parameters()}
+    experiment = search.example()
+    values = experiment.flat()
+    lines = []
+    for key, because in experiment.config.idle().items():
+        if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
+            others = ", ".join(f"{name}={json.dumps(values[name])}" for name in because)
+            lines.append(f"{key} has no effect with {others}")
+    return lines
 
 
 def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:

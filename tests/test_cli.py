@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import torch
 
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import main
+from orchestrator.cli import _reachable, main
 from orchestrator.data.store import Store
 from orchestrator.journal import Journal
 from orchestrator.method import Method, MethodConfig
@@ -442,6 +443,48 @@ def test_something_else_that_answers_at_the_address(
     assert f"127.0.0.1:{port}" in ran.err and "Ray" in ran.err and ran.err.count("\n") == 1
 
 
+def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with socket.socket() as cluster:
+        cluster.bind(("127.0.0.1", 0))
+        cluster.listen()
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        assert _reachable(address) == address
+        with cluster.accept()[0] as connection:
+            assert connection.recv(100) == b"", "it cannot read what comes before its handshake"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafts: list[list[Path]] = []
+
+    def ended(*_: object) -> None:
+        drafts.append(list((tmp_path / "data").iterdir()))
+        assert signal.getsignal(getattr(signal, name)) is not signal.SIG_DFL, "it would end the tests"
+        os.kill(os.getpid(), getattr(signal, name))
+
+    monkeypatch.setattr("orchestrator.data.store._write_images", ended)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        ran = run(capsys, f"train --method pfml --dataset glyphs-small --storage {tmp_path} {TINY}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ran.code, ran.out) == (130, "")
+    assert "Traceback" not in ran.err
+    assert len(drafts) == 1 and len(drafts[0]) == 1, "it was being drawn"
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_setting_without_effect_is_told(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"search demo --dry-run --storage {finished} --set proxies_per_class=0 --set delta_rep=0.3")
+    assert (ran.code, ran.err) == (0, "")
+    ran = run(capsys, f"search demo --dry-run --storage {finished} --set alpha=0 --set delta_rep=0.3 --json")
+    assert ran.err.splitlines() == [f"note: {key} has no effect with alpha=0.0" for key in ("delta", "delta_rep")]
+    assert json.loads(ran.out)["settings"]["alpha"] == 0
+
+
 def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server that is away: the training runs and is journaled, and says how to send it."""
     (tmp_path / "data").symlink_to(data_folder)
@@ -578,6 +621,17 @@ def test_json_of_the_lists(command: str, capsys: pytest.CaptureFixture[str]) -> 
     named = [listed] if isinstance(listed, dict) else listed
     assert all(entry["name"] for entry in named)
     assert {"pfml", "glyphs"} & {entry["name"] for entry in named}
+
+
+def test_hyperparameters_are_described_by_what_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    described = json.loads(run(capsys, "methods idml --json").out)
+    types = {row["name"]: row["type"] for row in described["hyperparameters"]}
+    assert types["references"] == "one of batch, proxies, memory, batch+memory or null"
+    assert types["metric"] == "one of euclidean, squared_euclidean, cosine or null"
+    assert types["epsilon"] == "float or null"
+    assert types["learn_beta"] == "one of no, one, per_class or null"
+    assert types["norm"] == "one of sum, separate"
+    assert types["tau"] == "float"
 
 
 class Positional(Method):
