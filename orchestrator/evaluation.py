@@ -347,11 +347,12 @@ class _Search:
         nearest = torch.empty(len(sample), 0, dtype=torch.float64)
         step = MATRIX_ENTRIES // len(sample)
         for start in range(0, len(self.gallery), step):
-            part = torch.from_numpy(self._centred(self.gallery[start : start + step]))
-            matrix_QG = torch.addmm(torch.linalg.vecdot(part, part), queries, part.T, alpha=-2)
+            part_GD = self._centred(self.gallery[start : start + step])
+            norms_G = torch.from_numpy(np.square(_norms(part_GD)[:, 0]))
+            matrix_QG = torch.addmm(norms_G, queries, torch.from_numpy(part_GD).T, alpha=-2)
             matrix_QG += queries.square().sum(dim=1, keepdim=True)
             if self.exclude_self:
-                own = np.flatnonzero((sample >= start) & (sample < start + len(part)))
+                own = np.flatnonzero((sample >= start) & (sample < start + len(part_GD)))
                 matrix_QG[own, sample[own] - start] = torch.inf
             nearest = torch.cat([nearest, matrix_QG.clamp_(min=0)], dim=1)
             nearest = nearest.topk(min(k, nearest.shape[1]), largest=False).values
@@ -483,8 +484,9 @@ class _Search:
     @cached_property
     def _exact_gallery(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Centred rows (G, D) in float64 on the device, and their squared norms (G,)."""
-        gallery_GD = torch.from_numpy(self._centred(self.gallery)).to(self.device)
-        return gallery_GD, torch.linalg.vecdot(gallery_GD, gallery_GD)
+        centred_GD = self._centred(self.gallery)
+        parts = torch.from_numpy(centred_GD), torch.from_numpy(np.square(_norms(centred_GD)[:, 0]))
+        return parts[0].to(self.device), parts[1].to(self.device)
 
     @cached_property
     def first_copies(self) -> Integers:

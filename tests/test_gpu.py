@@ -70,6 +70,20 @@ def test_evaluation_is_the_cpu_s() -> None:
     assert evaluate_embeddings(embeddings.cuda(), labels.cuda(), clustering=False) == on_cpu
 
 
+def test_evaluation_against_a_gallery_keeps_to_its_memory() -> None:
+    """On the device: the gallery in float64 and some blocks of 64 MiB."""
+    torch.manual_seed(0)
+    embeddings, labels = torch.randn(12_000, 512), torch.arange(12_000) % 900
+    gallery = {"gallery": embeddings[2000:], "gallery_labels": labels[2000:]}
+    on_cpu = evaluate_embeddings(embeddings[:2000], labels[:2000], **gallery, clustering=False)
+    rows = embeddings.cuda()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    gallery = {"gallery": rows[2000:], "gallery_labels": labels[2000:]}
+    assert evaluate_embeddings(rows[:2000], labels[:2000], **gallery, clustering=False) == on_cpu
+    assert torch.cuda.max_memory_allocated() - before < 10_000 * 512 * 8 + 10 * 2**26
+
+
 def test_faiss_and_torch_share_the_process() -> None:
     faiss = pytest.importorskip("faiss")
     torch.zeros(8, device="cuda").sum().item()
