@@ -33,6 +33,7 @@ ORDER = [
     "learner",
     "method",
     "backbones",
+    "bn_inception",
     "data.samplers",
     "data.splits",
     "data.transforms",
