@@ -33,6 +33,7 @@ ORDER = [
     "learner",
     "method",
     "backbones",
+    "data.pipeline",
     "data.samplers",
     "data.splits",
     "data.transforms",
