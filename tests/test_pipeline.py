@@ -27,7 +27,8 @@ from orchestrator.data.store import DataError, Row, Store, write_store
 from orchestrator.data.transforms import CROP_DRAWS, CROPS, DRAWS, Crop, Degradation, uniforms
 from orchestrator.loop import UNREADABLE, Validation, evaluate_model, fit, requests
 from orchestrator.method import Diagnostics, Embedded, Method, registry
-from orchestrator.spec import resolve_experiment
+from orchestrator.search import Places, check_data
+from orchestrator.spec import resolve_experiment, single_training
 
 # torchvision 0.29 says so at every image
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -342,6 +343,23 @@ def test_resuming_in_the_middle_of_an_epoch_is_exact_with_threads(photographs: S
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not loader_threads()
+
+
+def test_a_search_tells_of_damage_before_anything_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = Places(tmp_path)
+    write_photographs(places.data / "glyphs-small", (DAMAGED,))
+    settings = SETTINGS | {"dataset": "glyphs-small"}
+    for _ in range(2):
+        check_data(single_training("one", settings), places)
+    looked, *told = capsys.readouterr().err.splitlines()
+    assert looked.startswith("looking whether the 120 images of")
+    assert [f"the first is image {DAMAGED}: " in line for line in told] == [True, True]
+    with pytest.raises(DataError, match="'none' is for images of one size"):
+        check_data(single_training("two", settings | {"augmentation": "none"}), places)
+    with pytest.raises(DataError, match=r"label_noise is 0.95"):
+        check_data(single_training("three", settings | {"label_noise": 0.95}), places)
 
 
 def test_one_process_equals_two_without_a_damaged_image(damaged: Store, tmp_path: Path, pair: Pair) -> None:
