@@ -5,6 +5,7 @@ models train in lockstep, a validation of each in turn, so that a search sees on
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -32,14 +33,14 @@ def evaluate_folds(
     parts: list[Tensor] = []
     for folder in folders:
         learner, embedded = embed_model(folder / BEST, store, rows, device)
-        embedding = embedded.outputs["embedding"]
         seen_of_method = learner.method.diagnostics(None, embedded)
         if rank() == 0:
             save_diagnostics(folder / DIAGNOSTICS, seen_of_method, prefix="test_")
         scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
-        metrics.append(retrieve(embedding, store, rows, device, what=str(folder)).metrics | scalars)
-        parts.append(F.normalize(embedding, dim=1))
-    together = retrieve(torch.cat(parts, dim=1), store, rows, device, what=str(folders[0].parent)).metrics
+        metrics.append(retrieve(embedded, store, device, what=str(folder)).metrics | scalars)
+        parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
+    both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
+    together = retrieve(both, store, device, what=str(folders[0].parent)).metrics
     separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
     return separated | {f"concatenated_{name}": value for name, value in together.items()}
 

@@ -9,7 +9,8 @@ import csv
 import io
 import math
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,10 +29,10 @@ from orchestrator.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable, without
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, train_labels
+from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, train_labels
 from orchestrator.data.store import Store
-from orchestrator.data.transforms import augment
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, evaluate_embeddings, evaluate_queries
@@ -40,6 +41,8 @@ from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, S
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
 
 EVALUATION_BATCH = 256
+UNREADABLE = "unreadable.csv"
+"""The images of a data set that a training or a test went without."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +80,10 @@ def fit(
     torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
     device = choose_device(training.device)
-    labels = train_labels(store, split.train)
+    unreadable = leave_out(store, training, folder)
+    split = without(split, unreadable) if unreadable else split
+    labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
+    reader = new_reader(store, training)
     learner = new_learner(experiment, store, split).to(device)
     if training.precision == "float64":
         learner.double()
@@ -100,7 +106,7 @@ def fit(
     best: float | None = None
     stopped = False
     stops: list[bool] = []
-    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops)
+    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops, reader)
     step = 0
 
     def state() -> dict[str, Any]:
@@ -109,8 +115,7 @@ def fit(
             "optimizer": optimizer.state_dict(),
             "scaler": scaler.state_dict(),
             "rng": rng.get_state(),
-            "global_rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0),
+            "global_rng": random_state(device),
             "step": step,
             "best": best,
             "history": [asdict(validation) for validation in history],
@@ -122,36 +127,24 @@ def fit(
         optimizer.load_state_dict(saved["optimizer"])
         scaler.load_state_dict(saved["scaler"])
         rng.set_state(saved["rng"])
-        torch.set_rng_state(saved["global_rng"])
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(saved["cuda_rng"], device)
+        set_random_state(saved["global_rng"], device)
         step, best = saved["step"], saved["best"]
         history = [Validation(**validation) for validation in saved["history"]]
-        random_state = torch.get_rng_state()
         yield from history
-        torch.set_rng_state(random_state)
+        set_random_state(saved["global_rng"], device)
         stopped = bool(history) and history[-1].finished
     else:
         learner.method.begin(scope)
 
     started = time.monotonic()
-    while step < clock.total_steps and not stopped:
-        epoch, first = divmod(step, sampler.steps_per_epoch)
-        set_learning_rates(optimizer, training, epoch)
-        for positions in sampler.batches(epoch)[first:]:
+    with reader:
+        last = step if stopped else clock.total_steps
+        for (_, epoch, positions), images in reader.read(requests(sampler, split, step, last)):
             # one step: this rank's block of images, the whole batch's labels
+            set_learning_rates(optimizer, training, epoch)
             module.train()
             if training.freeze_batch_norm:
                 learner.freeze_batch_norm()
-            rows = split.train[rank_block(positions, rank(), world_size())]
-            images = augment(
-                store.images(rows),
-                rows,
-                recipe=training.augmentation,
-                seed=training.seed,
-                epoch=epoch,
-                degradation=training.degraded,
-            )
             batch = Batch(
                 to_device(images, training, device),
                 torch.from_numpy(labels[positions]).unsqueeze(1).to(device),
@@ -179,7 +172,7 @@ def fit(
             if not clock.ticks(step):
                 continue
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
-            held_out = embed_split(learner, store, split.validation, device) if len(split.validation) else None
+            held_out = embed_split(learner, store, split.validation, device, reader) if len(split.validation) else None
             if held_out is not None:
                 metrics |= validate(held_out)
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
@@ -204,10 +197,10 @@ def fit(
                     save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
                 save_checkpoint(folder / CHECKPOINT, state())
-            random_state = torch.get_rng_state()
+            before = random_state(device)
             yield history[-1]
             # whoever runs the loop may draw random numbers of its own in between
-            torch.set_rng_state(random_state)
+            set_random_state(before, device)
             torch.set_num_threads(training.threads)
             if stopped:
                 return
@@ -300,6 +293,18 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def random_state(device: torch.device) -> list[Tensor]:
+    """The state of torch's global generators: of the CPU, and of the GPU that trains."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_random_state(state: list[Tensor], device: torch.device) -> None:
+    """Take a `random_state` up again."""
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+
+
 def to_device(images: Tensor, training: Training, device: torch.device) -> Tensor:
     """Images as the network takes them; pinned on their way to a GPU, so that the copy overlaps with its work."""
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
@@ -325,6 +330,58 @@ def memory_faults(training: Training) -> Iterator[None]:
             f"out of GPU memory with a batch of {training.batch_size} images ({free:.1f} of {total:.1f} GiB are free): "
             "lower classes_per_batch or images_per_class, or set precision=bf16"
         ) from error
+
+
+def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> list[Split]:
+    """The split that a training asks for, or the folds of MLRC. Without `hold_out` the whole training half trains
+    (folds hold out in any case)."""
+    if training.protocol == "mlrc":
+        return class_folds(store, class_subset=training.class_subset)
+    share = training.validation_share if hold_out else 0.0
+    return [class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)]
+
+
+def new_reader(store: Store, training: Training) -> Reader:
+    """Reads images as this training and its evaluations see them."""
+    return Reader(
+        store,
+        augmentation=training.augmentation,
+        seed=training.seed,
+        degradation=training.degraded,
+        threads=training.loader_threads,
+    )
+
+
+def requests(sampler: ClassBalancedSampler | UniformSampler, split: Split, step: int, total: int) -> Iterator[Request]:
+    """This rank's blocks of the batches from a step on, which may be in the middle of an epoch."""
+    while step < total:
+        epoch, first = divmod(step, sampler.steps_per_epoch)
+        for positions in sampler.batches(epoch)[first : first + total - step]:
+            yield Request(split.train[rank_block(positions, rank(), world_size())], epoch, positions)
+            step += 1
+
+
+def leave_out(store: Store, training: Training, folder: Path | None = None) -> dict[int, str]:
+    """The rows that cannot be decoded, with the reasons: the same on all ranks, told once, listed in the `folder`.
+
+    Raises DataError if they are too many, or the images are not of the kind that the augmentation is for.
+    """
+    found = find_unreadable(store, training.augmentation, threads=training.loader_threads) if rank() == 0 else None
+    unreadable: dict[int, str] = broadcast_object(found)
+    check_images(store, training.augmentation, unreadable)
+    if unreadable and rank() == 0:
+        warnings.warn(describe_unreadable(store, unreadable), stacklevel=2)
+        if folder is not None:
+            rows = list(unreadable)
+            names = [store.class_names[label] for label in store.labels[rows]]
+            table = {
+                "image": rows,
+                "class": names,
+                "split": store.splits[rows].tolist(),
+                "reason": list(unreadable.values()),
+            }
+            save_table(folder / UNREADABLE, table)
+    return unreadable
 
 
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
@@ -436,6 +493,7 @@ def build_scope(
     rng: Generator,
     device: torch.device,
     stops: list[bool],
+    reader: Reader | None = None,
 ) -> Scope:
     """What a method's `begin` and `after_validation` may do."""
 
@@ -446,7 +504,7 @@ def build_scope(
             # a class with fewer images than asked gives some of them more than once
             order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
             rows.append(members[torch.cat(order)[:n].numpy()])
-        raw = run_network(learner, store, np.concatenate(rows), device, normalized=False)["embedding"]
+        raw = run_network(learner, store, np.concatenate(rows), device, reader, normalized=False)["embedding"]
         return raw.view(len(rows), n, -1)
 
     def reset_moments(parameters: list[nn.Parameter]) -> None:
@@ -485,10 +543,14 @@ def run_network(
     store: Store,
     rows: np.ndarray[Any, Any],
     device: torch.device,
+    reader: Reader | None = None,
     *,
     normalized: bool = True,
 ) -> Outputs:
-    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks."""
+    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks.
+
+    Without a `reader` the images are taken as they are in the store.
+    """
     was_training = learner.training
     learner.eval()
     size = math.ceil(len(rows) / world_size())
@@ -496,17 +558,19 @@ def run_network(
     mine = padded[rank() * size : (rank() + 1) * size]
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
-    for start in range(0, size, EVALUATION_BATCH):
-        block = mine[start : start + EVALUATION_BATCH]
-        images = augment(store.images(block), block, recipe="none", seed=0, epoch=0).to(device, dtype)
+    wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
+    for _, block in (reader or Reader(store)).read(wanted):
+        images = block.to(device, dtype)
         blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
     return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
 
 
-def embed_split(learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device) -> Embedded:
+def embed_split(
+    learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device, reader: Reader | None = None
+) -> Embedded:
     """These images as the network sees them; their labels are the data set's own."""
-    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device).items()}
+    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device, reader).items()}
     return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
 
 
@@ -540,39 +604,37 @@ def evaluate_model_by_query(
     """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`.
 
     Rows of the data set's split `query` are searched for among the others, where it has one; otherwise each row among
-    all. In the table of queries, `query` is the image's row in the data set. Raises InputError if none can be evaluated
-    or the embeddings are not finite.
+    all. In the table of queries, `query` is the image's row in the data set. `images_left_out` counts photographs that
+    cannot be decoded, if there are any. Raises InputError if none can be evaluated or the embeddings are not finite.
     """
     learner, embedded = embed_model(model, store, rows, device)
-    result = retrieve(embedded.outputs["embedding"], store, rows, device, what=str(model), approximate=approximate)
+    result = retrieve(embedded, store, device, what=str(model), approximate=approximate)
     seen_of_method = learner.method.diagnostics(None, embedded)
     if folder is not None and rank() == 0:
         save_diagnostics(folder, seen_of_method, prefix="test_")
     scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    if left_out := len(rows) - len(embedded.samples):
+        scalars["images_left_out"] = float(left_out)
     return replace(result, metrics=result.metrics | scalars)
 
 
 def embed_model(
     model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
 ) -> tuple[Learner, Embedded]:
-    """A saved model's learner, and these images as it sees them."""
-    learner, _ = load_learner(model, store)
+    """A saved model's learner, and these images as it sees them; photographs that cannot be decoded are left out."""
+    learner, experiment = load_learner(model, store)
     chosen = choose_device(device)
-    return learner, embed_split(learner.to(chosen), store, rows, chosen)
+    readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
+    with new_reader(store, experiment.training) as reader:
+        return learner, embed_split(learner.to(chosen), store, readable, chosen, reader)
 
 
 def retrieve(
-    embeddings: Tensor,
-    store: Store,
-    rows: np.ndarray[Any, Any],
-    device: str = "auto",
-    *,
-    what: str,
-    approximate: bool = False,
+    embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
 ) -> Evaluation:
-    """All metrics of these images' embeddings (len(rows), D), as `evaluate_model_by_query` says. `what` is named in
-    errors."""
-    embeddings, labels = embeddings.to(choose_device(device)), torch.from_numpy(store.labels[rows].astype(np.int64))
+    """All metrics of these embeddings, as `evaluate_model_by_query` says. `what` is named in errors."""
+    embeddings, labels = embedded.outputs["embedding"].to(choose_device(device)), embedded.labels
+    rows = embedded.samples.numpy()
     queries = torch.from_numpy(store.splits[rows] == "query")
     gallery: dict[str, Tensor] = {}
     if queries.any() and not queries.all():
@@ -598,12 +660,16 @@ def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -
     for name, array in diagnostics.arrays.items():
         write_atomically(folder / f"{prefix}{name}.npy", partial(np.save, arr=array))
     for name, table in diagnostics.tables.items():
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(table)
-        writer.writerows(zip(*table.values(), strict=True))
-        content = text.getvalue().encode()
-        write_atomically(folder / f"{prefix}{name}.csv", partial(_write, content))
+        save_table(folder / f"{prefix}{name}.csv", table)
+
+
+def save_table(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
+    """Columns of equal length, by name, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    write_atomically(path, partial(_write, text.getvalue().encode()))
 
 
 def _write(content: bytes, file: BinaryIO) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.catalog import open_dataset
-from orchestrator.data.splits import Split, protocol_splits
+from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.loop import Clock, fit
+from orchestrator.loop import Clock, data_splits, fit
 from orchestrator.search import Places, check_data
 from orchestrator.spec import Experiment, Search
 from orchestrator.study import Study
@@ -27,9 +27,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     experiment = search.example()
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
-    splits = protocol_splits(
-        store, protocol=training.protocol, validation_share=training.validation_share, seed=training.seed
-    )
+    splits = data_splits(training, store)
     split = splits[0]
     clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
     step, validation = time_training(experiment, store, split)

@@ -57,16 +57,14 @@ def run(
     """
     # torch takes seconds to import: only processes that train pay for it
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import protocol_splits
     from orchestrator.folds import fit_folds
-    from orchestrator.loop import fit
+    from orchestrator.loop import data_splits, fit
     from orchestrator.spec import Objective, resolve_experiment
 
     experiment = resolve_experiment(settings, "trial")
     training = experiment.training
     store = open_dataset(training.dataset, Path(data))
-    share = training.validation_share if hold_out else 0.0
-    splits = protocol_splits(store, protocol=training.protocol, validation_share=share, seed=training.seed)
+    splits = data_splits(training, store, hold_out=hold_out)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     if len(splits) == 1:
@@ -84,14 +82,13 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     """
     from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import class_split
     from orchestrator.folds import evaluate_folds
-    from orchestrator.loop import evaluate_model_by_query
+    from orchestrator.loop import data_splits, evaluate_model_by_query
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
     store = open_dataset(training.dataset, Path(data))
-    rows = class_split(store, validation_share=0.0, seed=training.seed).test
+    rows = data_splits(training, store)[0].test
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
         return evaluate_folds(folders, store, rows, training.device)
