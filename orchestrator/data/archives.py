@@ -248,10 +248,11 @@ def _mat_variable(path: Path, variable: str) -> Any:
     from scipy.io import loadmat
 
     try:
-        content = loadmat(path, squeeze_me=True)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({_reason(error)}){_UNPACK}") from None
-    except Exception as error:  # a damaged file raises anything: ValueError, TypeError, zlib.error ...
+        with path.open("rb") as file:
+            content = loadmat(file, squeeze_me=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file{_UNPACK}") from None
+    except Exception as error:  # a damaged file raises anything: OSError, ValueError, TypeError, zlib.error ...
         raise DataError(f"{path}: not a whole MATLAB file ({_reason(error)}){_UNPACK}") from None
     if variable not in content:
         known = [name for name in content if not name.startswith("__")]

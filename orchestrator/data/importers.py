@@ -94,8 +94,9 @@ def prepare(
 def _checked_name(importer: str, name: str | None) -> str:
     known = [*ARCHIVES, *OWN]
     if importer not in known:
-        drawn = "; it is drawn when first used, there is nothing to prepare" if importer in datasets() else ""
-        raise DataError(f"unknown importer '{importer}'{drawn or suggestion(importer, known)}")
+        if importer in datasets():
+            raise DataError(f"{importer}: is drawn when first used, there is nothing to prepare")
+        raise DataError(f"no data set '{importer}' to prepare{suggestion(importer, known)}")
     if name is None and importer in OWN:
         raise DataError(f"--name: missing; how is the data set made from this {importer} to be called?")
     if name in {*datasets(), *OWN} and (name != importer or importer in OWN):
