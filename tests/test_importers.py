@@ -491,8 +491,8 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     ("cars-old", remove("cars_annos.mat"), "none of the three layouts"),
     ("cars-old", remove("car_ims/000002.jpg"), "1 of 7 images are missing in .*: car_ims/000002.jpg;"),
     ("cars-old", truncate("cars_annos.mat"), "cars_annos.mat: not a whole MATLAB file"),
-    ("cars-devkit", remove("cars_test_annos_withlabels.mat"), "cars_test_annos_withlabels.mat: cannot be read"),
-    ("cars-devkit", remove("devkit/cars_train_annos.mat"), "cars_train_annos.mat: cannot be read .*No such file"),
+    ("cars-devkit", remove("cars_test_annos_withlabels.mat"), "cars_test_annos_withlabels.mat: no such file"),
+    ("cars-devkit", remove("devkit/cars_train_annos.mat"), "devkit/cars_train_annos.mat: no such file"),
     ("cars-devkit", remove("cars_train/00001.jpg"), "1 of 7 .*: cars_train/00001.jpg;"),
     ("cars-folders", remove("anno_test.csv"), "anno_test.csv: no such file"),
     ("cars-folders", remove("car_data/car_data/train/Volvo 240/00000.jpg"), "1 of 7 .*Volvo 240/00000.jpg;"),
@@ -530,18 +530,18 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     (
         "cifar10",
         counts_of("cifar10", total=Count(60000, 10)),
-        "12 images of 2 classes, not 60,000 images of 10 classes",
+        "12 images of 2 classes, not 60,000 images of 10",
     ),
     # class ids
     (
         "cub200",
         edit(CUB + "image_class_labels.txt", swap("3 2", "3 9")),
-        "image_class_labels.txt line 3: class 9 is not in",
+        "labels.txt line 3: class 9 is not in classes.txt",
     ),
     (
         "cub200",
         edit(CUB + "image_class_labels.txt", swap("3 2", "3 1")),
-        "line 3: class 1, but the image is 002.Auk/3.jpg",
+        "class 1, but the image is 002.Auk/3.jpg",
     ),
     ("cub200", edit(CUB + "image_class_labels.txt", swap("3 2", "3 two")), "class id 'two' should be a whole number"),
     ("nabirds", edit("nabirds/image_class_labels.txt", swap(" 817", " 820")), "class 820, but the image is 0817/"),
@@ -549,53 +549,53 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     (
         "nabirds",
         edit("nabirds/hierarchy.txt", swap("817 2", "817 3")),
-        "hierarchy.txt line 4: parent class 3 is not in",
+        "line 4: parent class 3 is not in classes.txt",
     ),
     (
         "cars-folders",
         edit("anno_train.csv", swap("9,1\n", "9,5\n")),
-        "anno_train.csv line 1: class 5 is not in names.csv",
+        "line 1: class 5 is not in names.csv",
     ),
     (
         "sop",
         edit(SOP + "Ebay_test.txt", lambda t: t.replace(" 4 3 ", " 7 3 ")),
-        "no class 4, but ids go up to 7, not 4",
+        "no class 4, but ids go up to 7",
     ),
     ("sop", edit(SOP + "Ebay_test.txt", swap(" 3 3 ", " 3 2 ")), "line 2: super_class_id 2 is bicycle elsewhere"),
     (
         "inshop",
         edit(PARTITION, swap("id_00007982 ", "item_7982 ")),
-        "line 9: item_id 'item_7982' should be a whole number",
+        "line 9: item_id 'item_7982' should be",
     ),
     # identifiers that are there twice
     (
         "cub200",
         edit(CUB + "images.txt", swap("\n4 ", "\n3 ")),
-        "images.txt line 4: '3' is there twice, first on images.txt line 3",
+        "line 4: '3' is there twice, first on images.txt line 3",
     ),
     (
         "cub200",
         edit(CUB + "image_class_labels.txt", swap("\n4 ", "\n3 ")),
-        "image_class_labels.txt line 4: '3' is there twice",
+        "line 4: '3' is there twice",
     ),
     ("cub200", edit(CUB + "images.txt", swap("/4.jpg", "/3.jpg")), "images/002.Auk/3.jpg listed twice"),
     ("cub200", edit(CUB + "bounding_boxes.txt", lambda t: t.partition("\n")[0]), "no line for image id 2 and 5 more"),
     (
         "sop",
         edit(SOP + "Ebay_test.txt", swap("\n5 ", "\n2 ")),
-        "Ebay_test.txt line 2: '2' is there twice, first on Ebay_train",
+        "'2' is there twice, first on Ebay_train.txt line 3",
     ),
     ("csv", edit("list.csv", swap("pictures/1", "pictures/0")), "list.csv line 3: 'pictures/0.jpg' is there twice"),
     # what is written where
     (
         "cub200",
         edit(CUB + "images.txt", swap("3.jpg", "../../../3.jpg")),
-        "path 'images/002.Auk/../../../3.jpg' leaves",
+        "'images/002.Auk/../../../3.jpg' leaves",
     ),
     (
         "sop",
         edit(SOP + "Ebay_train.txt", swap("bicycle_final/0", "/etc/0")),
-        "Ebay_train.txt line 2: path '/etc/0_0.JPG' leaves",
+        "line 2: path '/etc/0_0.JPG' leaves",
     ),
     ("csv", edit("list.csv", swap("pictures/0", "../0")), "list.csv line 2: path '../0.jpg' leaves the source folder"),
     ("csv", edit("list.csv", swap("pictures/0.jpg", "")), "list.csv line 2: path '' leaves"),
@@ -606,7 +606,7 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     (
         "sop",
         edit(SOP + "Ebay_train.txt", swap("super_class_id", "kind")),
-        "the header is 'image_id class_id kind path', not",
+        "the header is 'image_id class_id kind path'",
     ),
     ("inshop", edit(PARTITION, swap("query", "qery")), "status 'qery' \\(did you mean 'query'"),
     ("cars-folders", edit("anno_train.csv", swap(",1\n", "\n")), "anno_train.csv line 1: 5 fields, not 6"),
@@ -701,17 +701,19 @@ def test_arrow_tells_of_a_full_disk() -> None:
 
 def test_the_number_of_processes_changes_nothing(make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
     made = make("folder")
+    one = made.prepare(name="one", size=8)
+    whole = (made.source / "dog" / "6.png").read_bytes()
+    truncate("dog/6.png")(made)
     monkeypatch.setattr(importers, "PART", 2)
     seen: list[tuple[int, int]] = []
-    two = made.prepare(name="two", workers=2, size=8, progress=lambda done, total: seen.append((done, total)))
-    monkeypatch.setattr(importers, "PART", 3)
-    one = made.prepare(name="one", workers=1, size=8)
-    assert two.manifest["digest"] == one.manifest["digest"]
-    assert seen[0] == (0, 7) and seen[-1] == (7, 7) and seen == sorted(seen)
-    truncate("cat/4.png")(made)
-    with pytest.raises(DataError, match="1 of 7 images cannot be read: cat/4.png"):
-        made.prepare(name="three", workers=2)
-    assert sorted(child.name for child in made.root.glob("[!.]*")) == ["one", "two"]
+    with pytest.raises(DataError, match="1 of 7 images cannot be read: dog/6.png"):
+        made.prepare(name="two", workers=2, size=8, progress=lambda done, total: seen.append((done, total)))
+    assert sorted(seen) == seen and set(seen) == {(0, 7), (2, 7), (4, 7), (6, 7)}
+    assert sorted(child.name for child in made.root.iterdir()) == [".two.parts", "one"]
+    (made.source / "dog" / "6.png").write_bytes(whole)
+    counted = Counted(monkeypatch)
+    assert made.prepare(name="two", size=8).manifest["digest"] == one.manifest["digest"]
+    assert counted.images == 1  # the other processes' work was taken
 
 
 class Counted:
@@ -836,9 +838,7 @@ def test_what_is_prepared_is_listed(make: Callable[[str], Made], capsys: pytest.
 
 
 def test_open_dataset_says_how_to_prepare(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataError, match=r"data set 'sop' is not prepared in .*/data: orchestrator datasets prepare sop "
-    ):
+    with pytest.raises(DataError, match=r"'sop' is not prepared in .*/data: orchestrator datasets prepare sop "):
         open_dataset("sop", tmp_path / "data")
     with pytest.raises(DataError, match="unknown data set '../data'"):
         open_dataset("../data", tmp_path / "data")
