@@ -544,7 +544,7 @@ def prepare_dataset(
                 name=name,
                 size=size,
                 original=original,
-                workers=workers or len(os.sched_getaffinity(0)),
+                workers=workers or os.cpu_count() or 1,
                 progress=show,
             )
         except KeyboardInterrupt as interrupt:

@@ -330,14 +330,11 @@ def test_cifar_is_kept_to_the_pixel(make: Callable[[str], Made], name: str) -> N
     assert store.manifest["settings"] == {"importer": name, "encoding": "PNG"}
 
 
-@pytest.mark.parametrize(
-    ("name", "training", "test"),
-    [("cub200", [0, 1], 3), ("sop", [0, 1], 3), ("inshop", [0, 1], 3), ("nabirds", [0, 1], 3)],
-)
-def test_the_split_by_class(make: Callable[[str], Made], name: str, training: list[int], test: int) -> None:
+@pytest.mark.parametrize("name", ["cub200", "cars-devkit", "sop", "inshop", "nabirds"])
+def test_the_first_half_of_the_classes_trains(make: Callable[[str], Made], name: str) -> None:
     split = class_split(make(name).prepare(), validation_share=0, seed=0)
-    assert split.train_classes.tolist() == training
-    assert len(split.test) == test
+    assert split.train_classes.tolist() == [0, 1]
+    assert (len(split.train), len(split.test)) == (4, 3)
 
 
 def test_boxes_and_super_classes(make: Callable[[str], Made]) -> None:
@@ -689,6 +686,7 @@ def test_a_full_disk_is_one_line(
     assert len(made.prepare()) == 7
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_arrow_tells_of_a_full_disk() -> None:
     """What `writing_problem` relies on."""
     with pytest.raises(OSError, match="No space") as caught, store.pa.OSFile("/dev/full", "wb") as file:

@@ -103,19 +103,20 @@ def read_nabirds(source: Path) -> Listing:
     """NABirds: as CUB, with UUIDs as image ids, sparse class ids, and a hierarchy whose parents are super-classes."""
     root = _root(source, ["images.txt"], "nabirds")
     listing = _birds(root, "images", lambda class_id, name: f"{class_id:04d}")
-    names = _by_id(root / "classes.txt")
+    names = _class_names(root)
     parents: dict[int, int] = {}
-    for where, (child, parent) in _rows(root / "hierarchy.txt", 2):
+    for where, fields in _rows(root / "hierarchy.txt", 2):
+        child, parent = (_integer(value, where, "class id") for value in fields)
         if parent not in names:
             raise DataError(f"{where}: parent class {parent} is not in classes.txt")
-        parents[_integer(child, where, "class id")] = _integer(parent, where, "class id")
+        parents[child] = parent
     orphans = sorted(set(listing.class_names) - set(parents))
     if orphans:
         raise DataError(f"{root / 'hierarchy.txt'}: no line for class {orphans[0]}")
     groups = sorted({parents[class_id] for class_id in listing.class_names})
     rank = {group: i for i, group in enumerate(groups)}
     pictures = [p._replace(super_class=rank[parents[p.class_id]]) for p in listing.pictures]
-    return Listing(root, listing.class_names, pictures, [names[str(group)][1] for group in groups])
+    return Listing(root, listing.class_names, pictures, [names[group] for group in groups])
 
 
 def _birds(root: Path, folder: str, folder_of: Callable[[int, str], str]) -> Listing:
@@ -123,7 +124,7 @@ def _birds(root: Path, folder: str, folder_of: Callable[[int, str], str]) -> Lis
     class_ids = _of_images(root / "image_class_labels.txt", images, 2)
     own = _of_images(root / "train_test_split.txt", images, 2)
     boxes = _of_images(root / "bounding_boxes.txt", images, 5)
-    names = {_integer(key, where, "class id"): name for key, (where, name) in _by_id(root / "classes.txt").items()}
+    names = _class_names(root)
     pictures = []
     for image_id, (where, path) in images.items():
         place, (text,) = class_ids[image_id]
@@ -143,6 +144,10 @@ def _birds(root: Path, folder: str, folder_of: Callable[[int, str], str]) -> Lis
         pictures.append(Picture(_inside(f"{folder}/{path}", where), class_id, split, box=box))
     used = {picture.class_id for picture in pictures}
     return Listing(root, {key: name for key, name in names.items() if key in used}, pictures)
+
+
+def _class_names(root: Path) -> dict[int, str]:
+    return {_integer(key, where, "class id"): name for key, (where, name) in _by_id(root / "classes.txt").items()}
 
 
 # Cars ------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
                 "summary": f"your own: {importer} {source}",
                 "images": manifest.get("images", "?"),
                 "classes": manifest.get("classes", "?"),
-                "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {source}",
+                "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
                 "state": "prepared",
             }
     return shown
