@@ -815,6 +815,9 @@ def test_what_is_prepared_is_listed(make: Callable[[str], Made], capsys: pytest.
     prepare("folder", made.source / "CUB_200_2011" / "images", made.root, name="mine")
     states = {name: info["state"] for name, info in overview(made.root).items()}
     assert states.pop("cub200") == states.pop("mine") == "prepared"
+    (made.root / "broken").mkdir()
+    text(made.root / "broken" / "manifest.json", "{}")
+    assert overview(made.root)["broken"]["state"] == "damaged"
     assert states.pop("glyphs") == "drawn when used"
     assert set(states.values()) == {"not prepared", "drawn when used"}
     storage = f"--storage={made.root.parent}"

@@ -63,6 +63,10 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Stor
 def overview(root: Path | str) -> dict[str, dict[str, Any]]:
     """The known data sets, then the user's own in `root`: name, summary, images, classes, how_to_get, state."""
     there = prepared(root)
+
+    def state(name: str, other: str = "") -> str:
+        return other if name not in there else "prepared" if there[name] else "damaged"
+
     shown = {
         name: {
             "name": name,
@@ -70,20 +74,21 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
             "images": info.images,
             "classes": info.classes,
             "how_to_get": info.how_to_get,
-            "state": "prepared" if name in there else "not prepared" if info.build is None else "drawn when used",
+            "state": state(name, "not prepared" if info.build is None else "drawn when used"),
         }
         for name, info in _CATALOG.items()
     }
     for name, manifest in there.items():
         if name not in shown:
-            importer, source = manifest.get("settings", {}).get("importer", "?"), manifest.get("source", "?")
+            importer = manifest.get("settings", {}).get("importer", "folder")
+            source = str(manifest.get("source", "DIR"))
             shown[name] = {
                 "name": name,
                 "summary": f"your own: {importer} {source}",
                 "images": manifest.get("images", "?"),
                 "classes": manifest.get("classes", "?"),
                 "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
-                "state": "prepared",
+                "state": state(name),
             }
     return shown
 
@@ -98,7 +103,8 @@ def _manifest(path: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return manifest if isinstance(manifest, dict) else {}
+    whole = isinstance(manifest, dict) and isinstance(manifest.get("settings"), dict)
+    return manifest if whole else {}
 
 
 def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws: int) -> Store:
