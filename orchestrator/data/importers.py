@@ -78,11 +78,10 @@ def prepare(
     with _alone(lock, path):
         if path.exists():  # another process was a moment quicker
             return _there_already(path, importer, settings)
-        parts = _parts(listing, folder, None if original else size or SIZE)
+        shorter = None if original else size or SIZE
+        parts = _parts(listing, folder, shorter)
         _remove_others(folder, parts)
-        _encode(
-            parts, None if original else size or SIZE, workers, progress or (lambda done, total: None), listing, path
-        )
+        _encode(parts, shorter, workers, progress or (lambda done, total: None), listing, path)
         store = _write(path, name, importer, listing, parts, settings)
         shutil.rmtree(folder, ignore_errors=True)
     return store
@@ -256,17 +255,16 @@ def _results(
 def _write(
     path: Path, name: str, importer: str, listing: Listing, parts: Sequence[_Part], settings: dict[str, Any]
 ) -> Store:
-    tables = [_table(part) for part in parts]
     label = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
 
     def rows() -> Iterator[Row]:
         pictures = iter(listing.pictures)
-        for table in tables:
-            for image in table["image"]:
+        for part in parts:  # one at a time: a thousand open files are more than many systems allow
+            for image in _table(part)["image"]:
                 picture = next(pictures)
                 yield Row(image.as_py(), label[picture.class_id], picture.split)
 
-    sizes = [np.stack([table["width"].to_numpy(), table["height"].to_numpy()], axis=1) for table in tables]
+    sizes = [np.stack([_table(part)[side].to_numpy() for side in ("width", "height")], axis=1) for part in parts]
     columns: dict[str, Any] = {
         "source": [_text(picture.source) for picture in listing.pictures],
         "original_size": np.concatenate(sizes),
