@@ -849,8 +849,10 @@ def test_open_dataset_says_how_to_prepare(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
     """A signal to the whole process group, workers included."""
-    for number in range(400):
-        photo(tmp_path / "source" / f"{number % 4}" / f"{number}.png", number, (700, 500), compress_level=1)
+    for label in range(4):
+        photo(tmp_path / "source" / f"{label}" / "0.png", label, (700, 500))
+        for number in range(1, 100):
+            os.link(tmp_path / "source" / f"{label}" / "0.png", tmp_path / "source" / f"{label}" / f"{number}.png")
     command = [sys.executable, "-m", "orchestrator.cli", "datasets", "prepare", "folder", "--source", "source"]
     command += ["--name", "mine", "--workers", "2", "--storage", "runs"]
     process = subprocess.Popen(
