@@ -20,9 +20,11 @@ from urllib.parse import urlsplit
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 
@@ -476,33 +478,146 @@ def new_method(
     typer.echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")
 
 
-@app.command()
-def datasets(
+class _DatasetsGroup(TyperGroup):
+    """`orchestrator datasets [NAME]` is short for `orchestrator datasets show [NAME]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What typer calls first."""
+        short = not args or args[0] not in {*self.commands, "--help"}
+        return super().parse_args(ctx, ["show", *args] if short else args)
+
+
+datasets_app = typer.Typer(cls=_DatasetsGroup, rich_markup_mode="markdown")
+app.add_typer(
+    datasets_app,
+    name="datasets",
+    help="""The known data sets, and those of your own: `orchestrator datasets`, `orchestrator datasets NAME`.""",
+)
+
+
+@datasets_app.command("show")
+def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
-    """The known data sets.
+    """What is known, what is prepared, and how to get the rest.
 
     - `orchestrator datasets`
+
+    - `orchestrator datasets cub200`
     """
-    from dataclasses import asdict
+    from orchestrator.data.catalog import overview
+    from orchestrator.search import Places
 
-    from orchestrator.data.catalog import datasets as known
-
-    if name is not None and name not in known():
-        raise InputError(f"unknown data set '{name}'{suggestion(name, known())}")
-    shown = [asdict(info) for key, info in known().items() if name in (None, key)]
-    shown = [{k: v for k, v in info.items() if isinstance(v, str | int | float | None)} for info in shown]
+    shown = overview(Places(storage.expanduser().resolve()).data)
+    if name is not None:
+        if name not in shown:
+            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare'])}")
+        shown = {name: shown[name]}
     if json_:
-        print(json.dumps(shown[0] if name is not None else shown))
+        print(json.dumps(shown[name] if name is not None else list(shown.values())))
+        return
+    if name is not None:
+        for key, value in shown[name].items():
+            Console().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), _plain(value)), soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column, value in shown[0].items():
-        number = isinstance(value, int)
-        table.add_column(column.replace("_", " "), justify="right" if number else "left", no_wrap=column == "name")
-    for info in shown:
-        table.add_row(*[str(value) for value in info.values()])
-    Console().print(table)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    for column in ("images", "classes"):
+        table.add_column(column, justify="right")
+    table.add_column("state", no_wrap=True)
+    for info in shown.values():
+        state = Text(info["state"], style="green" if info["state"] == "prepared" else "")
+        table.add_row(Text(info["name"]), Text(info["summary"]), str(info["images"]), str(info["classes"]), state)
+    console = Console()
+    console.print(table)
+    for line in (
+        "from an unpacked archive:  orchestrator datasets prepare NAME --source DIR",
+        "from images of your own:   orchestrator datasets prepare folder --source DIR --name NAME  (or csv)",
+        "where to get an archive:   orchestrator datasets NAME",
+    ):
+        console.print(Text(line), soft_wrap=True)
+
+
+@datasets_app.command("prepare")
+def prepare_dataset(
+    importer: Annotated[
+        str, typer.Argument(help="A known data set; folder or csv for images of your own.", metavar="NAME")
+    ],
+    source: Annotated[
+        Path, typer.Option(help="Folder that its archive unpacks to, or with your images.", metavar="DIR", parser=_path)
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="What to call the data set made.", metavar="NAME", callback=_not_empty)
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Shorter side of the images kept, in pixels; 256 by default.")
+    ] = None,
+    original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Make a data set ready for training, from its unpacked archive or from images of your own.
+
+    After Ctrl-C the same command goes on where it was.
+
+    - `orchestrator datasets prepare cub200 --source downloads/CUB_200_2011`
+
+    - `orchestrator datasets prepare folder --source my_images --name mine`
+
+    - `orchestrator datasets prepare csv --source my_images/list.csv --name mine`
+    """
+    with _status("reading the annotations") as status:
+        from orchestrator.data.importers import prepare
+        from orchestrator.search import Places
+        from orchestrator.spec import check_name
+
+        if name is not None:
+            check_name(name)
+        columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
+        bar = Progress(*columns, _Rate(), TimeRemainingColumn(), console=status.console)
+
+        def show(done: int, total: int) -> None:
+            if not bar.tasks:
+                status.stop()
+                bar.add_task("images", completed=done, total=total)
+                if status.console.is_terminal:
+                    bar.start()
+            bar.update(bar.task_ids[0], completed=done)
+
+        def stop() -> None:
+            if bar.live.is_started:  # otherwise rich prints an empty line
+                bar.stop()
+
+        try:
+            store = prepare(
+                importer,
+                source,
+                Places(storage.expanduser().resolve()).data,
+                name=name,
+                size=size,
+                original=original,
+                workers=workers or os.cpu_count() or 1,
+                progress=show,
+            )
+        except KeyboardInterrupt as interrupt:
+            stop()
+            typer.echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
+            raise typer.Exit(130) from None
+        finally:
+            stop()
+    made = "" if bar.tasks else "is there already: "
+    splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
+    typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+
+
+class _Rate(ProgressColumn):
+    """Images per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.finished_speed or task.speed or 0:.0f}/s", style="progress.data.speed")
 
 
 @app.command()

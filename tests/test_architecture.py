@@ -39,9 +39,12 @@ ORDER = [
     "data.samplers",
     "data.splits",
     "data.transforms",
+    "data.importers",
     "data.catalog",
+    "data.archives",
     "data.glyphs",
     "data.store",
+    "data.encoding",
     "distributed",
     "errors",
 ]
