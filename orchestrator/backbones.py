@@ -15,7 +15,7 @@ IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 InputConvention = Literal["default", "bgr_255", "rgb_255"]
 """How a network takes colours: as it was pretrained, or each in [0, 255] minus its mean, blue or red first."""
-BGR_MEAN = [104 / 255, 117 / 255, 128 / 255]
+CAFFE_MEAN = [104 / 255, 117 / 255, 128 / 255]
 
 
 class Backbone(nn.Module):
@@ -57,8 +57,7 @@ class Backbone(nn.Module):
         if convention == "default":
             return
         self.blue_first = convention == "bgr_255"
-        mean = BGR_MEAN if self.blue_first else BGR_MEAN[::-1]
-        self.mean.copy_(torch.tensor(mean).view(1, -1, 1, 1))
+        self.mean.copy_(torch.tensor(CAFFE_MEAN).view(1, -1, 1, 1))
         self.std.fill_(1 / 255)
 
     def depths(self) -> dict[nn.Parameter, int]:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models
 
-from orchestrator.backbones import BACKBONES, Backbone, TimmBody, build_backbone, timm_backbone
+from orchestrator.backbones import BACKBONES, Backbone, TimmBody, build_backbone
 from orchestrator.bn_inception import BLOCKS, BNInception
 from orchestrator.errors import InputError
 from orchestrator.learner import EmbeddingNetwork, Learner, Pooling
@@ -178,7 +178,7 @@ def test_the_input_convention(inception: Backbone) -> None:
         taken[convention] = network(pixel).flatten().tolist()
     assert taken["default"] == pytest.approx([1.0, 0.2, -0.6])
     assert taken["bgr_255"] == pytest.approx([51 - 104, 153 - 117, 255 - 128], abs=1e-3)
-    assert taken["rgb_255"] == pytest.approx([255 - 128, 153 - 117, 51 - 104], abs=1e-3)
+    assert taken["rgb_255"] == pytest.approx([255 - 104, 153 - 117, 51 - 128], abs=1e-3)
     assert inception.blue_first and inception.mean.flatten().tolist() == pytest.approx(
         [x / 255 for x in (104, 117, 128)]
     )
@@ -257,10 +257,18 @@ def test_a_class_token_is_for_networks_that_have_one(name: str) -> None:
         backbone_of(name, class_token=True)
 
 
-@torch.no_grad()
+class Swin(nn.Module):
+    """As timm's windowed transformers: maps, with the channels last."""
+
+    output_fmt = "NHWC"
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        return images.permute(0, 2, 3, 1)
+
+
 def test_maps_with_channels_last_are_turned() -> None:
-    backbone = timm_backbone("swin_tiny_patch4_window7_224").eval()
-    assert backbone(torch.rand(1, 3, 224, 224)).shape == (1, 768, 7, 7)
+    images = torch.rand(2, 5, 3, 4)
+    assert torch.equal(TimmBody(Swin(), "swin", class_token=False)(images), images)
 
 
 @pytest.mark.parametrize("dim", [64, 1024])
@@ -312,14 +320,15 @@ def test_another_file_is_refused(weights: Path) -> None:
         backbone_of("resnet18", weights=str(weights), sha256="0" * 64)
     with pytest.raises(InputError, match=r"not those of resnet50: .* 0 not of this network.*layer1.0.conv3.weight"):
         backbone_of("resnet50", weights=str(weights))
-    with pytest.raises(InputError, match=r"not those of vit_small: .*cls_token"):
-        backbone_of("vit_small", weights=str(weights))
+    with pytest.raises(InputError, match=r"not those of bn_inception: .*; the first: conv1_7x7_s2.weight"):
+        backbone_of("bn_inception", weights=str(weights))
     state = torch.load(weights, weights_only=True)
     torch.save(state | {"conv1.weight": torch.zeros(64, 1, 7, 7)}, weights)
     with pytest.raises(InputError, match=r"1 of other shapes.*conv1.weight is 64 x 1 x 7 x 7, .* 64 x 3 x 7 x 7"):
         backbone_of("resnet18", weights=str(weights))
     # all of the smaller network's weights are in the larger one's file
-    torch.save(models.resnet34(weights=None).state_dict(), weights)
+    deeper = models.resnet18(weights=None).state_dict()
+    torch.save(deeper | {"layer1.2.conv1.weight": torch.zeros(64, 64, 3, 3)}, weights)
     with pytest.raises(InputError, match=r"0 tensors are missing, 0 of other shapes.*layer1.2.conv1.weight"):
         backbone_of("resnet18", weights=str(weights))
     for content in (b"not weights", b""):
@@ -337,7 +346,7 @@ def test_weights_that_cannot_be_had_name_both_ways_out(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", away)
     monkeypatch.setattr("timm.models._builder.load_state_dict_from_hf", away)
-    for name in ("resnet50", "dino_small"):
+    for name in ("resnet18", "dino_small"):
         with pytest.raises(InputError, match=rf"weights of {name} .*weights=/path/to/.*weights=random"):
             backbone_of(name, weights="default")
 
@@ -351,19 +360,22 @@ def test_a_misspelt_backbone_gets_a_suggestion(name: str) -> None:
 # Learning rates of layers ---------------------------------------------------------------------------------------
 
 
-def rates(backbone: str, **settings: Any) -> dict[str, float]:
-    """The learning rate of every trained parameter, by its name."""
+def learner_of(backbone: str) -> Learner:
     method = find_method("proxy_anchor")
     sizes: dict[str, Any] = {"num_classes": 4, "channels": 3, "embedding_dim": 8, "pooling": "average"}
-    learner = Learner(method, method.Config(), backbone=backbone, weights="random", weights_sha256=None, **sizes)
+    return Learner(method, method.Config(), backbone=backbone, weights="random", weights_sha256=None, **sizes)
+
+
+def rates(learner: Learner, **settings: Any) -> dict[str, float]:
+    """The learning rate of every trained parameter, by its name."""
     optimizer = build_optimizer(learner, Training(lr=1e-3, **settings))
     of = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
     return {name: of[id(parameter)] for name, parameter in learner.named_parameters() if parameter.requires_grad}
 
 
 LAYERS = [
-    ("resnet18", {"conv1.weight": 4, "bn1.bias": 4, "layer1.": 3, "layer2.": 2, "layer3.": 1, "layer4.": 0}),
-    ("timm/resnet18", {"model.conv1": 4, "model.layer1.": 3, "model.layer4.": 0}),
+    ("resnet18", {"conv1.weight": 4, "bn1.": 4, "layer1.": 3, "layer2.": 2, "layer3.": 1, "layer4.": 0}),
+    ("timm/resnet18", {"model.conv1": 4, "model.bn1": 4} | {f"model.layer{i}.": 4 - i for i in range(1, 5)}),
     ("bn_inception", {"conv1": 3, "conv2": 3, "inception_3": 2, "inception_4": 1, "inception_5": 0}),
     ("small_cnn", {"0.": 2, "1.": 1, "2.": 0}),
     (
@@ -376,34 +388,30 @@ LAYERS = [
 
 @pytest.mark.parametrize("backbone, layers", LAYERS, ids=[name for name, _ in LAYERS])
 def test_learning_rates_fall_from_layer_to_layer(backbone: str, layers: dict[str, int]) -> None:
-    found = rates(backbone, backbone_lr_multiplier=0.1, layer_decay=0.8)
-    plain = rates(backbone)
+    learner = learner_of(backbone)
+    found, plain = rates(learner, backbone_lr_multiplier=0.1, layer_decay=0.8), rates(learner)
     seen = set()
     for name, lr in found.items():
-        if not name.startswith("network.backbone.body."):
-            assert lr == plain[name]
-            continue
-        assert plain[name] == 1e-3
-        inside = name.removeprefix("network.backbone.body.")
-        fitting = [layer for layer in layers if inside.startswith(layer)]
-        if backbone != "timm/resnet18" or fitting:
-            (layer,) = fitting
+        if name.startswith("network.backbone.body."):
+            inside = name.removeprefix("network.backbone.body.")
+            (layer,) = (layer for layer in layers if inside.startswith(layer))
+            assert plain[name] == 1e-3
             assert lr == pytest.approx(1e-3 * 0.1 * 0.8 ** layers[layer], rel=1e-12), name
             seen.add(layer)
+        else:
+            assert lr == plain[name]
     assert seen == set(layers)
     assert found["network.head.weight"] == 1e-3
+    assert found["method.proxies.weight"] > 1e-3
 
 
 def test_without_them_the_network_is_one_group() -> None:
-    method = find_method("contrastive")
-    sizes: dict[str, Any] = {"num_classes": 4, "channels": 3, "embedding_dim": 8, "pooling": "average"}
-    learner = Learner(method, method.Config(), backbone="small_cnn", weights="random", weights_sha256=None, **sizes)
-    (group,) = build_optimizer(learner, Training()).param_groups
-    assert len(group["params"]) == len(list(learner.parameters()))
-    frozen = copy.deepcopy(learner)
-    frozen.network.backbone.requires_grad_(False)
-    (group,) = build_optimizer(frozen, Training(layer_decay=0.5)).param_groups
-    assert len(group["params"]) == 2  # the head's
+    learner = learner_of("small_cnn")
+    assert len(build_optimizer(learner, Training()).param_groups) == 2  # the network and the proxies
+    assert set(rates(learner, backbone_lr_multiplier=0.5)) == {name for name, _ in learner.named_parameters()}
+    learner.network.backbone.requires_grad_(False)
+    first, _ = build_optimizer(learner, Training(layer_decay=0.5)).param_groups
+    assert len(first["params"]) == 2  # the head's
 
 
 def test_a_backbone_without_an_order_of_layers_says_so() -> None:
