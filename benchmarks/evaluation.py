@@ -12,6 +12,7 @@ dimensions, unit length), with the same depth of neighbours (1,000 and the query
 - `approximate`: `evaluate_embeddings(..., approximate=True)`, for the sizes at which an exact search takes hours.
 
 With `--queries N` the first N items are searched for among the others, in place of all among all.
+On a machine with other work, the seconds of its processors tell more than those of the clock.
 `memory` is the peak of the resident memory less what was resident before the call, embeddings and imports included.
 """
 
@@ -135,11 +136,11 @@ def measure(way: str, folder: Path, threads: int, queries: int | None) -> None:
     faiss.omp_set_num_threads(threads)
     rows, labels = np.load(folder / "rows.npy"), np.load(folder / "labels.npy")
     before = psutil.Process().memory_info().rss
-    started = time.perf_counter()
+    started = time.perf_counter(), time.process_time()
     found = WAYS[way](rows, labels, queries)
-    seconds = time.perf_counter() - started
+    seconds, processor = time.perf_counter() - started[0], time.process_time() - started[1]
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "memory": (peak - before) / 1e9, "found": found}))
+    print(json.dumps({"seconds": seconds, "processor": processor, "memory": (peak - before) / 1e9, "found": found}))
 
 
 def machine() -> str:
@@ -179,12 +180,17 @@ def main() -> None:
                 done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
                 measured[way].append(json.loads(done.stdout.splitlines()[-1]))
                 print(f"run {number + 1}: {way} {measured[way][-1]}", file=sys.stderr, flush=True)
-    bound = statistics.median(one["seconds"] for one in measured["bare"]) if "bare" in measured else None
+    medians = {
+        way: {key: statistics.median(one[key] for one in runs) for key in ("seconds", "processor", "memory")}
+        for way, runs in measured.items()
+    }
     print(f"{arguments.items} x {arguments.dimensions}, {classes} classes, {arguments.threads} threads, medians")
-    for way, runs in measured.items():
-        seconds, memory = (statistics.median(one[key] for one in runs) for key in ("seconds", "memory"))
-        ratio = f"{seconds / bound:6.2f} x bare" if bound else ""
-        print(f"  {way:12s} {seconds:8.1f} s  {memory:6.2f} GB {ratio}")
+    for way, one in medians.items():
+        line = f"  {way:12s} {one['seconds']:8.1f} s  {one['processor']:8.1f} s of processors  {one['memory']:6.2f} GB"
+        if "bare" in medians:
+            ratios = [one[key] / medians["bare"][key] for key in ("seconds", "processor")]
+            line += f"   {ratios[0]:.2f} x bare, {ratios[1]:.2f} of processors"
+        print(line)
     record = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "measured": measured}
     print(json.dumps(vars(arguments) | record))
 
