@@ -35,6 +35,9 @@ class MethodConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Hyperparameters that mean something for one value of another only, by that other one."""
+
 
 @dataclass(frozen=True)
 class Task:

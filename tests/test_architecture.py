@@ -29,6 +29,7 @@ ORDER = [
     "loop",
     "evaluation",
     "checkpoint",
+    "presets",
     "spec",
     "learner",
     "method",
