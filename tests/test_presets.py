@@ -4,6 +4,8 @@ After a change that moves defaults on purpose: `.venv/bin/python tests/test_pres
 """
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,12 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.errors import InputError
-from orchestrator.presets import AXES, FOLDER, describe_preset, find_preset, preset_text, presets, presets_of, to_yaml
+from orchestrator.presets import FOLDER, describe_preset, find_preset, preset_text, presets, presets_of, to_yaml
 from orchestrator.spec import (
     Experiment,
     Search,
     find_search,
+    read_scalar,
     read_yaml,
     resolve_experiment,
     resolve_search,
@@ -23,7 +26,9 @@ from orchestrator.spec import (
     single_training,
 )
 
-GOLDEN = Path(__file__).parent / "presets"
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "presets.md"
+GOLDEN = ROOT / "tests" / "presets"
 METHODS = sorted({name.split("/")[0] for name in presets()})
 
 
@@ -77,24 +82,32 @@ def test_nothing_else_is_checked_in() -> None:
 
 def test_the_text_of_a_preset_reads_back() -> None:
     name = "ccp/cub200/bn_inception/multi_similarity"
-    text = preset_text(find_preset(name))
-    read = read_yaml_text(text)
+    read = read_scalar(preset_text(find_preset(name)))
     assert read["name"] == name and read["source"].startswith("Gurbuz")
     assert read["settings"]["epsilon"] is None and read["defaults"]["freeze_batch_norm"] is True
     assert resolve_experiment(read["settings"], "x") == experiment(name)
     assert resolve_experiment(read["settings"] | read["defaults"], "x") == experiment(name)
 
 
-def read_yaml_text(text: str) -> dict[str, Any]:
-    from ruamel.yaml import YAML
+def expand(pattern: str) -> list[str]:
+    """`a/{b,c}` -> `a/b`, `a/c`."""
+    before, brace, rest = pattern.partition("{")
+    if not brace:
+        return [pattern]
+    choices, _, after = rest.partition("}")
+    return [before + choice + end for choice in choices.split(",") for end in expand(after)]
 
-    content: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
-    return content
+
+def test_the_page_has_them_all() -> None:
+    cells = [line.split("|")[1] for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
+    listed = [name for cell in cells for pattern in re.findall("`(.*?)`", cell) for name in expand(pattern)]
+    assert sorted(listed) == list(presets())
 
 
-def test_the_files_hold_layers_only() -> None:
-    for path in FOLDER.glob("*.yaml"):
-        assert set(AXES[:3]) <= read_yaml(path).keys(), path
+def test_the_files_are_in_the_wheel() -> None:
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert FOLDER.parent.relative_to(ROOT).as_posix() in packages["packages"]
+    assert len(list(FOLDER.glob("*.yaml"))) == 4
 
 
 # The papers' numbers ---------------------------------------------------------------------------------------
