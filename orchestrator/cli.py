@@ -241,7 +241,7 @@ def train(
         from orchestrator.display import Display
         from orchestrator.presets import find_preset
         from orchestrator.search import InlineRunner, start
-        from orchestrator.spec import single_training
+        from orchestrator.spec import beneath, single_training
 
         chosen = None if preset is None else find_preset(preset)
         for option, value in (("method", method), ("dataset", dataset)):
@@ -249,10 +249,9 @@ def train(
                 raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
         if chosen is not None and method not in (None, chosen.settings["method"]):
             raise InputError(f"--method {method}: --preset {preset} is of '{chosen.settings['method']}'; keep one")
-
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = _assignments(set_, given)
-        fixed = dict(chosen.settings) if chosen is not None else {}
+        fixed = {} if chosen is None else beneath(chosen.settings, overrides)
         fixed |= {key: value for key, value in given.items() if value is not None}
         _warn_of_plugins()
         one = single_training(name or _fresh_name(f"train-{fixed['method']}"), fixed | overrides, chosen)

@@ -591,7 +591,7 @@ def resolve_search(
     merged = dict(raw) | {key: value for key, value in changes.items() if value is not None}
     settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
     if preset is not None:
-        settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), source)
+        settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides or {}, source)
     if changes.get("dataset") is not None:
         settings["dataset"] = changes["dataset"]
     if "seed" in merged and (changes.get("seed") is not None or "seed" not in settings):
@@ -651,13 +651,15 @@ def _section(kind: type[Section], short: str, value: Any, where: str) -> Section
         raise InputError(f"{where}: {describe(error)}") from None
 
 
-def _with_preset(preset: Preset, settings: Mapping[str, Any], space: Any, source: str) -> tuple[dict[str, Any], Any]:
+def _with_preset(
+    preset: Preset, settings: Mapping[str, Any], space: Any, overrides: Mapping[str, Any], source: str
+) -> tuple[dict[str, Any], Any]:
     """The settings and the space of a search, the preset's settings over the file's.
 
-    Hyperparameters of a base objective stay with their objective: the preset's where that is searched, the file's where
-    the preset has another one.
+    Hyperparameters of a base objective stay with it: where the objective is searched, the preset's are left out.
     """
-    method, searched = preset.settings["method"], set(_searched(space))
+    method = preset.settings["method"]
+    searched = set(_searched(space)) - overrides.keys()
     if "method" in searched:
         raise InputError(f"--preset {preset.name}: is of one method, but {source} searches over methods")
     if settings.get("method", method) != method:
@@ -666,15 +668,24 @@ def _with_preset(preset: Preset, settings: Mapping[str, Any], space: Any, source
             f"give a preset of that, or a search of '{method}'"
         )
     dependent = find_method(method).Config.dependent
-    untold = searched.union(*(dependent.get(key, ()) for key in searched))
-    given = {key: value for key, value in preset.settings.items() if key not in untold}
-    default = {key: settings.get(key, find_method(method).Config.model_fields[key].default) for key in dependent}
-    changed = [key for key in dependent if key in given and given[key] != default[key]]
-    kept = {key: value for key, value in settings.items() if not any(key in dependent[other] for other in changed)}
+    left_out = searched.union(*(dependent.get(key, ()) for key in searched))
+    stated = {key: value for key, value in beneath(preset.settings, overrides).items() if key not in left_out}
     if isinstance(space, list):  # alternatives that do not search such a setting take it from the preset
         dropped = {key: [value] for key, value in preset.settings.items() if key in searched}
         space = [dropped | alternative if isinstance(alternative, dict) else alternative for alternative in space]
-    return kept | given, space
+    return beneath(settings, stated) | stated, space
+
+
+def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `lower` holds beneath `upper`: not the hyperparameters of a base objective that `upper` changes."""
+    method = upper.get("method", lower.get("method"))
+    config = find_method(method).Config if isinstance(method, str) else MethodConfig
+    gone: set[str] = set()
+    for key, dependent in config.dependent.items():
+        default = config.model_fields[key].default
+        if key in upper and upper[key] != lower.get(key, default):
+            gone |= dependent
+    return {key: value for key, value in lower.items() if key not in gone}
 
 
 def _searched(space: Any) -> Iterator[str]:

@@ -17,6 +17,7 @@ from orchestrator.presets import FOLDER, describe_preset, find_preset, preset_te
 from orchestrator.spec import (
     Experiment,
     Search,
+    beneath,
     find_search,
     read_scalar,
     read_yaml,
@@ -316,8 +317,17 @@ def test_hyperparameters_stay_with_their_objective() -> None:
     # the space searches the objective: what the preset says of its own is not for the others
     resolved = search("idml", "idml/cars196/resnet50/proxy_nca")
     assert not {"objective", "metric"} & resolved.settings.keys()
-    pinned = search("idml", "idml/cars196/resnet50/proxy_nca", overrides={"objective": "triplet", "mining": "all"})
-    assert pinned.example().config.model_dump()["mining"] == "all"
+    pinned = search("idml", "idml/cars196/resnet50/proxy_nca", overrides={"objective": "proxy_nca"})
+    assert pinned.settings["metric"] == "euclidean"
+    assert {parameter.key for parameter in pinned.space.parameters()} == {"tau", "gamma", "mixup_loss"}
+    # the options name another one
+    other = search("idml", "idml/cars196/resnet50/triplet", overrides={"objective": "margin"})
+    assert "mining" not in other.settings
+    assert beneath(find_preset("idml/cars196/resnet50/triplet").settings, {"objective": "margin"}) == {
+        key: value
+        for key, value in find_preset("idml/cars196/resnet50/triplet").settings.items()
+        if key not in ("mining",)
+    }
     # the file fixes another objective than the preset
     changed = search("ccp_grid", "ccp/cub200/bn_inception/multi_similarity")
     assert changed.example().config.model_dump()["beta"] == 40
