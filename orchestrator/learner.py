@@ -4,11 +4,12 @@ from typing import Literal
 
 from torch import Generator, Tensor, nn
 
-from orchestrator.backbones import Backbone, build_backbone
+from orchestrator.backbones import Backbone, InputConvention, build_backbone
 from orchestrator.distributed import gather
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 
-Pooling = Literal["average", "average+max"]
+Pooling = Literal["average", "max", "average+max", "token"]
+"""Over the places of the feature maps: mean, largest, their sum; or a vision transformer's class token."""
 
 
 class EmbeddingNetwork(nn.Module):
@@ -26,7 +27,10 @@ class EmbeddingNetwork(nn.Module):
 
     def forward(self, images: Tensor) -> Outputs:
         maps = self.backbone(images)
-        features = maps.mean(dim=(2, 3))
+        if self.pooling == "max":
+            features = maps.amax(dim=(2, 3))
+        else:  # of the class token there is one place
+            features = maps.mean(dim=(2, 3))
         if self.pooling == "average+max":
             features = features + maps.amax(dim=(2, 3))
         outputs = {"embedding": self.head(features)}
@@ -50,11 +54,18 @@ class Learner(nn.Module):
         weights_sha256: str | None,
         embedding_dim: int,
         pooling: Pooling,
+        input_convention: InputConvention = "default",
     ) -> None:
         super().__init__()
-        self.network = EmbeddingNetwork(
-            build_backbone(backbone, channels=channels, weights=weights, sha256=weights_sha256), embedding_dim, pooling
+        built = build_backbone(
+            backbone,
+            channels=channels,
+            weights=weights,
+            sha256=weights_sha256,
+            input_convention=input_convention,
+            class_token=pooling == "token",
         )
+        self.network = EmbeddingNetwork(built, embedding_dim, pooling)
         task = Task(num_classes, embedding_dim, self.network.head.in_features, class_names, batch_size)
         self.method = method_class(config, task)
         self.network.heads = self.method.heads()

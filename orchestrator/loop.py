@@ -350,6 +350,7 @@ def build_learner(
         weights_sha256=training.weights_sha256,
         embedding_dim=training.embedding_dim,
         pooling=training.pooling,
+        input_convention=training.input_convention,
     )
 
 
@@ -376,8 +377,8 @@ def build_sampler(
 
 def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimizer:
     """Adam or AdamW over the network and the method's own groups; every parameter in exactly one."""
-    network = [parameter for parameter in learner.network.parameters() if parameter.requires_grad]
-    groups: list[dict[str, Any]] = [{"params": network, "lr": training.lr}]
+    groups = network_groups(learner, training)
+    fused = groups[0]["params"][0].is_cuda  # one kernel for all parameters, on a GPU
     groups += learner.method.parameter_groups(training.lr)
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
     for name, parameter in learner.named_parameters():
@@ -388,12 +389,27 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
                 "optimiser groups, it should be in one: see parameter_groups"
             )
     kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
-    # fused: one kernel for all parameters, on a GPU
-    fused = network[0].is_cuda
     optimizer = kind(groups, betas=(0.9, training.beta2), weight_decay=training.weight_decay, fused=fused)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
+
+
+def network_groups(learner: Learner, training: Training) -> list[dict[str, Any]]:
+    """The network's trained parameters by their learning rate.
+
+    Heads have `lr`; layer i of the backbone, counted from 0 at its top, lr * backbone_lr_multiplier * layer_decay**i.
+    """
+    backbone = learner.network.backbone
+    depths = backbone.depths() if training.layer_decay != 1 else dict.fromkeys(backbone.parameters(), 0)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for parameter in learner.network.parameters():
+        factor = 1.0
+        if parameter in depths:
+            factor = training.backbone_lr_multiplier * training.layer_decay ** depths[parameter]
+        if parameter.requires_grad:
+            groups.setdefault(training.lr * factor, []).append(parameter)
+    return [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, training: Training, epoch: int) -> None:

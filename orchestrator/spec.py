@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
-from orchestrator.backbones import check_backbone_name
+from orchestrator.backbones import InputConvention, check_backbone_name
 from orchestrator.data.transforms import RECIPES, Degradation
 from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import Pooling
@@ -55,13 +55,20 @@ class Training(BaseModel):
     weights_sha256: str | None = Field(
         None, pattern="^[0-9a-fA-F]{64}$", description="digest that a state-dict file must have"
     )
+    input_convention: InputConvention = Field(
+        "default",
+        validate_default=True,
+        description="how colours are given to the backbone; 'default': its own way (bn_inception: bgr_255)",
+    )
     embedding_dim: int = Field(128, ge=1, le=65536, description="embedding size D")
-    pooling: Pooling = Field("average+max", description="global pooling of the feature maps")
+    pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
     freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
     epochs: int = Field(10, ge=1, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
     optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam, or AdamW (decoupled weight decay)")
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")
+    backbone_lr_multiplier: float = Field(1.0, gt=0, description="factor on lr for the backbone")
+    layer_decay: float = Field(1.0, gt=0, le=1, description="factor on the backbone's lr per layer from its top down")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second-moment decay")
     weight_decay: float = Field(1e-4, ge=0, description="weight decay")
     warmup_epochs: int = Field(0, ge=0, description="first epochs that train heads and proxies only")
@@ -83,6 +90,11 @@ class Training(BaseModel):
     def _known_backbone(cls, value: str) -> str:
         check_backbone_name(value)
         return value
+
+    @field_validator("input_convention")
+    @classmethod
+    def _recorded_convention(cls, value: InputConvention, info: ValidationInfo) -> InputConvention:
+        return "bgr_255" if value == "default" and info.data.get("backbone") == "bn_inception" else value
 
     @field_validator("augmentation")
     @classmethod

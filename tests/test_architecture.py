@@ -34,6 +34,7 @@ ORDER = [
     "learner",
     "method",
     "backbones",
+    "bn_inception",
     "data.samplers",
     "data.splits",
     "data.transforms",
