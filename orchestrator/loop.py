@@ -9,7 +9,8 @@ import csv
 import io
 import math
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -28,10 +29,11 @@ from orchestrator.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
+from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable, without
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, train_labels
+from orchestrator.data.splits import Split, noisy_labels, train_labels
 from orchestrator.data.store import Store
-from orchestrator.data.transforms import augment
+from orchestrator.data.transforms import CROPS
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation import evaluate_embeddings
@@ -40,6 +42,8 @@ from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, S
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
 
 EVALUATION_BATCH = 256
+UNREADABLE = "unreadable.csv"
+"""The images of a data set that a training or a test went without."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,10 @@ def fit(
     torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
     device = choose_device(training.device)
-    labels = train_labels(store, split.train)
+    unreadable = leave_out(store, training, folder)
+    split = without(split, unreadable) if unreadable else split
+    labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
+    reader = new_reader(store, training)
     learner = new_learner(experiment, store, split).to(device)
     if training.precision == "float64":
         learner.double()
@@ -100,7 +107,7 @@ def fit(
     best: float | None = None
     stopped = False
     stops: list[bool] = []
-    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops)
+    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops, reader)
     step = 0
 
     def state() -> dict[str, Any]:
@@ -135,23 +142,14 @@ def fit(
         learner.method.begin(scope)
 
     started = time.monotonic()
-    while step < clock.total_steps and not stopped:
-        epoch, first = divmod(step, sampler.steps_per_epoch)
-        set_learning_rates(optimizer, training, epoch)
-        for positions in sampler.batches(epoch)[first:]:
+    with reader:
+        last = step if stopped else clock.total_steps
+        for (_, epoch, positions), images in reader.read(requests(sampler, split, step, last)):
             # one step: this rank's block of images, the whole batch's labels
+            set_learning_rates(optimizer, training, epoch)
             module.train()
             if training.freeze_batch_norm:
                 learner.freeze_batch_norm()
-            rows = split.train[rank_block(positions, rank(), world_size())]
-            images = augment(
-                store.images(rows),
-                rows,
-                recipe=training.augmentation,
-                seed=training.seed,
-                epoch=epoch,
-                degradation=training.degraded,
-            )
             batch = Batch(
                 to_device(images, training, device),
                 torch.from_numpy(labels[positions]).unsqueeze(1).to(device),
@@ -179,7 +177,7 @@ def fit(
             if not clock.ticks(step):
                 continue
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
-            held_out = embed_split(learner, store, split.validation, device) if len(split.validation) else None
+            held_out = embed_split(learner, store, split.validation, device, reader) if len(split.validation) else None
             if held_out is not None:
                 metrics |= validate(held_out)
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
@@ -327,6 +325,49 @@ def memory_faults(training: Training) -> Iterator[None]:
         ) from error
 
 
+def new_reader(store: Store, training: Training) -> Reader:
+    """Reads images as this training and its evaluations see them."""
+    return Reader(
+        store,
+        augmentation=training.augmentation,
+        seed=training.seed,
+        degradation=training.degraded,
+        threads=training.loader_threads,
+    )
+
+
+def requests(sampler: ClassBalancedSampler | UniformSampler, split: Split, step: int, total: int) -> Iterator[Request]:
+    """This rank's blocks of the batches from a step on, which may be in the middle of an epoch."""
+    while step < total:
+        epoch, first = divmod(step, sampler.steps_per_epoch)
+        for positions in sampler.batches(epoch)[first : first + total - step]:
+            yield Request(split.train[rank_block(positions, rank(), world_size())], epoch, positions)
+            step += 1
+
+
+def leave_out(store: Store, training: Training, folder: Path | None = None) -> dict[int, str]:
+    """The rows that cannot be decoded, with the reasons: the same on all ranks, told once, listed in the `folder`.
+
+    Raises DataError if they are too many, or the images are not of the kind that the augmentation is for.
+    """
+    found = find_unreadable(store, training.augmentation, threads=training.loader_threads) if rank() == 0 else None
+    unreadable: dict[int, str] = broadcast_object(found)
+    check_images(store, training.augmentation, unreadable)
+    if unreadable and rank() == 0:
+        warnings.warn(describe_unreadable(store, unreadable), stacklevel=2)
+        if folder is not None:
+            rows = list(unreadable)
+            names = [store.class_names[label] for label in store.labels[rows]]
+            table = {
+                "image": rows,
+                "class": names,
+                "split": store.splits[rows].tolist(),
+                "reason": list(unreadable.values()),
+            }
+            save_table(folder / UNREADABLE, table)
+    return unreadable
+
+
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
     """The learner of a new training; InputError if its weights, or what its method reads, cannot be had."""
     names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
@@ -436,6 +477,7 @@ def build_scope(
     rng: Generator,
     device: torch.device,
     stops: list[bool],
+    reader: Reader | None = None,
 ) -> Scope:
     """What a method's `begin` and `after_validation` may do."""
 
@@ -446,7 +488,7 @@ def build_scope(
             # a class with fewer images than asked gives some of them more than once
             order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
             rows.append(members[torch.cat(order)[:n].numpy()])
-        raw = run_network(learner, store, np.concatenate(rows), device, normalized=False)["embedding"]
+        raw = run_network(learner, store, np.concatenate(rows), device, reader, normalized=False)["embedding"]
         return raw.view(len(rows), n, -1)
 
     def reset_moments(parameters: list[nn.Parameter]) -> None:
@@ -485,10 +527,14 @@ def run_network(
     store: Store,
     rows: np.ndarray[Any, Any],
     device: torch.device,
+    reader: Reader | None = None,
     *,
     normalized: bool = True,
 ) -> Outputs:
-    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks."""
+    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks.
+
+    Without a `reader` the images are taken as they are in the store.
+    """
     was_training = learner.training
     learner.eval()
     size = math.ceil(len(rows) / world_size())
@@ -496,17 +542,19 @@ def run_network(
     mine = padded[rank() * size : (rank() + 1) * size]
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
-    for start in range(0, size, EVALUATION_BATCH):
-        block = mine[start : start + EVALUATION_BATCH]
-        images = augment(store.images(block), block, recipe="none", seed=0, epoch=0).to(device, dtype)
+    wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
+    for _, block in (reader or Reader(store)).read(wanted):
+        images = block.to(device, dtype)
         blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
     return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
 
 
-def embed_split(learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device) -> Embedded:
+def embed_split(
+    learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device, reader: Reader | None = None
+) -> Embedded:
     """These images as the network sees them; their labels are the data set's own."""
-    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device).items()}
+    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device, reader).items()}
     return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
 
 
@@ -524,11 +572,18 @@ def validate(held_out: Embedded) -> dict[str, float]:
 def evaluate_model(
     model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto", *, folder: Path | None = None
 ) -> dict[str, float]:
-    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`."""
-    learner, _ = load_learner(model, store)
+    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`.
+
+    Of photographs `images_left_out` counts those that cannot be decoded.
+    """
+    learner, experiment = load_learner(model, store)
     chosen = choose_device(device)
-    embedded = embed_split(learner.to(chosen), store, rows, chosen)
+    readable = np.setdiff1d(rows, np.array(list(leave_out(store, experiment.training)), np.int64))
+    with new_reader(store, experiment.training) as reader:
+        embedded = embed_split(learner.to(chosen), store, readable, chosen, reader)
     metrics = evaluate_embeddings(embedded.outputs["embedding"], embedded.labels)
+    if experiment.training.augmentation in CROPS:
+        metrics["images_left_out"] = float(len(rows) - len(readable))
     seen_of_method = learner.method.diagnostics(None, embedded)
     if folder is not None and rank() == 0:
         save_diagnostics(folder, seen_of_method, prefix="test_")
@@ -540,12 +595,16 @@ def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -
     for name, array in diagnostics.arrays.items():
         write_atomically(folder / f"{prefix}{name}.npy", partial(np.save, arr=array))
     for name, table in diagnostics.tables.items():
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(table)
-        writer.writerows(zip(*table.values(), strict=True))
-        content = text.getvalue().encode()
-        write_atomically(folder / f"{prefix}{name}.csv", partial(_write, content))
+        save_table(folder / f"{prefix}{name}.csv", table)
+
+
+def save_table(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
+    """Columns of equal length, by name, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    write_atomically(path, partial(_write, text.getvalue().encode()))
 
 
 def _write(content: bytes, file: BinaryIO) -> None:

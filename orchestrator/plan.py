@@ -27,7 +27,9 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     experiment = search.example()
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
-    split = class_split(store, validation_share=training.validation_share, seed=training.seed)
+    split = class_split(
+        store, validation_share=training.validation_share, seed=training.seed, class_subset=training.class_subset
+    )
     clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
     step, validation = time_training(experiment, store, split)
     trials = Study(search).budget

@@ -273,16 +273,27 @@ def check_data(search: Search, places: Places) -> str:
     """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights that
     the backbone cannot take, and settings that the method cannot do with."""
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
-    from orchestrator.data.splits import class_split, train_labels
+    from orchestrator.data.splits import class_split, noisy_labels, train_labels
     from orchestrator.loop import new_learner
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
     experiment = search.example()
     training = experiment.training
-    store = open_dataset(training.dataset, places.data, say=lambda line: print(line, file=sys.stderr, flush=True))
-    split = class_split(store, validation_share=training.validation_share, seed=training.seed)
+    store = open_dataset(training.dataset, places.data, say=say)
+    split = class_split(
+        store, validation_share=training.validation_share, seed=training.seed, class_subset=training.class_subset
+    )
+    unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
+    check_images(store, training.augmentation, unreadable)
+    if unreadable:
+        say(f"warning: {describe_unreadable(store, unreadable)}")
+    split = without(split, unreadable)
     ClassBalancedSampler(
-        train_labels(store, split.train),
+        noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
         classes_per_batch=training.classes_per_batch,
         images_per_class=training.images_per_class,
         seed=training.seed,

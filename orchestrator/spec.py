@@ -17,7 +17,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orchestrator.backbones import InputConvention, check_backbone_name
-from orchestrator.data.transforms import RECIPES, Degradation
+from orchestrator.data.transforms import AUGMENTATIONS, Degradation
 from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import Pooling
 from orchestrator.method import MethodConfig, find_method
@@ -36,7 +36,27 @@ class Training(BaseModel):
     validation_share: float = Field(
         0.3, ge=0, le=0.9, description="share of the training classes held out for validation"
     )
-    augmentation: str = Field("affine", description="recipe of the training images' augmentation")
+    class_subset: int | None = Field(
+        None, ge=2, description="take only the first so many training and test classes, for a quick look; null: all"
+    )
+    label_noise: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training labels replaced by another class; validation and test keep theirs",
+    )
+    label_noise_seed: int = Field(0, ge=0, lt=2**31, description="seed of which labels are replaced, and by what")
+    augmentation: str = Field(
+        "affine",
+        description="recipe of the training images' augmentation; those with crop are for photographs, and say how "
+        "these are cut in evaluation too",
+    )
+    loader_threads: int = Field(
+        4,
+        ge=0,
+        le=256,
+        description="threads that prepare photographs ahead of the training; 0: none; no result depends on it",
+    )
     degradation: Literal["none", "low_resolution", "blur", "occlusion"] = Field(
         "none", description="what makes training images uncertain, after their augmentation"
     )
@@ -99,8 +119,8 @@ class Training(BaseModel):
     @field_validator("augmentation")
     @classmethod
     def _known_augmentation(cls, value: str) -> str:
-        if value not in RECIPES:
-            raise ValueError(f"unknown recipe{suggestion(value, RECIPES)}")
+        if value not in AUGMENTATIONS:
+            raise ValueError(f"unknown recipe{suggestion(value, AUGMENTATIONS)}")
         return value
 
     @field_validator("validate_every")

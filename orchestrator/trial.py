@@ -65,7 +65,7 @@ def run(
     training = experiment.training
     store = open_dataset(training.dataset, Path(data))
     share = training.validation_share if hold_out else 0.0
-    split = class_split(store, validation_share=share, seed=training.seed)
+    split = class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     yield from fit(experiment, store, split, folder=place, objective=goal, stop_after=stop_after)
@@ -82,7 +82,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
 
     training = resolve_experiment(settings, "trial").training
     store = open_dataset(training.dataset, Path(data))
-    rows = class_split(store, validation_share=0.0, seed=training.seed).test
+    rows = class_split(store, validation_share=0.0, seed=training.seed, class_subset=training.class_subset).test
     place = Path(folder)
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     return evaluate_model(model, store, rows, training.device, folder=place / DIAGNOSTICS)

@@ -35,6 +35,7 @@ ORDER = [
     "method",
     "backbones",
     "bn_inception",
+    "data.pipeline",
     "data.samplers",
     "data.splits",
     "data.transforms",

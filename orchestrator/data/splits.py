@@ -25,14 +25,16 @@ class Split:
     test_classes: Rows
 
 
-def class_split(store: Store, *, validation_share: float, seed: int) -> Split:
+def class_split(store: Store, *, validation_share: float, seed: int, class_subset: int | None = None) -> Split:
     """Split a store into training, validation and test classes.
 
     The store's own split is taken if no class is on both of its sides; otherwise the first half of the classes, in
     the data set's order, is for training and the second half for testing. Validation classes are held out of the
     *training* half, a share of its classes rounded, at least two, drawn by `seed`; with a share of 0 there are none.
+    `class_subset`: only the first so many classes of either half are taken, in the data set's order.
 
-    Raises DataError if the share is not in [0, 1) or leaves fewer than two classes to train on.
+    Raises DataError if the share is not in [0, 1) or leaves fewer than two classes to train on, and if a half has fewer
+    classes than `class_subset`.
     """
     if not 0 <= validation_share < 1:
         raise DataError(f"validation_share is {validation_share}, not at least 0 and below 1")
@@ -40,6 +42,14 @@ def class_split(store: Store, *, validation_share: float, seed: int) -> Split:
     training_half, test_classes = np.unique(store.labels[own]), np.unique(store.labels[~own])
     if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
         training_half, test_classes = np.split(np.arange(store.num_classes), [store.num_classes // 2])
+    if class_subset is not None:
+        fewest = min(len(training_half), len(test_classes))
+        if not 2 <= class_subset <= fewest:
+            raise DataError(
+                f"{store.name}: class_subset is {class_subset}, but there are {len(training_half)} training and "
+                f"{len(test_classes)} test classes; give a number from 2 to {fewest}, or null"
+            )
+        training_half, test_classes = training_half[:class_subset], test_classes[:class_subset]
     held_out = max(2, round(validation_share * len(training_half))) if validation_share else 0
     if len(training_half) - held_out < 2:
         raise DataError(
@@ -61,6 +71,29 @@ def class_split(store: Store, *, validation_share: float, seed: int) -> Split:
 def train_labels(store: Store, rows: Rows) -> NDArray[np.int64]:
     """Labels of `rows` renumbered 0 to C - 1 in the order of the official ids; (N,) int64."""
     return np.unique(store.labels[rows], return_inverse=True)[1].astype(np.int64)
+
+
+def noisy_labels(labels: NDArray[np.int64], *, share: float, seed: int) -> NDArray[np.int64]:
+    """Labels of which a share, rounded to a whole number, is replaced by another class drawn uniformly; (N,) int64.
+
+    `labels`: 0 to C - 1, each at least once. One image of every class, drawn too, is never chosen, so that none loses
+    all of its own. Raises DataError if the share is not in [0, 1), or asks for more images than can be chosen.
+    """
+    if not 0 <= share < 1:
+        raise DataError(f"label_noise is {share}, not at least 0 and below 1")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(labels))
+    kept = order[np.unique(labels[order], return_index=True)[1]]
+    chosen = order[~np.isin(order, kept)][: round(share * len(labels))]
+    if len(chosen) < round(share * len(labels)):
+        raise DataError(
+            f"label_noise is {share}, but {len(kept)} of {len(labels)} training images are kept, one of each class; "
+            f"give {(len(labels) - len(kept)) / len(labels):.2f} or less"
+        )
+    noisy = labels.copy()
+    others = rng.integers(1, len(kept), size=len(chosen)) if len(chosen) else 0
+    noisy[chosen] = (labels[chosen] + others) % len(kept)
+    return noisy
 
 
 def _rows(store: Store, classes: Rows) -> Rows:

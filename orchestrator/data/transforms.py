@@ -1,7 +1,8 @@
 """Augmentation of training images, keyed by (seed, epoch, sample).
 
-The random numbers of a sample come from a hash of these three, never from a generator's state, so the sample looks the
-same whatever batch, process or rank it is in. B: batch, C: channels, H, W: height, width.
+There are recipes for batches of equal-sized images (`RECIPES`), and crops for photographs of any size (`CROPS`). The
+random numbers of a sample come from a hash of these three, never from a generator's state, so the sample looks the same
+whatever batch, process or rank it is in. B: batch, C: channels, H, W: height, width.
 """
 
 import math
@@ -19,6 +20,9 @@ from orchestrator.data.store import DataError
 from orchestrator.errors import suggestion
 
 DRAWS = 12  # random numbers per sample: the first 8 are the recipe's, the next 3 the degradation's
+CROP_DRAWS = 32  # of a photograph: those, and from DRAWS on two for each of a crop's attempts
+ATTEMPTS = 10
+SHORTER_SIDE = 256
 
 Recipe = Callable[[Tensor, NDArray[np.float64]], Tensor]
 
@@ -51,18 +55,72 @@ def augment(
         raise DataError(f"indices have shape {rows.shape}, not ({images.shape[0]},): one for each image")
     draws = uniforms(rows, seed=seed, epoch=epoch)
     result = RECIPES[recipe](images.to(torch.float32) / 255, draws)
-    return result if degradation is None else _degrade(result, draws[:, 8:], degradation)
+    return result if degradation is None else degrade(result, draws, degradation)
 
 
-def uniforms(indices: NDArray[np.int64], *, seed: int, epoch: int) -> NDArray[np.float64]:
-    """Random numbers in [0, 1) of each sample, (B, DRAWS), from the SplitMix64 hash of (seed, epoch, sample, draw).
+@dataclass(frozen=True)
+class Crop:
+    """How a photograph becomes `size` x `size` pixels.
+
+    In training, if `resize`, its shorter side is first brought to 256. Without `scale` a window of `size` is then cut
+    out anywhere; with it a window whose area is a share of the image's drawn from `scale`, its aspect (width / height)
+    log-uniform in `ratio`, which is then resized: torchvision's RandomResizedCrop. Where ten draws do not fit the
+    image, the largest window of an aspect in `ratio` is taken. One in two is flipped.
+
+    In evaluation the shorter side is brought to 256 and the middle cut out. All resizing is bilinear with antialiasing,
+    in uint8.
+    """
+
+    size: int
+    resize: bool
+    scale: tuple[float, float] | None = None
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def training(self, image: Tensor, draws: NDArray[np.float64]) -> Tensor:
+        """A random view of an image, uint8 (C, H, W) -> (C, size, size). `draws`: its CROP_DRAWS uniforms."""
+        from torchvision.transforms.v2 import functional  # a second to import, which other data need not pay
+
+        if self.resize:
+            image = functional.resize(image, [SHORTER_SIDE], antialias=True)
+        top, left, height, width = self.window(image.shape[-2], image.shape[-1], draws)
+        view: Tensor = functional.resized_crop(image, top, left, height, width, [self.size, self.size], antialias=True)
+        return functional.horizontal_flip(view) if draws[2] < 0.5 else view
+
+    def evaluation(self, image: Tensor) -> Tensor:
+        """The middle of an image, uint8 (C, H, W) -> (C, size, size)."""
+        from torchvision.transforms.v2 import functional
+
+        resized = functional.resize(image, [SHORTER_SIDE], antialias=True)
+        return functional.center_crop(resized, [self.size, self.size])  # type: ignore[no-any-return]
+
+    def window(self, height: int, width: int, draws: NDArray[np.float64]) -> tuple[int, int, int, int]:
+        """Top, left, height and width of the training window in an image of this height and width, in pixels."""
+        tall, wide = self._extent(height, width, draws)
+        return int(draws[0] * (height - tall + 1)), int(draws[1] * (width - wide + 1)), tall, wide
+
+    def _extent(self, height: int, width: int, draws: NDArray[np.float64]) -> tuple[int, int]:
+        if self.scale is None:
+            return self.size, self.size
+        (least, most), (narrow, broad) = self.scale, self.ratio
+        for attempt in range(ATTEMPTS):
+            u, v = draws[DRAWS + 2 * attempt : DRAWS + 2 * attempt + 2]
+            area = height * width * (least + (most - least) * u)
+            aspect = math.exp(math.log(narrow) + (math.log(broad) - math.log(narrow)) * v)
+            tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+            if 0 < tall <= height and 0 < wide <= width:
+                return tall, wide
+        return min(height, max(1, round(width / narrow))), min(width, max(1, round(height * broad)))
+
+
+def uniforms(indices: NDArray[np.int64], *, seed: int, epoch: int, draws: int = DRAWS) -> NDArray[np.float64]:
+    """Random numbers in [0, 1) of each sample, (B, draws), from the SplitMix64 hash of (seed, epoch, sample, draw).
 
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
     """
     key = np.zeros(1, np.uint64)
     for part in (seed, epoch):
         key = _mix(key ^ np.uint64(part % 2**64))
-    keys = _mix(key ^ indices.astype(np.uint64))[:, None] + _GAMMA * np.arange(DRAWS, dtype=np.uint64)
+    keys = _mix(key ^ indices.astype(np.uint64))[:, None] + _GAMMA * np.arange(draws, dtype=np.uint64)
     return (_mix(keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -99,15 +157,16 @@ def _affine(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
     return sampled.clamp(0, 1)  # interpolation weights may sum to a hair above 1
 
 
-def _degrade(images: Tensor, draws: NDArray[np.float64], degradation: Degradation) -> Tensor:
-    """The first draw decides whether, the other two where."""
-    chosen = np.flatnonzero(draws[:, 0] < degradation.probability)
+def degrade(images: Tensor, draws: NDArray[np.float64], degradation: Degradation) -> Tensor:
+    """Degrade some of these images, float32 (B, C, H, W) in [0, 1]. `draws`: their uniforms, (B, 12 or more), of which
+    number 8 decides whether, 9 and 10 where."""
+    chosen = np.flatnonzero(draws[:, 8] < degradation.probability)
     if not len(chosen):
         return images
-    degrade, usual = DEGRADATIONS[degradation.kind]
+    change, usual = DEGRADATIONS[degradation.kind]
     extent = usual if degradation.extent is None else degradation.extent
     result = images.clone()
-    result[chosen] = degrade(images[chosen], draws[chosen, 1:], extent)
+    result[chosen] = change(images[chosen], draws[chosen, 9:], extent)
     return result
 
 
@@ -163,6 +222,19 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 RECIPES: dict[str, Recipe] = {"none": _none, "affine": _affine}
+
+CROPS = {
+    "random_crop_224": Crop(224, resize=True),
+    "random_resized_crop_224": Crop(224, resize=False, scale=(0.08, 1.0)),
+    "random_resized_crop_227": Crop(227, resize=True, scale=(0.16, 1.0), ratio=(0.75, 1.33)),
+}
+"""`random_crop_224`: IDML and Anti-Collapse say so (resized to 256 x 256, random crops of 224, flips); PFML gives its
+evaluation only (centre crops of 224 from 256) and refers to ProxyAnchor-type papers. We keep the aspect: 256 is the
+shorter side. `random_resized_crop_224`: ImageNet's, which the released code of ProxyAnchor and its descendants uses,
+with torchvision's default area of 8% to 100%. `random_resized_crop_227`: Musgrave et al., A Metric Learning Reality
+Check, ECCV 2020 (MLRC), and CCP, with areas of 16% to 100% as in MLRC's configuration files."""
+
+AUGMENTATIONS = (*RECIPES, *CROPS)
 
 DEGRADATIONS: dict[str, tuple[Callable[[Tensor, NDArray[np.float64], float], Tensor], float]] = {
     "low_resolution": (_low_resolution, 100 / 224),

@@ -1,0 +1,296 @@
+"""From rows of a store to batches for the network, read ahead of the training by a few threads.
+
+Equal-sized images come from the store's memory, in line. Photographs are decoded at every use, as in memory they would
+take several times their size on disk; decoding, cropping and the conversion to float32 let go of the interpreter's
+lock. What a batch looks like does not depend on the threads: they fill places of a batch that are their own.
+
+Photographs that cannot be decoded are found before a training begins, by trying all of them once; the store's folder
+keeps the answer. So every process knows them, and nothing is met for the first time after an hour.
+"""
+
+import contextlib
+import io
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import islice, pairwise
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from orchestrator.data.splits import Split
+from orchestrator.data.store import MODES, DataError, Store
+from orchestrator.data.transforms import CROP_DRAWS, CROPS, Degradation, augment, degrade, uniforms
+
+AHEAD = 2
+"""Batches that are being read while one is used."""
+CHECKED = "unreadable.json"
+"""What `find_unreadable` leaves in the store's folder."""
+TOLERATED = 0.01
+"""The share of images that may be unreadable."""
+GLANCES = 16
+EVALUATION = -1
+"""The epoch of images that are read to be evaluated: nothing about them is random."""
+
+Rows = NDArray[np.int64]
+
+
+class Request(NamedTuple):
+    """A batch to be read: rows of the store, (n,), as they look in `epoch`, or in evaluation.
+
+    `positions` says of which global batch they are this process's block, for who asks.
+    """
+
+    rows: Rows
+    epoch: int = EVALUATION
+    positions: Rows = np.empty(0, np.int64)
+
+
+class Reader:
+    """Reads batches of a store with one augmentation; a context that ends its threads.
+
+    `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs; `threads`: how many prepare
+    photographs, 0 for none but the caller's.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        augmentation: str = "none",
+        seed: int = 0,
+        degradation: Degradation | None = None,
+        threads: int = 0,
+    ) -> None:
+        self.store = store
+        self.augmentation = augmentation
+        self.seed = seed
+        self.degradation = degradation
+        self.crop = CROPS.get(augmentation)
+        if self.crop is not None:
+            _import_torchvision()
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, "images") if self.crop is not None and threads else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop what is being read ahead, and end the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Tensor]]:
+        """Each request with its images, float32 (n, C, H, W) in [0, 1], in order.
+
+        `requests` may be endless; no more than AHEAD of them are taken before they are due. Raises DataError if an
+        image cannot be decoded, when its batch is due.
+        """
+        if self._pool is None:
+            for request in requests:
+                yield request, self._read(request)
+            return
+        requests = iter(requests)
+        waiting = deque(map(self._submit, islice(requests, AHEAD)))
+        while waiting:
+            request, images, parts = waiting.popleft()
+            for part in parts:
+                part.result()
+            waiting.extend(map(self._submit, islice(requests, 1)))
+            yield request, images
+
+    def _read(self, request: Request) -> Tensor:
+        """One batch, here and now."""
+        if self.crop is not None:
+            images = self._batch(request)
+            self._fill(images, request)
+            return images
+        if request.epoch == EVALUATION:
+            return augment(self.store.images(request.rows), request.rows, recipe="none", seed=0, epoch=0)
+        return augment(
+            self.store.images(request.rows),
+            request.rows,
+            recipe=self.augmentation,
+            seed=self.seed,
+            epoch=request.epoch,
+            degradation=self.degradation,
+        )
+
+    def _batch(self, request: Request) -> Tensor:
+        assert self.crop is not None
+        return torch.empty(len(request.rows), self.store.channels, self.crop.size, self.crop.size)
+
+    def _submit(self, request: Request) -> tuple[Request, Tensor, list[Future[None]]]:
+        """Give a batch to the threads, a part to each."""
+        assert self._pool is not None
+        images = self._batch(request)
+        edges = np.linspace(0, len(images), self._threads + 1).astype(int).tolist()
+        parts = [
+            self._pool.submit(self._fill, images[start:stop], request._replace(rows=request.rows[start:stop]))
+            for start, stop in pairwise(edges)
+            if start < stop
+        ]
+        return request, images, parts
+
+    def _fill(self, images: Tensor, request: Request) -> None:
+        """Photographs into `images`, float32 (n, C, size, size)."""
+        assert self.crop is not None
+        evaluated = request.epoch == EVALUATION
+        draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, draws=CROP_DRAWS)
+        for image, row, numbers in zip(images, request.rows, draws, strict=True):
+            try:
+                pixels = decode(self.store.encoded(row), self.store.channels)
+            except ValueError as error:
+                raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
+            view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
+            torch.div(view, 255, out=image)
+        if not evaluated and self.degradation is not None:
+            images.copy_(degrade(images, draws, self.degradation))
+
+
+def decode(data: bytes, channels: int) -> Tensor:
+    """An image's pixels, uint8 (channels, H, W), turned as they are stored. ValueError gives the reason in one line.
+
+    JPEG in colour goes to torchvision, which decodes the same bits as Pillow, a little faster; all else to Pillow.
+    """
+    if channels == 3 and data.startswith(b"\xff\xd8\xff"):
+        # torchvision means to give up its decoders; and where it fails, Pillow knows more kinds and says what is wrong
+        with contextlib.suppress(ImportError, RuntimeError):
+            from torchvision.io import ImageReadMode, decode_jpeg
+
+            # a copy, as torch warns of memory that may not be written to
+            coded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            return decode_jpeg(coded, ImageReadMode.RGB)  # type: ignore[no-any-return]
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            pixels = np.array(image.convert(MODES[channels]))
+    except UnidentifiedImageError:
+        raise ValueError("not an image") from None  # Pillow's words hold an address
+    except Exception as error:  # a damaged file makes Pillow raise many kinds
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
+    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1)
+
+
+# Images that cannot be read ----------------------------------------------------------------------------------
+
+
+def find_unreadable(
+    store: Store, augmentation: str, *, threads: int, say: Callable[[str], None] | None = None
+) -> dict[int, str]:
+    """The rows of a store that cannot be decoded, each with the reason. For recipes of CROPS; else there are none.
+
+    All images are tried when first asked; after that the answer is a file in the store's folder, if it can be written.
+    `say` gets one line before that.
+    """
+    if augmentation not in CROPS:
+        return {}
+    record = store.path / CHECKED
+    try:
+        saved = json.loads(record.read_text("utf-8"))
+        if saved["digest"] == store.manifest["digest"]:
+            return {int(row): str(reason) for row, reason in saved["unreadable"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        pass  # absent or not ours: try them all
+    _import_torchvision()
+    if say is not None:
+        say(f"looking whether the {len(store)} images of {store.name} can be decoded (once)")
+
+    def look(rows: Rows) -> dict[int, str]:
+        found = {}
+        for row in rows.tolist():
+            try:
+                decode(store.encoded(row), store.channels)
+            except ValueError as error:
+                found[row] = str(error)
+        return found
+
+    with ThreadPoolExecutor(max(1, threads)) as pool:
+        parts = pool.map(look, np.array_split(np.arange(len(store)), max(1, len(store) // 64)))
+        unreadable = {row: reason for part in parts for row, reason in part.items()}
+    draft = record.with_name(f".{CHECKED}.{os.getpid()}.tmp")
+    try:
+        draft.write_text(json.dumps({"digest": store.manifest["digest"], "unreadable": unreadable}), "utf-8")
+        draft.replace(record)
+    except OSError:
+        pass  # a folder that is not ours: whoever comes next looks again
+    return unreadable
+
+
+def check_images(store: Store, augmentation: str, unreadable: dict[int, str]) -> None:
+    """Raises DataError if the augmentation is not for images like these, or too many of them cannot be decoded."""
+    if augmentation not in CROPS:
+        _check_sizes(store, augmentation)
+    if not unreadable:
+        return
+    first = _first(unreadable)
+    if len(unreadable) > TOLERATED * len(store):
+        raise DataError(
+            f"{store.path}: {len(unreadable)} of {len(store)} images cannot be decoded, more than {TOLERATED:.0%} "
+            f"({first}); make the data set again from undamaged files"
+        )
+    left = np.delete(store.labels, list(unreadable))
+    for label in np.setdiff1d(store.labels, left)[:1]:
+        raise DataError(
+            f"{store.path}: no image of class {label} ({store.class_names[label]!r}) can be decoded ({first}); "
+            "make the data set again from undamaged files"
+        )
+
+
+def describe_unreadable(store: Store, unreadable: dict[int, str]) -> str:
+    """One line for whoever trains or tests without them."""
+    count = f"{len(unreadable)} of {len(store)} images"
+    return f"{store.path}: {count} cannot be decoded and are left out ({_first(unreadable)})"
+
+
+def without(split: Split, unreadable: dict[int, str]) -> Split:
+    """The split without these rows."""
+    gone = np.array(sorted(unreadable), np.int64)
+    return replace(
+        split,
+        train=np.setdiff1d(split.train, gone),
+        validation=np.setdiff1d(split.validation, gone),
+        test=np.setdiff1d(split.test, gone),
+    )
+
+
+def _import_torchvision() -> None:
+    """It takes a second, so only photographs pay for it; and in one thread, before several do it at once."""
+    import torchvision.transforms.v2.functional
+
+    with contextlib.suppress(ImportError):
+        import torchvision.io  # noqa: F401
+
+
+def _first(unreadable: dict[int, str]) -> str:
+    row = min(unreadable)
+    return f"the first is image {row}: {unreadable[row]}"
+
+
+def _check_sizes(store: Store, augmentation: str) -> None:
+    """A glance at a few images, as the store finds a wrong size only in the batch in which it meets it."""
+    seen: tuple[int, tuple[int, int]] | None = None
+    for row in np.unique(np.linspace(0, len(store) - 1, GLANCES).astype(int)).tolist() if len(store) else ():
+        try:
+            with Image.open(io.BytesIO(store.encoded(row))) as image:
+                size = image.size
+        except (OSError, ValueError):
+            return  # the store says so when the image is asked for
+        if seen is not None and size != seen[1]:
+            raise DataError(
+                f"augmentation: '{augmentation}' is for images of one size, but in {store.name} image {seen[0]} is "
+                f"{seen[1][0]} x {seen[1][1]} and image {row} is {size[0]} x {size[1]}: use one of {', '.join(CROPS)}"
+            )
+        seen = row, size

@@ -1,0 +1,464 @@
+"""Photographs on their way to the network: crops, decoding, reading ahead, damage; and labels made wrong on purpose."""
+
+import csv
+import io
+import json
+import threading
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import Pair
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import v2
+
+from orchestrator.checkpoint import BEST, CHECKPOINT, load_checkpoint
+from orchestrator.data import pipeline
+from orchestrator.data.pipeline import AHEAD, EVALUATION, Reader, Request, check_images, decode, find_unreadable
+from orchestrator.data.samplers import UniformSampler
+from orchestrator.data.splits import class_split, noisy_labels, train_labels
+from orchestrator.data.store import DataError, Row, Store, write_store
+from orchestrator.data.transforms import CROP_DRAWS, CROPS, DRAWS, Crop, Degradation, uniforms
+from orchestrator.loop import UNREADABLE, Validation, evaluate_model, fit, requests
+from orchestrator.method import Diagnostics, Embedded, Method, registry
+from orchestrator.spec import resolve_experiment
+
+# torchvision 0.29 says so at every image
+pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
+
+CLASSES, IMAGES = 12, 10
+DAMAGED = 7
+"""A row that cannot be decoded in the damaged store."""
+
+
+def photograph(rng: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:
+    """A smooth picture with some structure, (H, W, 3)."""
+    small = rng.integers(0, 256, (5, 6, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+
+
+def encoded(pixels: NDArray[np.uint8], kind: str = "jpeg", mode: str | None = None, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image = Image.fromarray(pixels)
+    (image if mode is None else image.convert(mode)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def write_photographs(path: Path, damaged: tuple[int, ...] = ()) -> Store:
+    """Photographs of many sizes, ten of each class."""
+    rng = np.random.default_rng(0)
+
+    def rows() -> Iterator[Row]:
+        for row in range(CLASSES * IMAGES):
+            height, width = (int(side) for side in rng.integers(60, 110, 2))
+            data = encoded(photograph(rng, height, width))
+            data = data[: len(data) // 2] if row in damaged else data
+            yield Row(data, row // IMAGES, "train" if row // IMAGES < CLASSES // 2 else "test")
+
+    names = [f"class {label}" for label in range(CLASSES)]
+    return write_store(path, name="photographs", channels=3, class_names=names, rows=rows(), seed=0, settings={})
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return write_photographs(tmp_path_factory.mktemp("photographs") / "photographs")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return write_photographs(tmp_path_factory.mktemp("damaged") / "photographs", (DAMAGED,))
+
+
+def read(store: Store, rows: Any, epoch: int = 0, **how: Any) -> Tensor:
+    with Reader(store, **({"augmentation": "random_crop_224"} | how)) as reader:
+        ((_, images),) = reader.read([Request(np.asarray(rows), epoch)])
+    return images
+
+
+# --- crops
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_windows_lie_inside_and_are_spread_as_torchvision_spreads_them(name: str) -> None:
+    crop, (height, width) = CROPS[name], (300, 400)
+    draws = uniforms(np.arange(4000), seed=0, epoch=0, draws=CROP_DRAWS)
+    found = np.array([crop.window(height, width, one) for one in draws])
+    top, left, tall, wide = found.T
+    assert (found[:, :2] >= 0).all() and (top + tall <= height).all() and (left + wide <= width).all()
+    if crop.scale is None:
+        assert (tall == crop.size).all() and (wide == crop.size).all()
+        assert set(top) == set(range(height - crop.size + 1)) and set(left) == set(range(width - crop.size + 1))
+        return
+    torch.manual_seed(0)
+    image = torch.empty(3, height, width)
+    transform = v2.RandomResizedCrop(9, crop.scale, crop.ratio)
+    params = [transform.make_params([image]) for _ in range(4000)]
+    theirs = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in params])
+    for ours, reference in ((tall * wide, theirs[:, 2] * theirs[:, 3]), (wide / tall, theirs[:, 3] / theirs[:, 2])):
+        quantiles = np.linspace(0.05, 0.95, 7)
+        np.testing.assert_allclose(np.quantile(ours, quantiles), np.quantile(reference, quantiles), rtol=0.06)
+    np.testing.assert_allclose(found[:, :2].mean(0), theirs[:, :2].mean(0), rtol=0.08)
+
+
+@pytest.mark.parametrize(("height", "width"), [(10, 400), (400, 10), (1, 1)])
+def test_an_image_that_no_draw_fits_gives_its_largest_window(height: int, width: int) -> None:
+    crop = Crop(224, resize=False, scale=(0.9, 1.0))
+    _, _, tall, wide = crop.window(height, width, np.full(CROP_DRAWS, 0.5))
+    assert min(tall, wide) == min(height, width)
+    assert max(tall, wide) == min(max(height, width), round(min(height, width) * 4 / 3))
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_evaluation_is_what_torchvision_does_to_a_pillow_image(name: str) -> None:
+    rng = np.random.default_rng(1)
+    for height, width in ((375, 500), (500, 333), (100, 130), (256, 300)):
+        image = Image.fromarray(photograph(rng, height, width))
+        reference = v2.Compose([v2.Resize(256), v2.CenterCrop(CROPS[name].size), v2.PILToTensor()])(image)
+        found = CROPS[name].evaluation(decode(encoded(np.asarray(image), "png"), 3))
+        assert found.dtype == torch.uint8 and found.shape == reference.shape
+        assert (found.int() - reference.int()).abs().max() <= 1
+
+
+def test_a_view_is_the_window_resized_and_flipped() -> None:
+    rng, draws = np.random.default_rng(2), np.full(CROP_DRAWS, 0.5)
+    picture = photograph(rng, 256, 340)
+    image = torch.from_numpy(picture.copy()).permute(2, 0, 1)
+    plain = CROPS["random_crop_224"].training(image, draws)
+    assert torch.equal(plain, image[:, 16 : 16 + 224, 58 : 58 + 224])
+    draws[2] = 0.4
+    assert torch.equal(CROPS["random_crop_224"].training(image, draws), plain.flip(-1))
+    draws[2], draws[DRAWS : DRAWS + 2] = 0.6, (0.3, 0.7)
+    top, left, tall, wide = CROPS["random_resized_crop_227"].window(256, 340, draws)
+    box = (left, top, left + wide, top + tall)
+    reference = np.asarray(Image.fromarray(picture).crop(box).resize((227, 227), Image.Resampling.BILINEAR))
+    found = CROPS["random_resized_crop_227"].training(image, draws).permute(1, 2, 0).numpy()
+    assert np.abs(found.astype(int) - reference.astype(int)).max() <= 1
+
+
+# --- reading
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_a_photograph_is_the_same_in_every_batch_and_with_any_threads_bit_for_bit(
+    name: str, photographs: Store
+) -> None:
+    how = {"augmentation": name, "seed": 3, "degradation": Degradation("blur", 0.5, 0.01)}
+    rows = np.random.default_rng(0).permutation(len(photographs))[:14]
+    together = read(photographs, rows, 2, **how)
+    assert together.shape == (14, 3, CROPS[name].size, CROPS[name].size)
+    assert together.dtype == torch.float32 and together.min() >= 0 and together.max() <= 1
+    assert torch.equal(read(photographs, rows, 2, **how, threads=3), together)
+    for part in (np.arange(7), np.arange(7, 14), np.array([5, 5, 2])):
+        assert torch.equal(read(photographs, rows[part], 2, **how, threads=2), together[part])
+
+
+def test_photographs_differ_by_seed_epoch_and_sample_in_training_only(photographs: Store) -> None:
+    first = read(photographs, [3, 4])
+    assert not torch.equal(first, read(photographs, [3, 4], epoch=1))
+    assert not torch.equal(first, read(photographs, [3, 4], seed=1))
+    evaluated = read(photographs, [3, 4], EVALUATION, degradation=Degradation("occlusion", 1.0, None))
+    assert torch.equal(evaluated, read(photographs, [3, 4], EVALUATION, seed=1))
+    assert torch.equal(evaluated[0], CROPS["random_crop_224"].evaluation(decode(photographs.encoded(3), 3)) / 255)
+
+
+def test_degradations_apply_after_the_crop(photographs: Store) -> None:
+    hidden = read(photographs, [3, 4], degradation=Degradation("occlusion", 1.0, 0.5)) == 0.5
+    assert (hidden.all(1).sum((1, 2)) >= 112 * 112).all()
+
+
+def loader_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("images")]
+
+
+def test_reading_ahead_is_bounded_in_order_and_ends_with_its_threads(photographs: Store) -> None:
+    taken = []
+
+    def endless() -> Iterator[Request]:
+        while True:
+            taken.append(len(taken))
+            yield Request(np.array([taken[-1] % len(photographs)]), 0)
+
+    with Reader(photographs, augmentation="random_crop_224", threads=2) as reader:
+        for number, (request, images) in enumerate(reader.read(endless())):
+            assert len(taken) <= number + 1 + AHEAD
+            assert request.rows.tolist() == [number]
+            assert torch.equal(images, read(photographs, [number]))
+            if number == 3:
+                break
+        assert loader_threads()
+    assert not loader_threads()
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_error_comes_with_the_batch_that_it_is_in(damaged: Store, threads: int) -> None:
+    wanted = [Request(np.arange(start, start + 4), 0) for start in (0, 4, 8)]
+    with Reader(damaged, augmentation="random_crop_224", threads=threads) as reader:
+        batches = reader.read(wanted)
+        next(batches)
+        with pytest.raises(DataError, match=f"image {DAMAGED} cannot be decoded"):
+            next(batches)
+    assert not loader_threads()
+
+
+# --- decoding
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "tolerance"),
+    [("jpeg", None, 0), ("jpeg", "L", 0), ("jpeg", "CMYK", 0), ("png", None, 0), ("png", "P", 0), ("png", "RGBA", 0)],
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_decoding_agrees_with_pillow(kind: str, mode: str | None, tolerance: int, channels: int) -> None:
+    data = encoded(photograph(np.random.default_rng(0), 41, 57), kind, mode)
+    reference = np.asarray(Image.open(io.BytesIO(data)).convert("L" if channels == 1 else "RGB"))
+    found = decode(data, channels)
+    assert found.dtype == torch.uint8 and found.shape == (channels, 41, 57)
+    difference = found.permute(1, 2, 0).numpy().astype(int) - reference.reshape(41, 57, channels)
+    assert np.abs(difference).max() <= tolerance
+
+
+def test_images_are_not_turned() -> None:
+    picture = Image.fromarray(photograph(np.random.default_rng(0), 40, 60))
+    exif = picture.getexif()
+    exif[0x0112] = 6  # to be shown turned by 90 degrees
+    buffer = io.BytesIO()
+    picture.save(buffer, "jpeg", exif=exif)
+    assert decode(buffer.getvalue(), 3).shape == (3, 40, 60)
+
+
+def test_what_is_damaged_gives_one_line() -> None:
+    jpeg, png = (encoded(photograph(np.random.default_rng(0), 40, 60), kind) for kind in ("jpeg", "png"))
+    for data in (
+        b"",
+        b"text",
+        jpeg[:300],
+        jpeg[:10],
+        jpeg[: len(jpeg) // 2],
+        png[: len(png) // 2],
+        jpeg[:3] + bytes(99),
+    ):
+        with pytest.raises(ValueError, match=r"^[^\n]+$") as error:
+            decode(data, 3)
+        assert "0x" not in str(error.value), "the same words in every process"
+
+
+# --- damage
+
+
+def test_damage_is_looked_for_once(damaged: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    record = damaged.path / pipeline.CHECKED
+    record.unlink(missing_ok=True)
+    assert find_unreadable(damaged, "affine", threads=2) == {}
+    found = find_unreadable(damaged, "random_crop_224", threads=2, say=said.append)
+    assert list(found) == [DAMAGED] and "truncated" in found[DAMAGED]
+    assert len(said) == 1 and f"the {CLASSES * IMAGES} images of photographs" in said[0]
+
+    monkeypatch.setattr(pipeline, "decode", lambda data, channels: pytest.fail("looked again"))
+    assert find_unreadable(damaged, "random_resized_crop_227", threads=0, say=said.append) == found
+    assert len(said) == 1
+    monkeypatch.undo()
+
+    record.write_text(json.dumps({"digest": "of other data", "unreadable": {"3": "wrong"}}), "utf-8")
+    assert find_unreadable(damaged, "random_crop_224", threads=0) == found
+    record.unlink()
+    record.mkdir()  # cannot be written
+    assert find_unreadable(damaged, "random_crop_224", threads=0) == found
+    record.rmdir()
+    assert not [path for path in damaged.path.iterdir() if path.suffix == ".tmp"]
+
+
+def test_too_much_damage_is_refused(photographs: Store, glyphs: Store) -> None:
+    check_images(photographs, "random_crop_224", {5: "why"})
+    with pytest.raises(
+        DataError, match=r"2 of 120 images cannot be decoded, more than 1% \(the first is image 5: why\)"
+    ):
+        check_images(photographs, "random_crop_224", {6: "other", 5: "why"})
+    members = np.flatnonzero(glyphs.labels == 2).tolist()
+    assert len(members) <= 0.01 * len(glyphs)
+    with pytest.raises(DataError, match=r"no image of class 2 \('.*'\) can be decoded"):
+        check_images(glyphs, "random_crop_224", dict.fromkeys(members, "why"))
+    check_images(glyphs, "random_crop_224", dict.fromkeys(members[1:], "why"))
+
+
+def test_recipes_for_equal_sizes_refuse_photographs(photographs: Store, glyphs: Store) -> None:
+    check_images(glyphs, "affine", {})
+    with pytest.raises(DataError, match=r"'affine' is for images of one size, but .* use one of random_crop_224, "):
+        check_images(photographs, "affine", {})
+
+
+# --- trainings
+
+SETTINGS = {
+    "method": "proxy_anchor",
+    "augmentation": "random_crop_224",
+    "degradation": "occlusion",
+    "embedding_dim": 4,
+    "classes_per_batch": 2,
+    "images_per_class": 4,
+    "validate_every": "3 steps",
+    "device": "cpu",
+    "loader_threads": 2,
+    "epochs": 2,
+}
+
+
+def train(
+    folder: Path | None, path: Path, settings: dict[str, Any], stop_after: int = 2, take: int = 9
+) -> list[Validation]:
+    store = Store.open(path)
+    training = resolve_experiment(SETTINGS | settings, "test")
+    split = class_split(store, validation_share=0.3, seed=0)
+    validations = []
+    for validation in fit(training, store, split, folder=folder, stop_after=stop_after):
+        validations.append(validation)
+        if len(validations) == take:
+            break
+    return validations
+
+
+def told(validations: list[Validation]) -> list[Any]:
+    return [(v.number, v.step, v.metrics, v.finished) for v in validations]
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_checkpoint(folder / CHECKPOINT)["model"]["learner"]  # type: ignore[no-any-return]
+
+
+def test_resuming_in_the_middle_of_an_epoch_is_exact_with_threads(photographs: Store, tmp_path: Path) -> None:
+    """An epoch has five steps; the interruption comes after the third."""
+    whole = train(tmp_path / "whole", photographs.path, {})
+    broken = train(tmp_path / "broken", photographs.path, {}, take=1)
+    assert whole[0].step == 3 and whole[0].epoch == 0.6
+    assert not loader_threads(), "closed early"
+    resumed = train(tmp_path / "broken", photographs.path, {"loader_threads": 0})
+    assert told(broken) == told(whole[:1]) and told(resumed) == told(whole)
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "broken")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not loader_threads()
+
+
+def test_one_process_equals_two_without_a_damaged_image(damaged: Store, tmp_path: Path, pair: Pair) -> None:
+    settings = {"precision": "float64"}
+    with pytest.warns(UserWarning, match=rf"1 of 120 .* left out \(the first is image {DAMAGED}: ") as caught:
+        one = train(tmp_path / "one", damaged.path, settings)
+    assert len(caught) == 1
+    two = pair.run(train, tmp_path / "two", damaged.path, settings)
+    for ours, theirs in zip(one, two[0], strict=True):
+        assert ours.metrics == pytest.approx(theirs.metrics, abs=1e-9)
+    assert told(two[0]) == told(two[1])
+    first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert all(torch.allclose(first[name], second[name], rtol=0, atol=1e-10) for name in first)
+    for folder in ("one", "two"):
+        with (tmp_path / folder / UNREADABLE).open() as file:
+            (row,) = csv.DictReader(file)
+        assert (row["image"], row["class"], row["split"]) == (str(DAMAGED), "class 0", "train")
+    rows = np.arange(20)
+    with warnings.catch_warnings(record=True):
+        metrics = evaluate_model(tmp_path / "one" / BEST, damaged, rows)
+        rest = evaluate_model(tmp_path / "one" / BEST, damaged, np.delete(rows, DAMAGED))
+    assert metrics["images_left_out"] == 1 and rest["images_left_out"] == 0
+    assert metrics | {"images_left_out": 0} == rest
+
+
+def epoch_of(path: Path, epoch: int) -> list[tuple[int, Tensor]]:
+    """The rows that this process reads in an epoch, with their images."""
+    store = Store.open(path)
+    split = class_split(store, validation_share=0.0, seed=0)
+    sampler = UniformSampler(len(split.train), 12, seed=1)
+    steps = sampler.steps_per_epoch
+    with Reader(store, augmentation="random_crop_224", threads=2) as reader:
+        wanted = requests(sampler, split, epoch * steps, (epoch + 1) * steps)
+        return [
+            (int(row), image.double().sum())
+            for request, images in reader.read(wanted)
+            for row, image in zip(request.rows, images, strict=True)
+        ]
+
+
+def test_two_processes_read_every_photograph_of_an_epoch_once(photographs: Store, pair: Pair) -> None:
+    one = epoch_of(photographs.path, 1)
+    assert sorted(row for row, _ in one) == list(range(60))
+    first, second = pair.run(epoch_of, photographs.path, 1)
+    assert len(first) == len(second) == 30
+    assert dict(first + second) == dict(one)
+
+
+class Judging(Method):
+    """Says which labels it is given."""
+
+    name, paper = "judging", "none"
+    truth: Any = None
+
+    def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": outputs["embedding"].square().mean()}
+
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        assert trained is not None and held_out is not None
+        wrong = {
+            int(s) for s, label in zip(trained.samples, trained.labels, strict=True) if self.truth[int(s)] != label
+        }
+        seen = set(trained.samples.tolist())
+        return Diagnostics(scalars={"wrong": len(wrong) / len(seen), "held_out": float(held_out.labels.sum())})
+
+
+def test_only_training_labels_are_noisy(glyphs: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = class_split(glyphs, validation_share=0.3, seed=0)
+    monkeypatch.setitem(registry(), "judging", Judging)
+    monkeypatch.setattr(Judging, "truth", dict(zip(split.train, train_labels(glyphs, split.train), strict=True)))
+    base = {"method": "judging", "dataset": "glyphs-small", "embedding_dim": 4, "epochs": 1, "device": "cpu"}
+    found = {}
+    for share in (0.0, 0.25):
+        experiment = resolve_experiment(base | {"label_noise": share, "label_noise_seed": 3}, "test")
+        (found[share],) = fit(experiment, glyphs, split)
+    assert found[0.0].metrics["diagnostics/wrong"] == 0
+    assert found[0.25].metrics["diagnostics/wrong"] == pytest.approx(0.25, abs=0.03)
+    truth = glyphs.labels[split.validation].sum()
+    assert all(validation.metrics["diagnostics/held_out"] == truth for validation in found.values())
+
+
+# --- labels and classes
+
+
+def test_label_noise_is_the_share_and_uniform_over_the_others() -> None:
+    labels = np.repeat(np.arange(5), 2000)
+    noisy = noisy_labels(labels, share=0.2, seed=1)
+    assert (noisy != labels).sum() == 2000
+    for label in range(5):
+        counts = np.bincount(noisy[(labels == label) & (noisy != label)], minlength=5)
+        others = np.delete(counts, label)
+        assert counts[label] == 0
+        np.testing.assert_allclose(others, others.sum() / 4, rtol=0.25)
+    assert np.array_equal(noisy, noisy_labels(labels, share=0.2, seed=1))
+    assert not np.array_equal(noisy, noisy_labels(labels, share=0.2, seed=2))
+    assert np.array_equal(noisy_labels(labels, share=0.0, seed=1), labels)
+
+
+def test_no_class_loses_all_its_images_to_label_noise() -> None:
+    labels = np.repeat(np.arange(40), 2)
+    for seed in range(10):
+        noisy = noisy_labels(labels, share=0.5, seed=seed)
+        assert (noisy != labels).sum() == 40
+        assert len(np.unique(labels[noisy == labels])) == 40
+    with pytest.raises(
+        DataError, match=r"label_noise is 0.6, but 40 of 80 training images are kept.* give 0.50 or less"
+    ):
+        noisy_labels(labels, share=0.6, seed=0)
+
+
+def test_a_subset_takes_the_first_classes_of_either_half(photographs: Store) -> None:
+    split = class_split(photographs, validation_share=0.0, seed=0, class_subset=4)
+    assert split.train_classes.tolist() == [0, 1, 2, 3] and split.test_classes.tolist() == [6, 7, 8, 9]
+    assert len(split.train) == len(split.test) == 4 * IMAGES
+    searched = class_split(photographs, validation_share=0.5, seed=0, class_subset=4)
+    assert sorted([*searched.train_classes, *searched.validation_classes]) == [0, 1, 2, 3]
+    with pytest.raises(
+        DataError, match=r"class_subset is 7, but there are 6 training and 6 test classes; .* from 2 to 6"
+    ):
+        class_split(photographs, validation_share=0.0, seed=0, class_subset=7)
