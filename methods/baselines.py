@@ -457,4 +457,5 @@ def over(bases: Mapping[str, Mapping[str, Any]], *, fixed: tuple[str, ...] = ())
     fields["objective"] = (Literal[names], Field(names[0], description="base objective"))
     config = create_model("Over", __base__=OverConfig, **fields)
     config.bases, config.taken = dict(bases), frozenset(annotations)
+    config.dependent = {"objective": config.taken}
     return config

@@ -103,7 +103,7 @@ def torchvision_resnet(name: str) -> Backbone:
 def bn_inception() -> Backbone:
     """Inception with batch norm, with random weights; colours by `bgr_255`."""
     layers = {"stem": r"^conv", "blocks": r"^inception_(\d)"}
-    backbone = Backbone(BNInception(), feature_dim=1024, channels=3, mean=BGR_MEAN, std=[1 / 255] * 3, layers=layers)
+    backbone = Backbone(BNInception(), feature_dim=1024, channels=3, mean=CAFFE_MEAN, std=[1 / 255] * 3, layers=layers)
     backbone.take("bgr_255")
     return backbone
 

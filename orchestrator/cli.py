@@ -83,6 +83,15 @@ Dataset = Annotated[
     str, typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=_not_empty)
 ]
 SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
+PresetName = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="A paper's settings, METHOD/DATASET/BACKBONE; see `orchestrator presets`.",
+        metavar="NAME",
+        callback=_not_empty,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
 Address = Annotated[
@@ -103,6 +112,7 @@ def search(
     dataset: Annotated[
         str | None, typer.Option(help="Data set, in place of the file's.", metavar="NAME", callback=_not_empty)
     ] = None,
+    preset: PresetName = None,
     num_trials: Annotated[int | None, typer.Option(min=1, help="How many points to try.")] = None,
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
@@ -130,6 +140,8 @@ def search(
     - `orchestrator search pfml --dataset glyphs --num-trials 40 --set epochs=20`
 
     - `orchestrator search my_space.yaml --set delta=0.2 --dry-run`
+
+    - `orchestrator search pfml --preset pfml/cub200/resnet50`
     """
     changes = {
         "dataset": dataset,
@@ -143,14 +155,14 @@ def search(
     }
     if dry_run:
         with _status("timing a few steps"):
-            resolved = _resolve(space, name, epochs, set_, changes)
+            resolved = _resolve(space, name, preset, epochs, set_, changes)
             planned = _plan(resolved, storage)
         _warn_of_plugins()
         _note_idle(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
-        resolved = _resolve(space, name, epochs, set_, changes)
+        resolved = _resolve(space, name, preset, epochs, set_, changes)
         _warn_of_plugins()
         _note_idle(resolved)
         from orchestrator.cluster import RayRunner
@@ -214,9 +226,14 @@ def sync(
 @app.command()
 def train(
     method: Annotated[
-        str, typer.Option(help="Name of the method; see `orchestrator methods`.", metavar="NAME", callback=_not_empty)
-    ],
-    dataset: Dataset,
+        str | None,
+        typer.Option(help="Name of the method; see `orchestrator methods`.", metavar="NAME", callback=_not_empty),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=_not_empty),
+    ] = None,
+    preset: PresetName = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of training.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
     name: Annotated[
@@ -236,17 +253,29 @@ def train(
     - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --set delta=0.25`
 
     - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --repeats 5`
+
+    - `orchestrator train --preset pfml/cub200/resnet50`
     """
     with _status("starting") as status:
         from orchestrator.display import Display
+        from orchestrator.presets import find_preset
         from orchestrator.search import InlineRunner, Runner, start
-        from orchestrator.spec import single_training
+        from orchestrator.spec import beneath, single_training
 
+        chosen = None if preset is None else find_preset(preset)
+        for option, value in (("method", method), ("dataset", dataset)):
+            if value is None and chosen is None:
+                raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
+        if chosen is not None and method not in (None, chosen.settings["method"]):
+            raise InputError(f"--method {method}: --preset {preset} is of '{chosen.settings['method']}'; keep one")
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = _assignments(set_, given)
-        fixed = {key: value for key, value in given.items() if value is not None}
+        fixed = {} if chosen is None else beneath(chosen.settings, overrides)
+        fixed |= {key: value for key, value in given.items() if value is not None}
         _warn_of_plugins()
-        training = single_training(name or _fresh_name(f"train-{method}"), fixed | overrides, repeats)
+        training = single_training(
+            name or _fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
+        )
         runner: Runner = InlineRunner()
         if repeats > 1:
             from orchestrator.cluster import RayRunner
@@ -416,6 +445,33 @@ def methods(
     for row in method["hyperparameters"]:
         table.add_row(row["name"], row["type"], _plain(row["default"]), row["range"], row["description"])
     console.print(table)
+    if method["presets"]:
+        typer.echo("presets: " + ", ".join(method["presets"]))
+
+
+@app.command()
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Show this preset, or a method's names.")] = None,
+    json_: Json = False,
+) -> None:
+    """The papers' own settings for their data sets and backbones.
+
+    - `orchestrator presets`
+
+    - `orchestrator presets pfml`
+
+    - `orchestrator presets pfml/cub200/resnet50`
+    """
+    from orchestrator.presets import describe_preset, find_preset, preset_text, presets_of
+    from orchestrator.presets import presets as shipped
+
+    names = list(shipped()) if name is None else presets_of(name)
+    if names:
+        listed = [{"name": known, "source": shipped()[known].source} for known in names]
+        typer.echo(json.dumps(listed) if json_ else "\n".join(names))
+        return
+    preset = find_preset(str(name), "NAME")
+    typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
 
 
 @app.command()
@@ -664,8 +720,14 @@ def ui(
 
 
 def _resolve(
-    space: str, name: str | None, epochs: int | None, assignments: list[str], changes: dict[str, str | int | None]
+    space: str,
+    name: str | None,
+    preset: str | None,
+    epochs: int | None,
+    assignments: list[str],
+    changes: dict[str, str | int | None],
 ) -> "Search":
+    from orchestrator.presets import find_preset
     from orchestrator.spec import find_search, read_yaml, resolve_search
 
     path = find_search(space)
@@ -676,6 +738,7 @@ def _resolve(
         read_yaml(path),
         name=name or _fresh_name(path.stem),
         source=path.name,
+        preset=None if preset is None else find_preset(preset),
         overrides=overrides,
         **changes,
     )

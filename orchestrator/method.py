@@ -35,6 +35,9 @@ class MethodConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Hyperparameters that mean something for one value of another only, by that other one."""
+
     def idle(self) -> dict[str, tuple[str, ...]]:
         """Hyperparameters without effect, each with those whose values leave it none: a user who gives one is told."""
         return {}

@@ -36,6 +36,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     return {
         "name": search.name,
         "description": search.description,
+        **({"preset": search.preset} if search.preset else {}),
         "algorithm": search.algorithm,
         "scheduler": search.scheduler.model_dump(),
         "objective": search.objective.model_dump(),

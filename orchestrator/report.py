@@ -12,6 +12,7 @@ from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
 from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
 from orchestrator.method import Method
+from orchestrator.presets import presets_of
 from orchestrator.search import JOURNAL, Places, read_journal
 from orchestrator.tracking import recorded_runs
 
@@ -116,6 +117,7 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
         "needs_validation": method.needs_validation,
         "sampler": method.sampler,
         "hyperparameters": rows,
+        "presets": presets_of(method.name),
     }
 
 

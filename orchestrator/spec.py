@@ -513,6 +513,18 @@ class Scheduler(BaseModel):
     reduction_factor: int = Field(3, ge=2, description="one in so many trials passes a rung")
 
 
+@dataclass(frozen=True)
+class Preset:
+    """A paper's settings for one data set and backbone; see `orchestrator.presets`."""
+
+    name: str
+    source: str
+    settings: dict[str, Any]
+    readings: dict[str, str]
+    unstated: dict[str, str]
+    not_expressible: list[str]
+
+
 Algorithm = Literal["tpe", "random", "grid"]
 
 
@@ -524,6 +536,7 @@ class Search(BaseModel):
     name: str
     source: str = Field(description="file or name that it was read from, for messages")
     description: str = ""
+    preset: str | None = Field(None, description="name of the preset that settings were taken from")
     settings: dict[str, Any]
     raw_space: Any
     algorithm: Algorithm = "tpe"
@@ -610,21 +623,24 @@ def resolve_search(
     *,
     name: str,
     source: str,
+    preset: Preset | None = None,
     overrides: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Search:
-    """A search from a file's content. `overrides` (of `--set`) pin settings, also searched ones; `changes`
-    replace top-level keys (`num_trials`, `seed`, `dataset`, ...) where not None."""
+    """A search from a file's content. `preset` goes before the file's settings, but what the space searches stays
+    searched; `overrides` (of `--set`) pin settings, also searched ones; `changes` replace top-level keys
+    (`num_trials`, `seed`, `dataset`, ...) where not None."""
     for key, value in raw.items():
         if key not in FILE_KEYS:
             raise InputError(f"{source}: {key}: no such key of a search{suggestion(key, FILE_KEYS)}")
         if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
             raise InputError(f"{source}: {key}: {value!r} should be {EXPECTED[FILE_KEYS[key]]}")
     merged = dict(raw) | {key: value for key, value in changes.items() if value is not None}
-    settings = dict(merged.get("settings", {}))
-    for key in ("method", "dataset"):
-        if key in merged:
-            settings[key] = merged[key]
+    settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
+    if preset is not None:
+        settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides or {}, source)
+    if changes.get("dataset") is not None:
+        settings["dataset"] = changes["dataset"]
     if "seed" in merged and (changes.get("seed") is not None or "seed" not in settings):
         settings["seed"] = merged["seed"]
     overrides = dict(overrides or {})
@@ -650,6 +666,7 @@ def resolve_search(
             name=check_name(name),
             source=source,
             description=merged.get("description", ""),
+            preset=None if preset is None else preset.name,
             settings=settings,
             raw_space=raw_space,
             algorithm=algorithm,
@@ -694,6 +711,53 @@ def _section(kind: type[Section], short: str, value: Any, where: str) -> Section
         return kind(**given)
     except ValidationError as error:
         raise InputError(f"{where}: {describe(error)}") from None
+
+
+def _with_preset(
+    preset: Preset, settings: Mapping[str, Any], space: Any, overrides: Mapping[str, Any], source: str
+) -> tuple[dict[str, Any], Any]:
+    """The settings and the space of a search, the preset's settings over the file's.
+
+    Hyperparameters of a base objective stay with it: where the objective is searched, the preset's are left out.
+    """
+    method = preset.settings["method"]
+    searched = set(_searched(space)) - overrides.keys()
+    if "method" in searched:
+        raise InputError(f"--preset {preset.name}: is of one method, but {source} searches over methods")
+    if settings.get("method", method) != method:
+        raise InputError(
+            f"--preset {preset.name}: is of '{method}', but {source} searches '{settings['method']}': "
+            f"give a preset of that, or a search of '{method}'"
+        )
+    dependent = find_method(method).Config.dependent
+    left_out = searched.union(*(dependent.get(key, ()) for key in searched))
+    stated = {key: value for key, value in beneath(preset.settings, overrides).items() if key not in left_out}
+    if isinstance(space, list):  # alternatives that do not search such a setting take it from the preset
+        dropped = {key: [value] for key, value in preset.settings.items() if key in searched}
+        space = [dropped | alternative if isinstance(alternative, dict) else alternative for alternative in space]
+    return beneath(settings, stated) | stated, space
+
+
+def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `lower` holds beneath `upper`: not the hyperparameters of a base objective that `upper` changes."""
+    method = upper.get("method", lower.get("method"))
+    config = find_method(method).Config if isinstance(method, str) else MethodConfig
+    gone: set[str] = set()
+    for key, dependent in config.dependent.items():
+        default = config.model_fields[key].default
+        if key in upper and upper[key] != lower.get(key, default):
+            gone |= dependent
+    return {key: value for key, value in lower.items() if key not in gone}
+
+
+def _searched(space: Any) -> Iterator[str]:
+    """The settings that a space names, those of its branches too; what is no space is refused elsewhere."""
+    for alternative in space if isinstance(space, list) else [space]:
+        for key, given in alternative.items() if isinstance(alternative, dict) else ():
+            yield key
+            choices = given.get("choices") if isinstance(given, dict) else None
+            for branch in choices.values() if isinstance(choices, dict) else ():
+                yield from _searched(branch)
 
 
 def _without(alternative: Any, pinned: Mapping[str, Any]) -> Any:
@@ -741,7 +805,9 @@ def _check_search(search: Search) -> None:
             )
 
 
-def single_training(name: str, settings: Mapping[str, Any], repeats: int = 1) -> Search:
+def single_training(
+    name: str, settings: Mapping[str, Any], *, repeats: int = 1, preset: Preset | None = None
+) -> Search:
     """One training, or its repetitions over consecutive seeds, as a search, so that it is recorded, resumed and
     reported like any other."""
     training = resolve_experiment(settings, "train").training
@@ -751,6 +817,7 @@ def single_training(name: str, settings: Mapping[str, Any], repeats: int = 1) ->
     return Search(
         name=check_name(name),
         source="train",
+        preset=None if preset is None else preset.name,
         settings=fixed,
         raw_space={"seed": seeds} if repeats > 1 else {},
         algorithm="grid" if repeats > 1 else "tpe",

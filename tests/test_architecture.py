@@ -30,6 +30,7 @@ ORDER = [
     "loop",
     "evaluation",
     "checkpoint",
+    "presets",
     "spec",
     "learner",
     "method",

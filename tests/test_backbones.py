@@ -1,6 +1,5 @@
 """Backbones by name or file, the errors when their weights cannot be had, and their layers' learning rates."""
 
-import copy
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -581,7 +581,19 @@ def test_a_search_is_not_started_where_workers_would_import_something_else(
 # Good input ------------------------------------------------------------------------------------------------
 
 
-COMMANDS = ["search", "resume", "sync", "train", "evaluate", "report", "methods", "check", "new-method", "ui"]
+COMMANDS = [
+    "search",
+    "resume",
+    "sync",
+    "train",
+    "evaluate",
+    "report",
+    "methods",
+    "presets",
+    "check",
+    "new-method",
+    "ui",
+]
 
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
