@@ -58,7 +58,7 @@ def test_a_preset_resolves(name: str) -> None:
     assert preset.source
     # a photograph needs a recipe of its size, whatever else a paper leaves open
     assert preset.settings["augmentation"] in ("random_crop_224", "random_resized_crop_227")
-    assert single_training("x", preset.settings, preset).preset == name
+    assert single_training("x", preset.settings, preset=preset).preset == name
 
 
 def golden(method: str) -> str:
