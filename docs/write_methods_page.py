@@ -13,9 +13,9 @@ PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"
 PICTURES = {
     "ccp": "![CCP's first problems in the plane](pictures/ccp_problems.png)\n\n"
-    "CCP's first problems on eight classes of glyphs, embedded in the plane as in the paper's Figure 2: each ends with "
-    "its converged proxies, and new ones, chosen where the old ones cover worst, begin the next "
-    "([how it is drawn](pictures/ccp_problems.py)).",
+    "CCP's first problems on eight classes of glyphs, embedded in the plane as in the paper's Figure 2; each class has "
+    "a line, and along it goes the angle of its embeddings. A problem ends with its converged proxies, and new ones, "
+    "chosen where the old ones cover worst, begin the next ([how it is drawn](pictures/ccp_problems.py)).",
 }
 MARKS = {"passed": "✓", "failed": "**failed**", "expected failure": "(✗)", "unexpected pass": "(✓)", "skipped": "–"}
 

@@ -48,11 +48,15 @@ class Problem:
         return covering_radius(self.points, self.labels, self.converged, self.proxy_labels)
 
 
-def solve(data: Path, problems: int, proxies: int) -> list[Problem]:
-    """Train CCP, and look at it whenever a problem ends: the checkpoint then holds its best, and the next proxies."""
+def solve(data: Path, problems: int, proxies: int) -> tuple[list[Problem], list[str]]:
+    """Train CCP, and look at it whenever a problem ends: the checkpoint then holds its best, and the next proxies.
+
+    Returns the problems and the classes' characters.
+    """
     store = open_dataset("glyphs-small", data)
     split = class_split(store, validation_share=0, seed=0)
-    few = split.train[np.isin(store.labels[split.train], np.unique(store.labels[split.train])[:CLASSES])]
+    classes = np.unique(store.labels[split.train])[:CLASSES]
+    few = split.train[np.isin(store.labels[split.train], classes)]
     held_out = np.arange(len(few)) % 4 == 0
     split = dataclasses.replace(split, train=few[~held_out], validation=few[held_out])
     few = split.train
@@ -98,17 +102,17 @@ def solve(data: Path, problems: int, proxies: int) -> list[Problem]:
             scores = []
             if len(solved) == problems:
                 break
-    return solved
+    return solved, [store.class_names[label].split()[0] for label in classes]
 
 
-def draw(solved: list[Problem], names: list[str], picture: Path) -> None:
+def draw(solved: list[Problem], characters: list[str], picture: Path) -> None:
     """One panel per problem, two in a row: each class has a line, and along it goes the angle."""
     rows = -(-len(solved) // 2)
     figure, axes = plt.subplots(rows, 2, figsize=(10, 3.9 * rows + 0.7), squeeze=False, layout="constrained")
     for axis in axes.flat[len(solved) :]:
         axis.remove()
     for number, (axis, problem) in enumerate(zip(axes.flat, solved, strict=False), start=1):
-        middle = problem.points.mean(0)  # nothing lies opposite to it
+        middle = problem.points.mean(0)  # of the images: 0 degrees
         points, converged, following = (
             degrees(part, middle) for part in (problem.points, problem.converged, problem.following)
         )
@@ -125,7 +129,7 @@ def draw(solved: list[Problem], names: list[str], picture: Path) -> None:
             f"problem {number}: {problem.steps} steps, MAP@R {problem.score:.2f}, covering radius {problem.radius:.2f}",
             fontsize=11.5,
         )
-        axis.set_yticks(-np.arange(CLASSES), names, fontsize=11)
+        axis.set_yticks(-np.arange(CLASSES), characters, fontsize=13)
         axis.tick_params(axis="x", labelsize=10)
         axis.xaxis.set_major_formatter("{x:.0f}°")
         axis.grid(axis="y", color="0.9")
@@ -138,7 +142,7 @@ def draw(solved: list[Problem], names: list[str], picture: Path) -> None:
         plt.Line2D([], [], marker="o", label="proxy of the next problem", **marker),
         plt.Line2D([], [], color="0.25", linewidth=2, label="from a class's worst covered image to its nearest proxy"),
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10.5, frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=11, frameon=False)
     figure.savefig(picture, dpi=90)
 
 
@@ -150,7 +154,8 @@ def degrees(points: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
 
 def worst_covered(points: torch.Tensor, proxies: torch.Tensor) -> tuple[float, float]:
     """Of one class's angles, that of the image farthest from all proxies, and that of its nearest proxy."""
-    distance, nearest = (points[:, None] - proxies).abs().min(1)
+    apart = (points[:, None] - proxies).abs()
+    distance, nearest = torch.minimum(apart, 360 - apart).min(1)
     worst = int(distance.argmax())
     return points[worst].item(), proxies[nearest[worst]].item()
 
@@ -162,11 +167,10 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=4)
     parser.add_argument("--proxies", type=int, default=4, help="proxies per class M")
     given = parser.parse_args()
-    solved = solve(given.data, given.problems, given.proxies)
+    solved, characters = solve(given.data, given.problems, given.proxies)
     for number, problem in enumerate(solved, start=1):
         print(f"problem {number}: {problem.steps} steps, covering radius {problem.radius:.4f}, {problem.score:.4f}")
-    names = open_dataset("glyphs-small", given.data).class_names[:CLASSES]
-    draw(solved, names, given.picture)
+    draw(solved, characters, given.picture)
 
 
 if __name__ == "__main__":
