@@ -7,18 +7,24 @@
 - `bound`:   the two products of N x N x D numbers that no exact form can do without (half of the first would do, for
              the matrix is symmetric): distances forward, forces backward.
 
-Points are of a trained model's kind: each proxy close to its class's direction. Each measurement is a process of its
-own; memory is the growth of its peak over the inputs.
+Points are of a trained model's kind: each proxy close to its class's direction, so that few pairs interact. With
+`--delta-rep 1.5` all pairs do: a batch that has only begun to train, under a wide repulsion.
+
+Time: each of the three is cut into the same number of parts (the naive one is not), which take turns in one process,
+so that a loaded machine slows down all; the median of the turns' ratios is printed, and the sum of the seconds. Memory
+is the growth of a process's peak (ru_maxrss) over the inputs, each way in a process of its own, in one whole pass.
 """
 
 import argparse
 import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,46 +43,71 @@ def points(proxies: int, batch: int, dim: int, per_class: int) -> tuple[Any, Any
     return rows, labels
 
 
-def naive_energy(rows: Any, labels: Any, delta: float, alpha: float) -> Any:
+def naive_energy(rows: Any, labels: Any, delta: float, delta_rep: float, alpha: float) -> Any:
     """Equation 6 read aloud."""
     import torch
 
     d = torch.cdist(rows, rows)
     same = labels[:, None] == labels
     attraction = -torch.where(d < delta, delta, d).clamp_min(1e-6).pow(-alpha)
-    repulsion = torch.where(d < delta, d.clamp_min(0.01), delta).pow(-alpha)
+    repulsion = torch.where(d < delta_rep, d.clamp_min(0.01), delta_rep).pow(-alpha)
     return torch.where(same, attraction, repulsion).sum()
 
 
-def measure(way: str, proxies: int, batch: int, dim: int, per_class: int) -> dict[str, float]:
-    """Seconds of the second pass, MiB above the inputs."""
+def turn(way: str, rows: Any, labels: Any, part: int, parts: int, arguments: argparse.Namespace) -> float:
+    """Seconds of one part of one pass."""
     import torch
 
     from methods.pfml import potential_energy
 
+    rows.grad = None
+    batch, radii = arguments.batch, {"delta": 0.2, "delta_rep": arguments.delta_rep, "alpha": arguments.alpha}
+    started = time.perf_counter()
+    if way == "energy":
+        z, y = rows[:batch], labels[:batch]
+        potential_energy(z, y, rows[batch:], labels[batch:], **radii, share=(part, parts)).backward()
+    elif way == "naive":
+        naive_energy(rows, labels, **radii).backward()
+    else:
+        with torch.no_grad():
+            for block in rows.tensor_split(parts)[part].split(4096):
+                similarity = block @ rows.T
+                similarity @ rows
+    return time.perf_counter() - started
+
+
+def prepare(proxies: int, arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """Points that ask for gradients, and labels."""
+    import torch
+
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
-    rows, labels = points(proxies, batch, dim, per_class)
-    rows.requires_grad_()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    seconds = 0.0
-    for _ in range(2):
-        rows.grad = None
-        started = time.perf_counter()
-        if way == "energy":
-            z, y = rows[:batch], labels[:batch]
-            potential_energy(z, y, rows[batch:], labels[batch:], delta=0.2, alpha=4.0).backward()
-        elif way == "naive":
-            naive_energy(rows, labels, 0.2, 4.0).backward()
-        else:
-            with torch.no_grad():
-                for block in rows.split(4096):
-                    similarity = block @ rows.T
-                    similarity @ rows
-        seconds = time.perf_counter() - started
-        if seconds > 60:
-            break
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"seconds": seconds, "MiB": (peak - before) / 1024}
+    rows, labels = points(proxies, arguments.batch, arguments.dim, arguments.per_class)
+    return rows.requires_grad_(), labels
+
+
+def measure_time(proxies: int, parts: int, naive: bool, arguments: argparse.Namespace) -> dict[str, float]:
+    """Seconds of a whole pass of each way, and its ratio to the bound."""
+    rows, labels = prepare(proxies, arguments)
+    small = rows[: arguments.batch + 1000].detach().requires_grad_()
+    turn("energy", small, labels[: len(small)], 0, 1, arguments)  # warms up
+    seconds: dict[str, list[float]] = {"bound": [], "energy": []}
+    for part in range(parts):
+        for way, times in seconds.items():
+            times.append(turn(way, rows, labels, part, parts, arguments))
+    found = {f"{way} s": sum(times) for way, times in seconds.items()}
+    found["energy / bound"] = statistics.median(e / b for e, b in zip(seconds["energy"], seconds["bound"], strict=True))
+    if naive:
+        found["naive s"] = turn("naive", rows, labels, 0, 1, arguments)
+        found["naive / bound"] = found["naive s"] / found["bound s"]
+    return found
+
+
+def measure_memory(way: str, proxies: int, arguments: argparse.Namespace) -> dict[str, float]:
+    """MiB above the inputs."""
+    rows, labels = prepare(proxies, arguments)
+    before = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    turn(way, rows, labels, 0, 1, arguments)
+    return {f"{way} MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20}
 
 
 def main() -> None:
@@ -86,34 +117,37 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=180)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--per-class", type=int, default=2)
+    parser.add_argument("--delta-rep", type=float, default=0.2)
+    parser.add_argument("--alpha", type=float, default=4.0)
+    parser.add_argument("--parts", type=int, default=5, help="turns of a pass")
     parser.add_argument("--naive-memory", type=float, default=8.0, help="GiB that the naive form may take")
-    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--one", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    sizes = {"batch": arguments.batch, "dim": arguments.dim, "per_class": arguments.per_class}
     if arguments.one:
-        print(json.dumps(measure(arguments.one[0], int(arguments.one[1]), **sizes)))
+        what, proxies, naive = arguments.one[0], int(arguments.one[1]), arguments.one[2] == "naive"
+        found = (
+            measure_time(proxies, arguments.parts, naive, arguments)
+            if what == "time"
+            else measure_memory(what, proxies, arguments)
+        )
+        print(json.dumps(found))
         return
-    found = []
+    settings = {key: value for key, value in vars(arguments).items() if key not in ("one", "proxies")}
+    options = [text for key, value in settings.items() for text in (f"--{key.replace('_', '-')}", str(value))]
+    results = []
     for proxies in arguments.proxies:
-        ways = ["bound", "energy"]
-        if 10 * 4 * (proxies + arguments.batch) ** 2 < arguments.naive_memory * 2**30:
-            ways.append("naive")
-        both = {}
-        for way in ways:
-            command = [sys.executable, __file__, "--one", way, str(proxies)]
-            for key, value in sizes.items():
-                command += [f"--{key.replace('_', '-')}", str(value)]
-            both[way] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        bound = both["bound"]["seconds"]
-        for way, result in both.items():
-            size = f"{proxies} + {arguments.batch} points"
-            print(
-                f"{size:22s} {way:7s} {result['seconds']:8.2f} s {result['seconds'] / bound:6.2f} x bound "
-                f"{result['MiB']:8.0f} MiB",
-                flush=True,
-            )
-        found.append({"proxies": proxies} | both)
-    print(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}"} | sizes | {"results": found}))
+        fits = 10 * 4 * (proxies + arguments.batch) ** 2 < arguments.naive_memory * 2**30
+        row: dict[str, Any] = {"proxies": proxies}
+        for what in ("time", "energy", *(["naive"] if fits else [])):
+            command = [sys.executable, __file__, "--one", what, str(proxies), "naive" if fits else "-", *options]
+            row |= json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        size = f"{proxies} + {arguments.batch} points"
+        print(f"{size:22s} bound   {row['bound s']:8.2f} s")
+        for way in ("energy", "naive")[: 1 + fits]:
+            ratio, memory = row[f"{way} / bound"], row[f"{way} MiB"]
+            print(f"{size:22s} {way:7s} {row[f'{way} s']:8.2f} s {ratio:6.2f} x bound {memory:8.0f} MiB", flush=True)
+        results.append(row)
+    print(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}"} | settings | {"results": results}))
 
 
 if __name__ == "__main__":

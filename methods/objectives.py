@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -31,8 +32,9 @@ from torch.autograd.function import once_differentiable
 def euclidean_distance(queries: Tensor, references: Tensor) -> Tensor:
     """Distances d_ij = ||q_i - r_j|| of queries (Q, D) to references (R, D): (Q, R).
 
-    Close pairs are exact to rounding (a Gram matrix in float32 loses them). Where two rows coincide the distance and
-    its gradient are zero. Memory is a few (Q, R), in the backward pass too. It can be differentiated once.
+    Close pairs are exact to rounding (a Gram matrix in float32 loses them), others to ten times that. Where two rows
+    coincide the distance and its gradient are zero. Memory is a few (Q, R), in the backward pass too. It can be
+    differentiated once, as can the objectives.
     """
     queries, references = _same_precision(queries, references)
     return cast(Tensor, _EuclideanDistance.apply(queries, references))
@@ -56,71 +58,98 @@ def pair_masks(query_labels: Tensor, reference_labels: Tensor, same: bool) -> tu
     `same` queries and references are the same samples in the same order, and the diagonal is neither. Raises
     ValueError if `same` and the numbers of queries and references differ.
     """
-    queries = query_labels[:, None].flatten(1)[:, None, :, None]
-    references = reference_labels[:, None].flatten(1)[None, :, None, :]
-    positive = ((queries == references) & (queries >= 0)).flatten(2).any(2)
+    if same and len(query_labels) != len(reference_labels):
+        sizes = f"{len(query_labels)} queries and {len(reference_labels)} references"
+        raise ValueError(f"same=True needs equal numbers of queries and references, got {sizes}")
+    # what is no label differs on the two sides, and so equals nothing
+    queries, references = query_labels[:, None].flatten(1), reference_labels[:, None].flatten(1)
+    queries = torch.where(queries < 0, -1, queries)
+    references = torch.where(references < 0, -2, references)
+    positive = torch.zeros(len(queries), len(references), dtype=torch.bool, device=queries.device)
+    for own in queries.unbind(1):
+        for other in references.unbind(1):
+            positive |= own[:, None] == other
     negative = ~positive
     if same:
-        if len(query_labels) != len(reference_labels):
-            sizes = f"{len(query_labels)} queries and {len(reference_labels)} references"
-            raise ValueError(f"same=True needs equal numbers of queries and references, got {sizes}")
         positive.fill_diagonal_(False)
         negative.fill_diagonal_(False)
     return positive, negative
 
 
 class _EuclideanDistance(torch.autograd.Function):
-    """Written out because torch.cdist either loses close pairs in float32 or gives up matrix products, and because its
-    backward pass on CUDA allocates Q x R x D numbers.
+    """Written out because torch.cdist loses close pairs in float32, and because its backward pass on CUDA allocates
+    Q x R x D numbers.
 
-    Products of float32 numbers are exact in float64, so a Gram matrix in float64 gives distances to float32's rounding
-    down to about 1e-6; closer pairs are taken from true differences. The gradient of a pair is its unit vector
-    (q - r)/d: two more float64 products, and true differences again where they cancel.
+    A Gram matrix gives the distances, except those of close pairs, which lose their digits in it: they are listed, and
+    taken from true differences in float64. The gradient of a pair is its unit vector (q - r)/d: two more products, and
+    true differences again. Where too many are close to be listed, as in a collapsed batch, the products are in float64:
+    those of float32 numbers are exact there, and the distances right to float32's rounding down to about 1e-6.
     """
 
-    NEAR: ClassVar[dict[torch.dtype, float]] = {torch.float32: 1e-5, torch.float64: 0.1}
-    """Distances of rows of unit length below which true differences are taken, by the type of the input."""
-    TILE = (2**10, 2**12)  # rows of queries and of references that are in float64 at a time
-    PAIRS = 2**20  # numbers in the largest intermediate for near pairs
+    NEAR: ClassVar[dict[torch.dtype, float]] = {torch.float32: 0.3, torch.float64: 0.1}
+    """Distances of rows of unit length up to which true differences are taken, by the type of the products."""
+    NEAR_CROWDED = 1e-5  # the same for float32 numbers in float64 products
+    CROWD = 1 / 64  # a larger share of near pairs is not listed
+    TILE = (2**10, 2**10)  # rows of queries and of references whose distances are computed at a time
+    PAIRS = 2**17  # numbers in the largest intermediate for near pairs
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, references: Tensor) -> Tensor:
         distance = queries.new_empty(len(queries), len(references))
         near = _EuclideanDistance.NEAR[queries.dtype]
         for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
-            q, r = queries[rows].double(), references[columns].double()
-            q_squared, r_squared = q.square().sum(1, keepdim=True), r.square().sum(1)
-            with _full_precision(queries.device):
-                squared = torch.addmm(r_squared, q, r.T, alpha=-2).add_(q_squared).clamp_(min=0)
-            close = squared < near**2 * torch.maximum(q_squared, r_squared)
-            for pairs in torch.split(close.nonzero(), max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
-                i, j = pairs.unbind(1)
-                squared[i, j] = (q[i] - r[j]).square().sum(1)
+            q, r = queries[rows], references[columns]
+            squared, i, j = _EuclideanDistance.products(q, r, near)
+            if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * squared.numel()):
+                squared, i, j = _EuclideanDistance.products(q.double(), r.double(), _EuclideanDistance.NEAR_CROWDED)
+            for own, other in _EuclideanDistance.listed(q, i, j):
+                squared[own, other] = (q[own].double() - r[other].double()).square_().sum(1).to(squared.dtype)
             distance[rows, columns] = squared.sqrt_()
         ctx.save_for_backward(queries, references, distance)
         return distance
 
     @staticmethod
+    def products(q: Tensor, r: Tensor, near: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Squared distances by a Gram matrix, and rows and columns of the pairs for which it is not exact enough."""
+        q_squared, r_squared = q.square().sum(1, keepdim=True), r.square().sum(1)
+        with _full_precision(q.device):
+            squared = torch.mm(q, r.T).mul_(-2).add_(q_squared).add_(r_squared).clamp_(min=0)
+        i, j = (squared <= near**2 * torch.maximum(q_squared.max(), r_squared.max())).nonzero(as_tuple=True)
+        close = squared[i, j] <= near**2 * torch.maximum(q_squared[i, 0], r_squared[j])
+        return squared, i[close], j[close]
+
+    @staticmethod
+    def listed(q: Tensor, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """The lists, some pairs at a time."""
+        size = max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))
+        return zip(*(part.split(size) for part in lists), strict=True)
+
+    @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         queries, references, distance = ctx.saved_tensors
-        near = _EuclideanDistance.NEAR[queries.dtype]
-        to_queries = torch.zeros_like(queries, dtype=torch.float64)
-        to_references = torch.zeros_like(references, dtype=torch.float64)
+        to_queries, to_references = torch.zeros_like(queries), torch.zeros_like(references)
+        if not distance.numel():
+            return to_queries, to_references
+        longest = torch.maximum(*(rows.detach().square().sum(1).max() for rows in (queries, references))).sqrt()
         for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
-            q, r, d = queries[rows].double(), references[columns].double(), distance[rows, columns].double()
-            weight = torch.where(d > 0, gradient[rows, columns] / d, 0)
-            close = (d < near) & (weight != 0)
-            far = weight.masked_fill(close, 0)
+            q, r, d = queries[rows], references[columns], distance[rows, columns]
+            weight = gradient[rows, columns] / d
+            i, j = (d <= _EuclideanDistance.NEAR[queries.dtype] * longest).nonzero(as_tuple=True)
+            if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * d.numel()):
+                q, r, weight = q.double(), r.double(), weight.double()
+                i, j = (d <= _EuclideanDistance.NEAR_CROWDED * longest).nonzero(as_tuple=True)
+            forces = weight[i, j].where(d[i, j] > 0, 0)
+            weight[i, j] = 0
             with _full_precision(queries.device):
-                to_queries[rows] += far.sum(1, keepdim=True) * q - far @ r
-                to_references[columns] += far.sum(0)[:, None] * r - far.T @ q
-            for pairs in torch.split(close.nonzero(), max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))):
-                i, j = pairs.unbind(1)
-                force = weight[i, j, None] * (q[i] - r[j])
-                to_queries.index_add_(0, i + rows.start, force)
-                to_references.index_add_(0, j + columns.start, force, alpha=-1)
-        return to_queries.to(queries.dtype), to_references.to(references.dtype)
+                to_queries[rows] += torch.mm(weight, r).neg_().addcmul_(weight.sum(1, keepdim=True), q)
+                to_references[columns] += torch.mm(weight.T, q).neg_().addcmul_(weight.sum(0)[:, None], r)
+            pulled = forces != 0
+            for force, own, other in _EuclideanDistance.listed(q, forces[pulled], i[pulled], j[pulled]):
+                vector = (force[:, None] * (q[own].double() - r[other].double())).to(queries.dtype)
+                to_queries.index_add_(0, own + rows.start, vector)
+                to_references.index_add_(0, other + columns.start, vector, alpha=-1)
+        return to_queries, to_references
 
 
 def _tiles(matrix: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
@@ -175,29 +204,148 @@ def _objective(function: Objective) -> Objective:
     return cast(Objective, checked)
 
 
-def _mean(terms: Tensor, kept: Tensor) -> Tensor:
-    """Mean of the kept terms, an attached zero if there is none."""
-    return torch.where(kept, terms, 0).sum() / kept.sum().clamp(min=1)
+Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""From some rows (or columns) of the matrix and the masks: the sums of their terms (K,), and their numbers (K,)."""
+
+BLOCK = 2**22
+"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each."""
+CACHED = 2**16  # numbers that stay in a CPU's cache with what is made of them
+CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
 
 
-def _log_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """log sum e^logit over the masked entries along `dim`.
+def _mean_of_terms(
+    terms: Terms, matrix: Tensor, positive: Tensor, negative: Tensor, *, dim: int = 0, width: int = 1
+) -> Tensor:
+    """Sums of terms over their numbers, added up: sum_k S_k / max(1, N_k).
 
-    Without any entry it is about the lowest finite number, not -inf, so that its gradient is 0 and not nan.
+    The matrix is taken in blocks along `dim`, each row (0) or column (1) on its own; `width` says how many numbers the
+    terms make of one. The backward pass computes the blocks again, so that nothing but the matrix, its gradient and
+    the masks is ever as large as the matrix.
     """
-    return torch.where(mask, logits, torch.finfo(logits.dtype).min).logsumexp(dim)
+    size = BLOCK // (width * matrix.shape[1 - dim])
+    if size >= matrix.shape[dim]:
+        sums, counts = terms(matrix, positive, negative)
+    else:
+        sums, counts = _InBlocks.apply(matrix, positive, negative, terms, dim, max(1, size))  # type: ignore[no-untyped-call]
+    return cast(Tensor, (sums / counts.clamp(min=1)).sum())
+
+
+class _InBlocks(torch.autograd.Function):
+    """Sums of terms and their numbers, block by block."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: Tensor, positive: Tensor, negative: Tensor, terms: Terms, dim: int, size: int
+    ) -> tuple[Tensor, Tensor]:
+        blocks = zip(*(part.split(size, dim) for part in (matrix, positive, negative)), strict=True)
+        found = [terms(*block) for block in blocks]
+        sums, counts = (torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
+        ctx.save_for_backward(matrix, positive, negative)
+        ctx.terms, ctx.dim, ctx.size = terms, dim, size
+        ctx.mark_non_differentiable(counts)
+        return sums, counts
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        matrix, positive, negative = ctx.saved_tensors
+        gradient = torch.empty_like(matrix)
+        parts = (part.split(ctx.size, ctx.dim) for part in (gradient, matrix, positive, negative))
+        for to, block, *masks in zip(*parts, strict=True):
+            leaf = block.detach().requires_grad_()
+            with torch.enable_grad():
+                sums, _ = ctx.terms(leaf, *masks)
+            to.copy_(torch.autograd.grad(sums, leaf, on_sums)[0])
+        return gradient, None, None, None, None, None
+
+
+def _total(terms: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Sum of the kept terms, and their number."""
+    return torch.where(kept, terms, 0).sum()[None], kept.sum()[None]
+
+
+def _any(mask: Tensor, dim: int) -> Tensor:
+    """mask.any(dim), as bytes, whose maximum is far quicker."""
+    return mask.view(torch.uint8).amax(dim).bool()
+
+
+def _exp_of_at_most_zero(logits: Tensor) -> Tensor:
+    """In place e^logit, and exactly 0 where that falls below the smallest normal number, which exp is slow to find."""
+    info = torch.finfo(logits.dtype)
+    floor = math.log(info.tiny) + 1
+    return F.threshold_(logits.clamp_(min=floor).exp_(), 2 * math.exp(floor), 0)
+
+
+class _LogSumExp(torch.autograd.Function):
+    """log sum e^logit over the masked entries along `dim`; about the lowest finite number where there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, mask: Tensor, dim: int) -> Tensor:
+        terms = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
+        highest = terms.amax(dim, keepdim=True)
+        total = _exp_of_at_most_zero(terms.sub_(highest)).sum(dim, keepdim=True)
+        ctx.save_for_backward(terms, total, _any(mask, dim).unsqueeze(dim))
+        ctx.dim = dim
+        return (total.log() + highest).squeeze(dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        terms, total, filled = ctx.saved_tensors
+        return terms * torch.where(filled, gradient.unsqueeze(ctx.dim) / total, 0), None, None
 
 
 def _log_one_plus_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
     """log(1 + sum e^logit) over the masked entries along `dim`; the 1 is a logit of zero."""
-    total = _log_sum_exp(logits, mask, dim)
+    total = cast(Tensor, _LogSumExp.apply(logits, mask, dim))
     return torch.logaddexp(total, torch.zeros_like(total))
 
 
-def _negative_log_ratio(logits: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """Mean over rows of -log(sum_above e^logit / sum_below e^logit), less those where a sum is empty."""
-    ratio = _log_sum_exp(logits, below, 1) - _log_sum_exp(logits, above, 1)
-    return _mean(ratio, above.any(1) & below.any(1))
+class _NegativeLogRatio(torch.autograd.Function):
+    """Sum of -log(sum_above e^(scale x) / sum_below e^(scale x)) over the rows where no sum is empty.
+
+    Computed with its gradient in blocks that stay in the cache; there are few positives, which are listed.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, above: Tensor, below: Tensor, scale: float, kept: Tensor) -> Tensor:
+        size = max(1, CACHED // matrix.shape[1]) if matrix.device.type == "cpu" else len(matrix)
+        gradient = torch.empty_like(matrix) if ctx.needs_input_grad[0] else None
+        lowest, found = torch.finfo(matrix.dtype).min, []
+        for start in range(0, len(matrix), size):
+            rows = slice(start, start + size)
+            logits = torch.mul(matrix[rows], scale, out=None if gradient is None else gradient[rows])
+            i, j = above[rows].nonzero(as_tuple=True)
+            positive = logits[i, j]
+            high = logits.new_full((len(logits),), lowest).scatter_reduce_(0, i, positive, "amax")
+            positive = _exp_of_at_most_zero(positive - high[i])
+            total = torch.zeros_like(high).index_add_(0, i, positive)
+
+            if not below[rows].view(torch.uint8).amin():
+                logits.masked_fill_(~below[rows], lowest)
+            highest = logits.amax(1, keepdim=True)
+            sum_below = _exp_of_at_most_zero(logits.sub_(highest)).sum(1)
+            ratio = (sum_below.log() + highest[:, 0]) - (total.log() + high)
+            found.append(torch.where(kept[rows], ratio, 0).sum())
+            if gradient is not None:
+                logits.mul_(torch.where(kept[rows], scale / sum_below, 0)[:, None])
+                logits[i, j] -= torch.where(kept[rows], scale / total, 0)[i] * positive
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        return torch.stack(found).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_sum: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * on_sum, None, None, None, None
+
+
+def _negative_log_ratio(matrix: Tensor, above: Tensor, below: Tensor, scale: float) -> tuple[Tensor, Tensor]:
+    """Sum of -log(sum_above e^(scale x) / sum_below e^(scale x)) over the rows where no sum is empty; their number."""
+    kept = _any(above, 1) & _any(below, 1)
+    total = cast(Tensor, _NegativeLogRatio.apply(matrix, above, below, scale, kept))
+    return total[None], kept.sum()[None]
 
 
 # ---------------------------------------------------------------- objectives on pairs and triplets
@@ -225,12 +373,17 @@ def contrastive(
     """
     if average not in ("nonzero", "all", "query"):
         raise ValueError(f'contrastive: average must be "nonzero", "all" or "query", got {average!r}')
-    loss = matrix.new_zeros(())
-    for pairs, signed in ((positive, matrix - pos_margin), (negative, neg_margin - matrix)):
-        hinge = torch.where(pairs, signed, 0).relu()
-        count = {"nonzero": hinge > 0, "all": pairs, "query": torch.ones_like(pairs[:, 0])}[average].sum()
-        loss = loss + hinge.sum() / count.clamp(min=1)
-    return loss
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        hinges = [
+            torch.where(pairs, signed, 0).relu()
+            for pairs, signed in ((positive, matrix - pos_margin), (negative, neg_margin - matrix))
+        ]
+        counted = {"nonzero": [hinge > 0 for hinge in hinges], "all": [positive, negative]}.get(average)
+        counts = [pairs.sum() for pairs in counted] if counted else [matrix.new_tensor(len(matrix))] * 2
+        return torch.stack([hinge.sum() for hinge in hinges]), torch.stack(counts)
+
+    return _mean_of_terms(terms, matrix, positive, negative)
 
 
 @_objective
@@ -251,14 +404,19 @@ def triplet(
     """
     if mining not in ("semihard", "all"):
         raise ValueError(f'triplet: mining must be "semihard" or "all", got {mining!r}')
-    anchors, positives = (positive & negative.any(1, keepdim=True)).nonzero(as_tuple=True)
-    d_ap, d_an, kept = matrix[anchors, positives][:, None], matrix[anchors], negative[anchors]
-    if mining == "semihard":
-        # A pair without a candidate gets a negative at infinity, whose term is zero.
-        d_an = torch.where(kept & (d_an > d_ap), d_an, math.inf).min(1, keepdim=True).values
-        kept = kept.any(1, keepdim=True)
-    hinge = torch.where(kept, d_ap - d_an + margin, 0).relu()
-    return _mean(hinge, hinge > 0)
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        anchors, positives = (positive & _any(negative, 1)[:, None]).nonzero(as_tuple=True)
+        d_ap, d_an, kept = matrix[anchors, positives][:, None], matrix[anchors], negative[anchors]
+        if mining == "semihard":
+            # A pair without a candidate gets a negative at infinity, whose term is zero.
+            d_an = torch.where(kept & (d_an > d_ap), d_an, math.inf).min(1, keepdim=True).values
+            kept = kept.any(1, keepdim=True)
+        hinge = torch.where(kept, d_ap - d_an + margin, 0).relu()
+        return hinge.sum()[None], (hinge > 0).sum()[None]
+
+    width = math.ceil(int(positive.sum()) / len(matrix))
+    return _mean_of_terms(terms, matrix, positive, negative, width=max(1, width))
 
 
 @_objective
@@ -320,7 +478,7 @@ def _draw_negatives(
     weight = torch.where(near.any(1, keepdim=True), weight, negative.to(weight.dtype))
 
     drawn = torch.zeros_like(positive, dtype=torch.long)
-    rows = positive.any(1) & negative.any(1)
+    rows = _any(positive, 1) & _any(negative, 1)
     if rows.any():
         # A generator belongs to one device; on the CPU it gives the same draws for every accelerator.
         device = generator.device if generator is not None else weight.device
@@ -353,16 +511,21 @@ def multi_similarity(
 
     Wang et al., Multi-Similarity Loss with General Pair Weighting for Deep Metric Learning, CVPR 2019.
     """
-    complete = positive.any(1) & negative.any(1)
-    if epsilon is not None:
-        similarity = matrix.detach()
-        hardest_positive = torch.where(positive, similarity, math.inf).amin(1, keepdim=True)
-        hardest_negative = torch.where(negative, similarity, -math.inf).amax(1, keepdim=True)
-        positive = positive & (similarity < hardest_negative + epsilon)
-        negative = negative & (similarity > hardest_positive - epsilon)
-    attraction = _log_one_plus_sum_exp(-alpha * (matrix - base), positive, 1) / alpha
-    repulsion = _log_one_plus_sum_exp(beta * (matrix - base), negative, 1) / beta
-    return torch.where(complete, attraction + repulsion, 0).sum() / len(matrix)
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        complete = _any(positive, 1) & _any(negative, 1)
+        if epsilon is not None:
+            similarity = matrix.detach()
+            hardest_positive = torch.where(positive, similarity, math.inf).amin(1, keepdim=True)
+            hardest_negative = torch.where(negative, similarity, -math.inf).amax(1, keepdim=True)
+            positive = positive & (similarity < hardest_negative + epsilon)
+            negative = negative & (similarity > hardest_positive - epsilon)
+        attraction = _log_one_plus_sum_exp(-alpha * (matrix - base), positive, 1) / alpha
+        repulsion = _log_one_plus_sum_exp(beta * (matrix - base), negative, 1) / beta
+        total, _ = _total(attraction + repulsion, complete)
+        return total, total.new_full((1,), len(matrix))
+
+    return _mean_of_terms(terms, matrix, positive, negative)
 
 
 @_objective
@@ -378,16 +541,20 @@ def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int
     """
     if num_bins < 1:
         raise ValueError(f"fast_ap: num_bins must be at least 1, got {num_bins}")
-    edges = torch.linspace(0, 4, num_bins + 1, dtype=matrix.dtype, device=matrix.device)
-    counted = positive | negative
-    squared = torch.where(counted, matrix, 0).square()
-    share = (1 - (squared[:, :, None] - edges).abs() * (num_bins / 4)).relu()
-    at_edge_positive = (share * positive[:, :, None]).sum(1)
-    up_to_positive = at_edge_positive.cumsum(1)
-    up_to = (share * counted[:, :, None]).sum(1).cumsum(1)
-    precision = up_to_positive / torch.where(up_to > 0, up_to, 1)
-    average_precision = (at_edge_positive * precision).sum(1) / positive.sum(1).clamp(min=1)
-    return _mean(1 - average_precision, positive.any(1))
+    edges = torch.linspace(0, 4, num_bins + 1, dtype=matrix.dtype, device=matrix.device)[:, None, None]
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        counted = positive | negative
+        squared = torch.where(counted, matrix, 0).square()
+        share = (1 - (squared - edges).abs() * (num_bins / 4)).relu()  # (edges, Q, R)
+        at_edge_positive = (share * positive.to(share.dtype)).sum(2)
+        up_to_positive = at_edge_positive.cumsum(0)
+        up_to = (share * counted.to(share.dtype)).sum(2).cumsum(0)
+        precision = up_to_positive / torch.where(up_to > 0, up_to, 1)
+        average_precision = (at_edge_positive * precision).sum(0) / positive.sum(1).clamp(min=1)
+        return _total(1 - average_precision, _any(positive, 1))
+
+    return _mean_of_terms(terms, matrix, positive, negative, width=num_bins + 1)
 
 
 # ---------------------------------------------------------------- objectives on proxies
@@ -406,8 +573,8 @@ def proxy_nca(
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017;
     Teh et al., ProxyNCA++, ECCV 2020.
     """
-    below = positive | negative if include_positive else negative
-    return _negative_log_ratio(-scale * matrix, positive, below)
+    total, rows = _negative_log_ratio(matrix, positive, positive | negative if include_positive else negative, -scale)
+    return (total / rows.clamp(min=1)).sum()
 
 
 @_objective
@@ -421,9 +588,14 @@ def proxy_anchor(
 
     Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020.
     """
-    attraction = _log_one_plus_sum_exp(-alpha * (matrix - margin), positive, 0)
-    repulsion = _log_one_plus_sum_exp(alpha * (matrix + margin), negative, 0)
-    return _mean(attraction, positive.any(0)) + repulsion.mean()
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        attraction = _log_one_plus_sum_exp(-alpha * (matrix - margin), positive, 0)
+        repulsion = _log_one_plus_sum_exp(alpha * (matrix + margin), negative, 0)
+        pulled, proxies = _total(attraction, _any(positive, 0))
+        return torch.cat([pulled, repulsion.sum()[None]]), torch.cat([proxies, proxies.new_tensor([len(repulsion)])])
+
+    return _mean_of_terms(terms, matrix, positive, negative, dim=1)
 
 
 @_objective
@@ -435,7 +607,8 @@ def normalized_softmax(matrix: Tensor, positive: Tensor, negative: Tensor, *, te
 
     Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019.
     """
-    return _negative_log_ratio(matrix / temperature, positive, positive | negative)
+    total, rows = _negative_log_ratio(matrix, positive, positive | negative, 1 / temperature)
+    return (total / rows.clamp(min=1)).sum()
 
 
 @_objective
@@ -462,15 +635,19 @@ def soft_triple(
     Qian et al., SoftTriple Loss, ICCV 2019.
     """
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
-    by_class = (len(matrix), -1, centres_per_class)
-    counted = positive | negative
-    similarity = torch.where(counted, matrix, 0)
     lowest = torch.finfo(matrix.dtype).min
-    share = torch.where(counted, similarity / gamma, lowest).reshape(by_class).softmax(2)
-    class_similarity = (share * similarity.reshape(by_class)).sum(2)
-    own = positive.reshape(by_class).any(2)
-    below = counted.reshape(by_class).any(2)
-    return _negative_log_ratio(la * (class_similarity - margin * own.to(matrix.dtype)), own, below)
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        by_class = (len(matrix), -1, centres_per_class)
+        counted = positive | negative
+        similarity = torch.where(counted, matrix, 0)
+        share = torch.where(counted, similarity / gamma, lowest).reshape(by_class).softmax(2)
+        class_similarity = (share * similarity.reshape(by_class)).sum(2)
+        own = positive.reshape(by_class).any(2)
+        below = counted.reshape(by_class).any(2)
+        return _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
+
+    return _mean_of_terms(terms, matrix, positive, negative)
 
 
 def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
@@ -486,10 +663,13 @@ def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
     classes = len(centres) // centres_per_class
     grouped = centres.reshape(classes, centres_per_class, centres.shape[1])
     first, second = torch.triu_indices(centres_per_class, centres_per_class, 1, device=centres.device)
-    left, right = grouped[:, first], grouped[:, second]
-    squared = 2 - 2 * (left * right).sum(2)
-    # The product of equal rows is not exactly 1, hence the comparison.
-    apart = (left != right).any(2) & (squared > 0)
+    with _full_precision(centres.device):
+        squared = 2 - 2 * (grouped @ grouped.mT)[:, first, second]
+    apart = squared > 0
+    # The product of equal rows is not exactly 1, hence the comparison of those that are close.
+    for pairs in (apart & (squared < 1e-3)).nonzero().split(CLOSE_PAIRS):
+        of, pair = pairs.unbind(1)
+        apart[of, pair] = (grouped[of, first[pair]] != grouped[of, second[pair]]).any(1)
     distance = torch.where(apart, torch.where(apart, squared, 1).sqrt(), 0)
     return distance.sum() / max(1, classes * centres_per_class * (centres_per_class - 1))
 

@@ -11,6 +11,7 @@ callers pass unit rows.
 import math
 import warnings
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -41,6 +42,7 @@ def potential_energy(
     delta: float,
     alpha: float,
     delta_rep: float | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Tensor:
     """The potential energy of a batch and all proxies, PFML's loss (Eq. 6).
 
@@ -65,6 +67,7 @@ def potential_energy(
         delta: radius inside which the attraction is constant, > 0.
         alpha: exponent of the decay, >= 0; 0 leaves a constant potential without any force, with a warning.
         delta_rep: radius beyond which the repulsion is constant, > 0; None means delta.
+        share: (i, n) for the i-th of n parts, 0 <= i < n, which together are U: about a n-th of the work each.
 
     Returns:
         U, a scalar in float64 whatever the inputs: with 20,000 points it reaches 5e14, where float32 steps by
@@ -72,7 +75,7 @@ def potential_energy(
         derivatives are not offered.
 
     Raises:
-        ValueError: if a shape, a type of labels, delta, alpha or delta_rep is not as above.
+        ValueError: if a shape, a type of labels, delta, alpha, delta_rep or share is not as above.
     """
     radius = _check_radii(delta, delta_rep)
     if not (alpha >= 0 and math.isfinite(alpha)):
@@ -80,7 +83,7 @@ def potential_energy(
     if alpha == 0:
         warnings.warn("alpha = 0 makes PFML's potential constant: it exerts no force", stacklevel=2)
     potential = _InversePower(float(delta), radius, float(alpha))
-    return _energy(embeddings, labels, proxies, proxy_labels, potential)
+    return _energy(embeddings, labels, proxies, proxy_labels, potential, share)
 
 
 def contrastive_potential_energy(
@@ -91,6 +94,7 @@ def contrastive_potential_energy(
     *,
     delta: float,
     delta_rep: float | None = None,
+    share: tuple[int, int] = (0, 1),
 ) -> Tensor:
     """The energy of CPML, the paper's comparison whose forces grow with distance (supplement, Eq. 8).
 
@@ -100,7 +104,7 @@ def contrastive_potential_energy(
     Arguments, result and errors are those of `potential_energy`, without alpha.
     """
     radius = _check_radii(delta, delta_rep)
-    return _energy(embeddings, labels, proxies, proxy_labels, _SquaredHinge(float(delta), radius))
+    return _energy(embeddings, labels, proxies, proxy_labels, _SquaredHinge(float(delta), radius), share)
 
 
 def proxy_wasserstein_distance(
@@ -173,7 +177,11 @@ class _InversePower:
         core = CORE_RADIUS**2
         near, far = self.delta**2, self.delta_rep**2
         held = torch.where(same, squared.clamp_min(near), squared.clamp(core, max(far, core)))
-        energy = held.pow(-self.alpha / 2).mul_(torch.where(same, squared.new_tensor(-1), squared.new_tensor(1)))
+        energy = (
+            held.reciprocal()
+            .pow_(self.alpha / 2)
+            .mul_(torch.where(same, squared.new_tensor(-1), squared.new_tensor(1)))
+        )
         rate = (energy / held).mul_(-self.alpha).mul_(torch.where(same, squared >= near, squared < far))
         excess = energy.sub_(torch.where(same, squared.new_tensor(attraction), squared.new_tensor(repulsion)))
         inside = ~same if far < core else ~same & (squared < core)
@@ -202,11 +210,20 @@ class _SquaredHinge:
         return torch.where(same, attraction, overlap.square()), torch.where(same, pull, push)
 
 
-def _energy(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, potential: _Potential) -> Tensor:
+def _energy(
+    embeddings: Tensor,
+    labels: Tensor,
+    proxies: Tensor,
+    proxy_labels: Tensor,
+    potential: _Potential,
+    share: tuple[int, int],
+) -> Tensor:
     _check_points(embeddings, labels, proxies, proxy_labels)
+    if not 0 <= share[0] < share[1]:
+        raise ValueError(f"share must be (i, n) with 0 <= i < n, got {share}")
     point_labels = torch.cat([labels, proxy_labels])
     needs_gradient = torch.is_grad_enabled() and (embeddings.requires_grad or proxies.requires_grad)
-    energy: Tensor = _PairEnergy.apply(embeddings, proxies, point_labels, potential, needs_gradient)
+    energy: Tensor = _PairEnergy.apply(embeddings, proxies, point_labels, potential, share, needs_gradient)
     return energy
 
 
@@ -220,12 +237,13 @@ class _PairEnergy(torch.autograd.Function):
         proxies: Tensor,
         labels: Tensor,
         potential: _Potential,
+        share: tuple[int, int],
         needs_gradient: bool,
     ) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(embeddings.dtype, proxies.dtype), torch.float32)
         points = torch.cat([embeddings.to(dtype), proxies.to(dtype)])
         with _full_precision(points.device):
-            energy, gradient = _sum_over_pairs(points, labels, potential, needs_gradient)
+            energy, gradient = _sum_over_pairs(points, labels, potential, share, needs_gradient)
         if gradient is not None:
             ctx.save_for_backward(gradient)
         ctx.split = len(embeddings), len(proxies)
@@ -241,11 +259,11 @@ class _PairEnergy(torch.autograd.Function):
             (part * scale).to(dtype) if needed else None
             for part, dtype, needed in zip(parts, ctx.dtypes, ctx.needs_input_grad, strict=False)
         )
-        return *on_points, None, None, None
+        return *on_points, None, None, None, None
 
 
 def _sum_over_pairs(
-    points: Tensor, labels: Tensor, potential: _Potential, needs_gradient: bool
+    points: Tensor, labels: Tensor, potential: _Potential, share: tuple[int, int], needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """U and dU/dpoints in float64. Each unordered pair is looked at once, in blocks of the upper triangle.
 
@@ -262,13 +280,15 @@ def _sum_over_pairs(
     if not math.isfinite(largest):  # comparisons with NaN would silently leave the pairs out
         return energy.fill_(math.nan), None if gradient is None else gradient.fill_(math.nan)
 
-    attraction, repulsion = potential.constants()
-    same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
-    energy += same_pairs * attraction + (count * count - same_pairs) * repulsion
-    for first in range(0, count, TILE):
-        for second in range(first, count, TILE):
-            rows, columns = slice(first, first + TILE), slice(second, second + TILE)
-            energy += _add_block(points, labels, rows, columns, points.dtype, largest, potential, gradient)
+    index, shares = share
+    if index == 0:
+        attraction, repulsion = potential.constants()
+        same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
+        energy += same_pairs * attraction + (count * count - same_pairs) * repulsion
+    blocks = ((first, second) for first in range(0, count, TILE) for second in range(first, count, TILE))
+    for first, second in islice(blocks, index, None, shares):
+        rows, columns = slice(first, first + TILE), slice(second, second + TILE)
+        energy += _add_block(points, labels, rows, columns, points.dtype, largest, potential, gradient)
     return energy, gradient
 
 
@@ -392,13 +412,17 @@ class PotentialField(Method, abstract=True):
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return self.proxies.group(lr, self.config.proxy_lr_multiplier)
 
-    def energy(self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> Tensor:
-        """U of points (B, D) and (P, D) with their labels (B,) and (P,); a scalar."""
+    def energy(
+        self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, share: tuple[int, int]
+    ) -> Tensor:
+        """A share of U of points (B, D) and (P, D) with their labels (B,) and (P,); a scalar."""
         raise NotImplementedError
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         z, proxies = outputs["embedding"], self.proxies()
-        energy = self.energy(z, labels[:, 0], proxies, self.proxies.labels)
+        energy = self.shared_sum(
+            lambda index, shares: self.energy(z, labels[:, 0], proxies, self.proxies.labels, (index, shares))
+        )
         return {"loss": energy / (len(z) + len(proxies))}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
@@ -430,7 +454,9 @@ class PFML(PotentialField):
 
     config: Config
 
-    def energy(self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> Tensor:
+    def energy(
+        self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, share: tuple[int, int]
+    ) -> Tensor:
         config = self.config
         return potential_energy(
             embeddings,
@@ -440,6 +466,7 @@ class PFML(PotentialField):
             delta=config.delta,
             alpha=config.alpha,
             delta_rep=config.delta_rep,
+            share=share,
         )
 
 
@@ -453,6 +480,10 @@ class CPML(PotentialField):
     name = "cpml"
     paper = PFML.paper
 
-    def energy(self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> Tensor:
-        delta, delta_rep = self.config.delta, self.config.delta_rep
-        return contrastive_potential_energy(embeddings, labels, proxies, proxy_labels, delta=delta, delta_rep=delta_rep)
+    def energy(
+        self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, share: tuple[int, int]
+    ) -> Tensor:
+        config = self.config
+        return contrastive_potential_energy(
+            embeddings, labels, proxies, proxy_labels, delta=config.delta, delta_rep=config.delta_rep, share=share
+        )

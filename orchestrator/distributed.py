@@ -1,7 +1,7 @@
-"""The only door to torch.distributed: the process group, and a gather with exact gradients."""
+"""The only door to torch.distributed: the process group, a gather and a sum with exact gradients."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -65,6 +65,33 @@ def gather(block: Tensor) -> Tensor:
     if world_size() == 1:
         return block
     return _Gather.apply(block)  # type: ignore[no-any-return]
+
+
+class _Sum(torch.autograd.Function):
+    """A part () on each of W ranks -> their sum on all of them; backward is the sum over the ranks' gradients of it."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        total = part.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] * world_size()  # each rank has the same
+
+
+def sum_over_shares(part: Callable[[int, int], Tensor]) -> Tensor:
+    """The sum of part(0, W), ..., part(W - 1, W), of which each of the W ranks computes its own; differentiable.
+
+    The parts are of one shape and type; one number of each is all that is sent. Every rank computes the same loss of
+    the sum, whose gradient on a part is W times the one-process gradient: DDP's mean over the ranks, each of which
+    knows its own part only, divides by W again.
+    """
+    own = part(rank(), world_size())
+    if world_size() == 1:
+        return own
+    return _Sum.apply(own)  # type: ignore[no-any-return]
 
 
 def broadcast_object(value: Any) -> Any:

@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Generator, Tensor, nn
 
 from orchestrator.backbones import Backbone, InputConvention, build_backbone
-from orchestrator.distributed import gather
+from orchestrator.distributed import gather, sum_over_shares
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 
 Pooling = Literal["average", "max", "average+max", "token"]
@@ -68,6 +68,7 @@ class Learner(nn.Module):
         self.network = EmbeddingNetwork(built, embedding_dim, pooling)
         task = Task(num_classes, embedding_dim, self.network.head.in_features, class_names, batch_size)
         self.method = method_class(config, task)
+        self.method.shared_sum = sum_over_shares
         self.network.heads = self.method.heads()
         self.method.bind(self.network)
 

@@ -30,6 +30,14 @@ Network = Callable[[Tensor], Outputs]
 """Maps this rank's images to the outputs of the *global* batch, gathered over ranks."""
 
 
+SharedSum = Callable[[Callable[[int, int], Tensor]], Tensor]
+"""Sums part(i, n) over the shares i = 0 ... n - 1, each computed on a rank of its own; all ranks get the same sum."""
+
+
+def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
+    return part(0, 1)
+
+
 class MethodConfig(BaseModel):
     """A method's hyperparameters: frozen, unknown keys refused, every default that of the paper."""
 
@@ -117,7 +125,9 @@ class Method(nn.Module):
 
     A method sees the gathered outputs of the whole global batch, as if on one device, and never imports
     torch.distributed: every rank computes the same loss, and DDP's mean gradient is exactly the one-device
-    gradient. Its mutable state lives in parameters and buffers, hence in every checkpoint; a buffer must not
+    gradient. A costly sum can be shared out over the ranks by `shared_sum`, with the same value and gradients:
+    `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. Its mutable state
+    lives in parameters and buffers, hence in every checkpoint; a buffer must not
     change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
 
     A subclass gives `name`, `paper`, a `Config`, and a docstring with its formula. A misspelt hook or a config
@@ -163,6 +173,7 @@ class Method(nn.Module):
         super().__init__()
         self.config = config
         self.task = task
+        self.shared_sum: SharedSum = _alone
 
     def bind(self, network: nn.Module) -> None:
         """Called once, before DDP and the optimiser: allocate what depends on the network.

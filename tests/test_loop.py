@@ -12,6 +12,7 @@ import torch
 from conftest import Pair
 from torch import Tensor
 
+from methods import pfml
 from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, load_checkpoint
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.samplers import rank_block
@@ -102,6 +103,38 @@ def test_one_process_equals_two(variant: str, data_folder: Path, tmp_path: Path,
     for ours, theirs in zip(one, two[0], strict=True):
         assert ours[3] == pytest.approx(theirs[3], abs=1e-9)
     assert two[0] == two[1]
+
+
+def train_in_small_blocks(folder: Path, data: Path, settings: dict[str, Any]) -> tuple[list[Any], int]:
+    """As `train`, and the rows of all blocks of the energy that this process computed."""
+    rows_seen: list[int] = []
+    add_block = pfml._add_block
+
+    def counted(points: Tensor, labels: Tensor, rows: slice, *rest: Any) -> Tensor:
+        rows_seen.append(len(points[rows]))
+        return add_block(points, labels, rows, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pfml, "TILE", 32)
+        patch.setattr(pfml, "_add_block", counted)
+        return train(folder, data, settings), sum(rows_seen)
+
+
+@pytest.mark.parametrize("method", ["pfml", "cpml"])
+def test_ranks_share_the_energy_and_its_gradient_stays(
+    method: str, data_folder: Path, tmp_path: Path, pair: Pair
+) -> None:
+    settings = {"method": method, "proxies_per_class": 4, "delta": 0.5, "delta_rep": 1.3}
+    one, rows = train_in_small_blocks(tmp_path / "one", data_folder, settings)
+    (two, first), (other, second) = pair.run(train_in_small_blocks, tmp_path / "two", data_folder, settings)
+    alone, shared = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name in alone:
+        assert torch.allclose(alone[name], shared[name], rtol=0, atol=1e-10), name
+    for ours, theirs in zip(one, two, strict=True):
+        assert ours[3] == pytest.approx(theirs[3], abs=1e-9)
+    assert two == other
+    assert first + second == rows
+    assert max(first, second) < 0.6 * rows
 
 
 def moved(folder: Path, data: Path, settings: dict[str, Any]) -> float:
@@ -399,6 +432,8 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     names = tuple(store.class_names[:6])
     learner = build_learner(resolved(data, settings), store, num_classes=6, class_names=names).double()
     module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+    shared_sum, sums = learner.method.shared_sum, []
+    learner.method.shared_sum = lambda part: sums.append(shared_sum(part)) or sums[-1]
     rows = np.arange(12)[rank_block(np.arange(12), rank(), world_size())]
     batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6, torch.arange(12))
     rng = torch.Generator().manual_seed(0)
@@ -414,6 +449,7 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     there_is = {
         "parameters": sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad),
         "outputs": sum(output.numel() for run in seen for output in run.values()),
+        "shared sums": len(sums) // 4,
         "network's buffers": sum(buffer.numel() for buffer in learner.network.buffers()),
     }
     return {"sent": sent, "there is": there_is}
@@ -424,10 +460,11 @@ def test_a_step_sends_gradients_and_outputs_and_nothing_else(variant: str, data_
     one, two = pair.run(sent_in_a_step, data_folder, VARIANTS[variant])
     assert one == two
     there_is = one["there is"]
-    # forward: this rank's half of the outputs; backward: all parameters' gradients, and those of all outputs;
+    # forward: this rank's half of the outputs, one number of each sum that the ranks share; backward: all parameters'
+    # gradients, and those of all outputs;
     # of buffers the network's only: a method's (proxies' labels, a memory) are equal on all ranks by construction
     assert one["sent"] == {
         "all_gather": there_is["outputs"] // 2,
-        "all_reduce": there_is["parameters"] + there_is["outputs"],
+        "all_reduce": there_is["parameters"] + there_is["outputs"] + there_is["shared sums"],
         "broadcast": there_is["network's buffers"],
     }

@@ -223,6 +223,23 @@ class TestEveryObjective:
         assert_close(shuffled, function(matrix, positive, negative, **hyper))
 
 
+@pytest.mark.parametrize("numbers", [1, 25])
+@pytest.mark.parametrize(("name", "kind", "hyper"), CASES, ids=IDS)
+def test_value_and_gradient_do_not_depend_on_the_blocks(monkeypatch, name, kind, hyper, numbers):
+    per_class = hyper.get("centres_per_class", 2)
+    matrix, positive, negative = proxy_case(kind, [4, 0, 0, 2, 1, 2, 3, 1, 4], 5, per_class)
+    neither = torch.zeros_like(positive)
+    neither[1:3, ::2] = neither[3] = neither[:, -per_class:] = True
+    masks = positive & ~neither, negative & ~neither
+    whole = value_and_gradient(getattr(objectives, name), matrix, *masks, **hyper)
+    monkeypatch.setattr(objectives, "BLOCK", numbers)
+    monkeypatch.setattr(objectives, "CACHED", numbers)
+    for junk in (math.nan, -math.inf):
+        parts = value_and_gradient(getattr(objectives, name), matrix.masked_fill(neither, junk), *masks, **hyper)
+        for found, wanted in zip(parts, whole, strict=True):
+            assert_close(found, wanted, rtol=1e-12, atol=1e-14)
+
+
 EXTREME = [
     ("multi_similarity", 1.0, {"alpha": 75.0, "beta": 75.0, "epsilon": None}),
     ("multi_similarity", 1.0, {"alpha": 75.0, "beta": 75.0}),

@@ -351,6 +351,32 @@ def test_block_size_does_not_matter(monkeypatch, tile):
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10 * expected.abs().max().item())
 
 
+@pytest.mark.parametrize("shares", [1, 2, 3, 20])
+@pytest.mark.parametrize(("function", "kw"), [(potential_energy, {"alpha": 4}), (contrastive_potential_energy, {})])
+def test_shares_add_up_and_none_looks_at_the_pairs_of_another(monkeypatch, function, kw, shares):
+    embeddings, proxies = unit(13, 8, spread=0.1), unit(26, 8, spread=0.1, seed=1)
+    arguments = function, embeddings, torch.arange(13) % 3, proxies, torch.arange(26) % 4
+    kw = kw | {"delta": 0.2, "delta_rep": 0.4}
+    whole = value_and_gradients(*arguments, **kw)
+    monkeypatch.setattr(pfml, "TILE", 8)
+    seen: list[set[tuple[int, int]]] = []
+    add_block = pfml._add_block
+
+    def counted(points, labels, rows, columns, *rest):
+        seen[-1].add((rows.start, columns.start))
+        return add_block(points, labels, rows, columns, *rest)
+
+    monkeypatch.setattr(pfml, "_add_block", counted)
+    parts = []
+    for index in range(shares):
+        seen.append(set())
+        parts.append(value_and_gradients(*arguments, **kw, share=(index, shares)))
+    for found, expected in zip(zip(*parts, strict=True), whole, strict=True):
+        torch.testing.assert_close(sum(found), expected, rtol=1e-10, atol=1e-10 * expected.abs().max().item())
+    assert len(set.union(*seen)) == sum(map(len, seen)) == 15  # 39 points are 5 tiles
+    assert max(map(len, seen)) - min(map(len, seen)) <= 1
+
+
 def test_points_need_not_be_unit():
     embeddings, proxies = 50 * unit(7, 4, spread=0.01), 50 * unit(7, 4, spread=0.01, seed=1)
 
@@ -408,6 +434,7 @@ def test_a_point_that_is_not_finite_shows_in_value_and_gradient(bad):
         ({"delta": math.nan}, "delta must be a positive number, got nan"),
         ({"delta_rep": -0.1}, "delta_rep must be a positive number, got -0.1"),
         ({"alpha": -1}, "alpha must be a finite number of at least 0, got -1"),
+        ({"share": (2, 2)}, r"share must be \(i, n\) with 0 <= i < n, got \(2, 2\)"),
         ({"labels": torch.zeros(6, dtype=torch.long)}, r"labels must be integers of shape \(7,\)"),
         ({"labels": torch.zeros(7)}, "labels must be integers .* got torch.float32"),
         ({"proxy_labels": torch.zeros(7, 1, dtype=torch.long)}, "proxy_labels must be integers"),
