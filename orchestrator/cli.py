@@ -327,7 +327,7 @@ def evaluate(
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model_by_query
+    from orchestrator.loop import evaluate_model_by_query, saved_model
     from orchestrator.report import find_model
     from orchestrator.search import Places
 
@@ -341,6 +341,9 @@ def evaluate(
     rows = class_split(store, validation_share=0.0, seed=0).test
     found = evaluate_model_by_query(model, store, rows, device, approximate=approximate)
     intervals = found.intervals()
+    saved = saved_model(model)
+    same_data = saved["dataset_digest"] == store.manifest["digest"]
+    on_test = same_data and saved["experiment"].get("selection") == "test"
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:
@@ -349,10 +352,12 @@ def evaluate(
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
     if json_:
         done = {"model": str(model), "dataset": dataset, "split": "test", "queries": len(found.queries)}
+        done["selection"] = "test" if on_test else "validation"
         print(json.dumps(done | {"metrics": found.metrics, "intervals": intervals}))
         return
     how = ", approximate search" if approximate else ""
-    Console().print(Text(f"{model} on {dataset}, test classes, {len(found.queries)} queries{how}"), soft_wrap=True)
+    classes_named = "TEST classes (selection: test)" if on_test else "test classes"
+    Console().print(Text(f"{model} on {dataset}, {classes_named}, {len(found.queries)} queries{how}"), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column("value", justify="right")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -38,6 +38,11 @@ class Training(BaseModel):
         "conventional",
         description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
         "classes, in lockstep",
+    )
+    selection: Literal["validation", "test"] = Field(
+        "validation",
+        description="what the best validation is chosen on: held-out training classes, or, as most papers do, the test "
+        "classes, and every number carries the word",
     )
     validation_share: float = Field(
         0.3, ge=0, le=0.9, description="share of the training classes held out for validation (conventional protocol)"
@@ -135,6 +140,15 @@ class Training(BaseModel):
         if not VALIDATE_EVERY.fullmatch(value):
             raise ValueError("should read like '1 epoch' or '25 steps'")
         return value
+
+    @model_validator(mode="after")
+    def _one_selection(self) -> Self:
+        if self.selection == "test" and self.protocol == "mlrc":
+            raise ValueError(
+                "selection: 'test': not with protocol: mlrc, whose folds hold out classes to select on: "
+                "take protocol: conventional"
+            )
+        return self
 
     @property
     def degraded(self) -> Degradation | None:
@@ -697,6 +711,8 @@ def idle_settings(search: Search) -> list[str]:
         if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
             others = ", ".join(f"{name}={json.dumps(values[name])}" for name in because)
             lines.append(f"{key} has no effect with {others}")
+    if experiment.training.selection == "test" and "validation_share" in search.settings:
+        lines.append('validation_share has no effect with selection="test"')
     return lines
 
 
@@ -784,8 +800,18 @@ def _check_search(search: Search) -> None:
         raise InputError(f"{search.source}: space: a list of spaces (their union) is for algorithm: grid only")
     elif search.num_trials is None:
         raise InputError(f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm}")
+    for parameter in space.parameters():
+        if parameter.key == "selection":
+            raise InputError(
+                f"{search.source}: space.selection: what is selected on cannot be searched; fix it in settings"
+            )
+    selection = search.settings.get("selection", Training.model_fields["selection"].default)
+    if selection == "test" and any(parameter.key == "validation_share" for parameter in space.parameters()):
+        raise InputError(
+            f"{search.source}: space.validation_share: nothing is held out with selection: test; leave it out"
+        )
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
-    if not share:
+    if not share and selection == "validation":
         raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
     if search.gpus_per_trial not in (None, 1) and search.workers > 1:
         raise InputError(
