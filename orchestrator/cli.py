@@ -123,6 +123,10 @@ def search(
     final_seeds: Annotated[
         int | None, typer.Option(min=1, help="Final runs of each of them, over so many seeds; 1 by default.")
     ] = None,
+    final_protocol: Annotated[
+        Literal["same", "conventional"] | None,
+        typer.Option(help="Protocol of the final runs of a search over folds (protocol=mlrc); same by default."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
@@ -142,6 +146,8 @@ def search(
     - `orchestrator search my_space.yaml --set delta=0.2 --dry-run`
 
     - `orchestrator search pfml --preset pfml/cub200/resnet50`
+
+    - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
     changes = {
         "dataset": dataset,
@@ -151,6 +157,7 @@ def search(
         "final_workers": final_workers,
         "final_trials": final_trials,
         "final_seeds": final_seeds,
+        "final_protocol": final_protocol,
         "seed": seed,
     }
     if dry_run:

@@ -105,8 +105,12 @@ class Conductor:
             return runs
         only = self.search.final_runs == 1
         for trial in self.ledger.finished()[: self.search.final_trials]:
-            experiment = self.search.experiment(trial.params)
+            conventional = self.search.final_protocol == "conventional"
+            point = trial.params | ({"protocol": "conventional"} if conventional else {})
+            experiment = self.search.experiment(point)
             note = f"retrained from trial {trial.trial_id}"
+            if conventional:
+                note += " as one model"
             if find_method(experiment.method).needs_validation and experiment.training.selection == "validation":
                 note += ", held-out classes kept for the method's own use"
             if experiment.training.protocol == "mlrc":
@@ -115,7 +119,7 @@ class Conductor:
                 note += ", its best validation chosen on the test classes"
             for repeat in range(self.search.final_seeds):
                 seed = experiment.training.seed + repeat
-                params = trial.params if self.search.final_seeds == 1 else trial.params | {"seed": seed}
+                params = point if self.search.final_seeds == 1 else point | {"seed": seed}
                 name = FINAL if only else f"{FINAL}-{trial.trial_id}-seed-{seed}"
                 runs.append(TrialRecord(name, len(runs), "final", params, 0, note=note, source=trial.trial_id))
         return runs

@@ -650,7 +650,7 @@ def retrieve(
 
 def queries_and_gallery(
     embedded: Embedded, store: Store, device: torch.device | None = None
-) -> tuple[np.ndarray[Any, Any], dict[str, Tensor]]:
+) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
     """The queries' rows in the data set, and what `evaluate_queries` is given: rows of the split `query` are searched
     for among the others; where there are not both, each row among all."""
     embeddings, labels, rows = embedded.outputs["embedding"].to(device), embedded.labels, embedded.samples.numpy()

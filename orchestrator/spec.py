@@ -539,6 +539,7 @@ class Preset:
 
 
 Algorithm = Literal["tpe", "random", "grid"]
+FinalProtocol = Literal["same", "conventional"]
 
 
 class Search(BaseModel):
@@ -567,6 +568,9 @@ class Search(BaseModel):
     final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
     final_trials: int = Field(1, ge=1, description="so many of the best trials have final runs")
     final_seeds: int = Field(1, ge=1, description="final runs of each of them, one per seed")
+    final_protocol: FinalProtocol = Field(
+        "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
+    )
 
     @property
     def final_runs(self) -> int:
@@ -617,6 +621,7 @@ FILE_KEYS: dict[str, Any] = {
     "final_workers": int,
     "final_trials": int,
     "final_seeds": int,
+    "final_protocol": str,
 }
 
 
@@ -674,6 +679,10 @@ def resolve_search(
     algorithm = merged.get("algorithm", "tpe")
     if algorithm not in get_args(Algorithm):
         raise InputError(f"{source}: algorithm: '{algorithm}' is unknown{suggestion(algorithm, get_args(Algorithm))}")
+    final_protocol = merged.get("final_protocol", "same")
+    if final_protocol not in get_args(FinalProtocol):
+        hint = suggestion(final_protocol, get_args(FinalProtocol))
+        raise InputError(f"{source}: final_protocol: '{final_protocol}' is unknown{hint}")
     try:
         search = Search(
             name=check_name(name),
@@ -694,6 +703,7 @@ def resolve_search(
             final_workers=merged.get("final_workers"),
             final_trials=merged.get("final_trials", 1),
             final_seeds=merged.get("final_seeds", 1),
+            final_protocol=final_protocol,
         )
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error)}") from None
@@ -821,6 +831,11 @@ def _check_search(search: Search) -> None:
     first = search.experiment(space.first()).training
     if first.seed + search.final_seeds > 2**31:
         raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
+    searched = {parameter.key for parameter in space.parameters()}
+    if search.final_protocol == "conventional" and (first.protocol != "mlrc" or "protocol" in searched):
+        raise InputError(
+            f"{search.source}: final_protocol: conventional: confirms trials over folds: set protocol: mlrc too"
+        )
     batch = first.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 from test_cli import TINY, run
-from test_study import TPE, drive, search_of, start
+from test_study import TPE, drive, result, search_of, start
 
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
@@ -132,3 +132,55 @@ def test_a_training_says_it_from_first_to_last(
         assert [row["selection"] for row in csv.DictReader(file)] == ["test"]
     measured = run(capsys, f"evaluate t --dataset glyphs-small --storage {tmp_path}")
     assert "on glyphs-small, TEST classes (selection: test)," in measured.out
+
+
+# Searched on folds, confirmed on the whole half ------------------------------------------------------------
+
+CONFIRMED = TPE | {"settings": {"epochs": 6, "protocol": "mlrc"}, "final_trials": 2, "final_seeds": 2}
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "same"])
+def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path) -> None:
+    conductor = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
+    given = []
+    following = conductor.next
+    conductor.next = lambda: given.append(following()) or given[-1]  # type: ignore[assignment, func-returns-value]
+    drive(conductor)
+    trials, finals = ([work for work in given if work["test"] == test] for test in (False, True))
+    assert {work["arguments"]["settings"]["protocol"] for work in trials} == {"mlrc"}
+    assert [work["arguments"]["settings"]["seed"] for work in finals] == [0, 1, 0, 1]
+    for work in finals:
+        arguments, record = work["arguments"], conductor.ledger.finals[work["trial_id"]]
+        best = conductor.ledger.trials[record.source or ""]
+        assert best.trial_id in [trial.trial_id for trial in conductor.ledger.finished()[:2]]
+        if protocol == "same":
+            assert (arguments["settings"]["protocol"], arguments["stop_after"]) == ("mlrc", None)
+            continue
+        assert arguments["settings"]["protocol"] == "conventional"
+        assert (arguments["stop_after"], arguments["hold_out"]) == (best.best_validation, False)
+        assert record.note == f"retrained from trial {best.trial_id} as one model"
+    resumed = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
+    assert resumed.complete and resumed.next() is None
+
+
+def test_a_method_that_needs_held_out_classes_keeps_them(tmp_path: Path) -> None:
+    raw = CONFIRMED | {"method": "ccp", "space": {"lr": [0.001, 0.01]}, "num_trials": 2}
+    conductor = start(search_of(raw, final_protocol="conventional"), tmp_path)
+    while work := conductor.next():
+        conductor.report(result(work, 1, 0.5, 1))
+    note = next(iter(conductor.ledger.finals.values())).note
+    assert note is not None and note.endswith("as one model, held-out classes kept for the method's own use")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"epochs": 2}}, "conventional: confirms trials over folds: set protocol: mlrc"),
+        ({"space": {"protocol": ["mlrc", "conventional"]}, "settings": {}}, "conventional: confirms trials over folds"),
+        ({"final_protocol": "convetional"}, "'convetional' is unknown \\(did you mean 'conventional'\\?"),
+        ({"final_protocol": 3}, "3 should be text"),
+    ],
+)
+def test_a_final_protocol_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^s.yaml: final_protocol: {message}"):
+        search_of(CONFIRMED | {"final_protocol": "conventional"}, **change)
