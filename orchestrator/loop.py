@@ -35,7 +35,14 @@ from orchestrator.data.splits import Split, class_folds, class_split, noisy_labe
 from orchestrator.data.store import Store
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.evaluation import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, evaluate_embeddings, evaluate_queries
+from orchestrator.evaluation import (
+    DEFAULT_RECALL_AT,
+    RECALL_AT,
+    Evaluation,
+    auroc,
+    evaluate_embeddings,
+    evaluate_queries,
+)
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
@@ -619,6 +626,32 @@ def evaluate_model_by_query(
     if left_out := len(rows) - len(embedded.samples):
         scalars["images_left_out"] = float(left_out)
     return replace(result, metrics=result.metrics | scalars)
+
+
+def detect_outside(model: Path, inside: Store, outside: Store, device: str = "auto") -> dict[str, float]:
+    """`out_of_distribution/auroc`: how well the uncertainty ||u|| tells the images of another data set (they should
+    have more) from those of its own; of both data sets, the images of the test classes.
+
+    Raises InputError if the model has no uncertainty embedding: one is the output `uncertainty` (N, D) of the network,
+    a head of the method's. Source: IDML's Table 4.
+    """
+    sides = []
+    for store in (inside, outside):  # whatever is wrong is found before anything is computed
+        learner, experiment = load_learner(model, store)
+        if "uncertainty" not in learner.network.heads:
+            raise InputError(
+                f"{model}: trained by '{experiment.method}' it has no uncertainty embedding to detect images with; "
+                "idml learns one"
+            )
+        sides.append((store, class_split(store, validation_share=0.0, seed=0).test))
+    levels = []
+    for store, rows in sides:
+        _, embedded = embed_model(model, store, rows, device)
+        levels.append(torch.linalg.vector_norm(embedded.outputs["uncertainty"].double(), dim=1))
+    try:
+        return {"out_of_distribution/auroc": auroc(*levels)}
+    except ValueError as error:
+        raise InputError(f"{model} on {inside.name} and {outside.name}: {error}") from None
 
 
 def embed_model(

@@ -12,16 +12,19 @@ import pytest
 import torch
 from rich.console import Console
 from test_cli import TINY, run
+from test_loop import resolved
 from test_study import TPE, drive, result, search_of, start
 
-from orchestrator.data.splits import class_split
-from orchestrator.data.store import Store
+from orchestrator.checkpoint import save_checkpoint
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.splits import class_groups, class_split
+from orchestrator.data.store import Row, Store, write_store
 from orchestrator.display import leaderboard
 from orchestrator.errors import InputError
-from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.evaluation import auroc, evaluate_embeddings
 from orchestrator.journal import Journal
 from orchestrator.ledger import leaderboard_rows
-from orchestrator.loop import data_splits, validate
+from orchestrator.loop import build_learner, data_splits, embed_model, evaluate_model, model_state, validate
 from orchestrator.method import Embedded
 from orchestrator.report import summary
 from orchestrator.spec import Training, idle_settings
@@ -184,3 +187,102 @@ def test_a_method_that_needs_held_out_classes_keeps_them(tmp_path: Path) -> None
 def test_a_final_protocol_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=f"^s.yaml: final_protocol: {message}"):
         search_of(CONFIRMED | {"final_protocol": "conventional"}, **change)
+
+
+# Groups of classes, and images of another data set ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
+    """A storage folder with the small glyphs, half of their classes as a data set `other`, and a model of two methods
+    each, as they begin."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "data").mkdir()
+    (folder / "data" / "glyphs-small").symlink_to(data_folder / "glyphs-small")
+    store = open_dataset("glyphs-small", data_folder)
+    chosen = np.flatnonzero(store.labels % 2 == 0)
+    rows = (Row(store.encoded(row), int(store.labels[row]) // 2, str(store.splits[row])) for row in chosen)
+    made: dict[str, Any] = {"name": "other", "channels": 1, "seed": 0, "settings": {}}
+    write_store(folder / "data" / "other", class_names=store.class_names[::2], rows=rows, **made)
+    for method in ("idml", "pfml"):
+        experiment = resolved(data_folder, {"method": method, "dataset": "glyphs-small"})
+        learner = build_learner(experiment, store, num_classes=6).double()
+        save_checkpoint(folder / f"{method}.pt", model_state(experiment, store, learner))
+    return folder
+
+
+def test_groups_are_all_images_of_consecutive_classes(glyphs: Store) -> None:
+    groups = class_groups(glyphs, [4, 2, 3])
+    for rows, classes in zip(groups, ([0, 1, 2, 3], [4, 5], [6, 7, 8]), strict=True):
+        assert np.array_equal(rows, np.flatnonzero(np.isin(glyphs.labels, classes)))
+
+
+def test_each_group_is_evaluated_apart(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"evaluate {models}/pfml.pt --dataset other --storage {models} --class-groups 4,3"
+    found = json.loads(run(capsys, f"{command} --json").out)["groups"]
+    assert [group["classes"] for group in found] == ["0-3", "4-6"]
+    store = open_dataset("other", models / "data")
+    for group, rows in zip(found, class_groups(store, [4, 3]), strict=True):
+        assert group["queries"] == len(rows)
+        assert group["metrics"] == pytest.approx(evaluate_model(models / "pfml.pt", store, rows))
+        low, high = group["intervals"]["recall_at_1"]
+        assert low <= group["metrics"]["recall_at_1"] <= high
+    shown = run(capsys, command)
+    assert (shown.code, shown.err) == (0, "")
+    (head,) = (line for line in shown.out.splitlines() if line.strip().startswith("metric"))
+    assert head.split() == ["metric", "classes", "0-3", "classes", "4-6"]
+    (row,) = (line.split() for line in shown.out.splitlines() if line.strip().startswith("map_at_r "))
+    assert row[1:] == [f"{group['metrics']['map_at_r']:.4f}" for group in found]
+    seen = run(capsys, f"evaluate {models}/pfml.pt --dataset glyphs-small --storage {models} --class-groups 2")
+    assert seen.err == "note: the model was trained on classes of this data set: these are not new to it\n"
+
+
+def test_uncertainty_tells_images_of_another_data_set(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"evaluate {models}/idml.pt --dataset glyphs-small --storage {models} --out-of-distribution other"
+    found = json.loads(run(capsys, f"{command} --json").out)["metrics"]
+    levels = []
+    for name in ("glyphs-small", "other"):
+        store = open_dataset(name, models / "data")
+        rows = class_split(store, validation_share=0, seed=0).test
+        u = embed_model(models / "idml.pt", store, rows)[1].outputs["uncertainty"]
+        levels.append(u.double().square().sum(dim=1).sqrt().numpy())
+    inside, outside = levels
+    pairs = np.mean([(level > inside).mean() + (level == inside).mean() / 2 for level in outside])
+    assert found == {"out_of_distribution/auroc": pytest.approx(pairs)}
+
+
+def test_auroc_counts_pairs_in_order() -> None:
+    assert auroc(torch.tensor([1.0, 2.0]), np.array([2.0, 3.0, 0.0])) == pytest.approx((1.5 + 2 + 0) / 6)
+    for bad in ([], [1.0, float("nan")]):
+        with pytest.raises(ValueError, match="^scores: need finite numbers"):
+            auroc(np.array(bad), np.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--class-groups 4,x", "--class-groups: '4,x' should be numbers of classes such as 200,200,155"),
+        ("--class-groups 4,", "--class-groups: '4,' should be numbers of classes"),
+        ("--class-groups 4,1", "--class-groups: 4,1: groups of 4, 1 classes: each needs 2 at least"),
+        ("--class-groups 4,-2", "--class-groups: 4,-2: groups of 4, -2 classes: each needs 2 at least"),
+        ("--class-groups 4,9999", "--class-groups: 4,9999: the groups have 10003 classes, other has "),
+        ("--class-groups ''", "--class-groups: empty"),
+        ("--class-groups 4,4 --per-query {models}/q.csv", "--class-groups: not together with --per-query"),
+        ("--class-groups 4,4 --out-of-distribution glyphs-small", "--out-of-distribution: not together with --class"),
+        ("--approximate --out-of-distribution glyphs-small", "--out-of-distribution: not together with --approximate"),
+        ("--out-of-distribution other", "--out-of-distribution: other: is the data set itself; name another"),
+        ("--out-of-distribution glyps-small", "unknown data set 'glyps-small'"),
+        (
+            "--out-of-distribution glyphs-small",
+            "{models}/pfml.pt: trained by 'pfml' it has no uncertainty embedding to detect images with",
+        ),
+    ],
+)
+def test_what_cannot_be_evaluated_so_is_one_line(
+    options: str, message: str, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, message = options.format(models=models), message.format(models=models)
+    ran = run(capsys, f"evaluate {models}/pfml.pt --dataset other --storage {models} {options}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: {message}") and ran.err.count("\n") == 1
+    assert not (models / "q.csv").exists()
