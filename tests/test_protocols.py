@@ -4,6 +4,8 @@ another data set; and the page that gives the papers' tables their commands."""
 import csv
 import io
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from test_loop import resolved
 from test_study import TPE, drive, result, search_of, start
 
 from orchestrator.checkpoint import save_checkpoint
-from orchestrator.data.catalog import open_dataset
+from orchestrator.cli import main
+from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.splits import class_groups, class_split
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.display import leaderboard
@@ -27,7 +30,7 @@ from orchestrator.ledger import leaderboard_rows
 from orchestrator.loop import build_learner, data_splits, embed_model, evaluate_model, model_state, validate
 from orchestrator.method import Embedded
 from orchestrator.report import summary
-from orchestrator.spec import Training, idle_settings
+from orchestrator.spec import Search, Training, idle_settings
 
 # Chosen on the test classes --------------------------------------------------------------------------------
 
@@ -286,3 +289,67 @@ def test_what_cannot_be_evaluated_so_is_one_line(
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.startswith(f"error: {message}") and ran.err.count("\n") == 1
     assert not (models / "q.csv").exists()
+
+
+# The page of protocols -------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent / "docs" / "protocols.md"
+TABLES = {
+    "PFML": range(1, 10),
+    "IDML": range(1, 17),
+    "CCP": [1, 2, "S1", "S2"],
+    "Anti-Collapse": ["I", "II", "III", "IV", "V", "VI"],
+}
+
+
+class Resolved(Exception):
+    """Everything of a command was accepted."""
+
+
+def shown_commands() -> list[str]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return sorted({line.split(" #")[0].strip() for line in lines if line.startswith("orchestrator ")})
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preset, space, settings and options are there, and go together: all but the run itself."""
+    known = overview(tmp_path)
+    resolved: list[Any] = []
+
+    def start(search: Search, *_: Any, **__: Any) -> None:
+        resolved.append(search)
+        raise Resolved
+
+    def find_model(name: str, _: Any) -> None:
+        resolved.append(name)
+        raise Resolved
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("orchestrator.search.start", start)
+    monkeypatch.setattr("orchestrator.report.find_model", find_model)
+    words = shlex.split(command)[1:]
+    ends = SystemExit if words[0] == "presets" else Resolved
+    with pytest.raises(ends) as ended:
+        main(words)
+    if words[0] == "presets":
+        assert not ended.value.code  # type: ignore[attr-defined]
+    elif words[0] == "evaluate":
+        assert {words[words.index("--dataset") + 1]} <= known.keys()
+        if "--out-of-distribution" in words:
+            assert words[words.index("--out-of-distribution") + 1] in known
+        trained = [other for other in shown_commands() if f"--name {resolved[0]} " in other]
+        assert len(trained) == 1
+    else:
+        assert resolved[0].dataset in known
+
+
+def test_every_table_of_the_papers_is_named() -> None:
+    sections = dict(
+        re.findall(r"^## ([\w-]+) \(.*?$(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    )
+    assert sections.keys() == TABLES.keys()
+    for paper, tables in TABLES.items():
+        lists = re.findall(r"Tables? ((?:[\dIVS]+\b(?: \(.*?\))?(?:, | and )?)+)", sections[paper])
+        named = {number for some in lists for number in re.findall(r"\b[\dIVS]+\b", some)}
+        assert {str(table) for table in tables} <= named, paper
