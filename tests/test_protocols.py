@@ -345,9 +345,8 @@ def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkey
 
 
 def test_every_table_of_the_papers_is_named() -> None:
-    sections = dict(
-        re.findall(r"^## ([\w-]+) \(.*?$(.*?)(?=^## |\Z)", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    )
+    page = PAGE.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## ([\w-]+) \(.*?$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
     assert sections.keys() == TABLES.keys()
     for paper, tables in TABLES.items():
         lists = re.findall(r"Tables? ((?:[\dIVS]+\b(?: \(.*?\))?(?:, | and )?)+)", sections[paper])
