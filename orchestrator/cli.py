@@ -374,7 +374,7 @@ def evaluate(
     model = find_model(checkpoint_or_run, places)
     store = open_dataset(dataset, places.data)
     saved = saved_model(model)
-    same_data = saved["dataset_digest"] == store.manifest["digest"]
+    same_data = saved.get("dataset_digest") == store.manifest["digest"]
     on_test = same_data and saved["experiment"].get("selection") == "test"
     done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
     how = ", approximate search" if approximate else ""
