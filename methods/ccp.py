@@ -57,7 +57,7 @@ def proximal_term(parameters: Iterable[Tensor], anchor: Iterable[Tensor]) -> Ten
     for parameter, best in pairs:
         if parameter.shape != best.shape:
             raise ValueError(f"anchor has shape {tuple(best.shape)} for a parameter {tuple(parameter.shape)}")
-    terms = [_HalfSquaredDistance.apply(parameter, best.detach()) for parameter, best in pairs]  # type: ignore[no-untyped-call]
+    terms = [_HalfSquaredDistance.apply(parameter, best.detach()) for parameter, best in pairs]
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
