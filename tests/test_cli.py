@@ -225,6 +225,10 @@ BAD = [
     bad("search demo --set classes_per_batch=500", "classes_per_batch is 500", "training classes"),
     bad("search demo --set backbone=resnet18 --set weights={tmp}/none.pth", "weights", "none.pth"),
     bad("search demo --set weights={tmp}/none.pth", "weights", "small_cnn"),
+    bad("search demo --set backbone=bn_inception", "weights: bn_inception", "52deb4733", "weights=/path"),
+    bad("search demo --set input_convention=bgr", "input_convention: 'bgr'", "'bgr_255'"),
+    bad("search demo --set pooling=token", "pooling: 'token'", "small_cnn", "average+max"),
+    bad("search demo --set layer_decay=0", "layer_decay: 0", "greater than 0"),
     bad(
         "search demo --set backbone=resnet18 --set weights={storage}/text.pth",
         "weights",
