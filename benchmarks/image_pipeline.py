@@ -25,12 +25,13 @@ from torchvision import transforms
 from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_jpeg
 
+from orchestrator.data import encoding
 from orchestrator.data.pipeline import Reader, Request
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import CROPS
 
 BATCH = 64
-QUALITY = 90
+QUALITY = 90  # of the files as they are; those at 256 are encoded as the importers do it
 CLASSES = 8
 
 
@@ -62,10 +63,10 @@ def make(folder: Path, images: int) -> tuple[Path, Path, Store]:
     for number in range(images):
         image = photograph(rng, *((375, 500) if number % 2 else (500, 375)))
         small = transforms.functional.resize(image, 256)
-        for way, picture in (("original", image), ("resized", small)):
+        for way, picture, quality in (("original", image, QUALITY), ("resized", small, encoding.QUALITY)):
             path = folder / way / f"{number % CLASSES:03}" / f"{number:05}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
-            picture.save(path, quality=QUALITY)
+            picture.save(path, quality=quality)
         rows.append(Row(path.read_bytes(), number % CLASSES, "train"))
     store = write_store(
         folder / "store",

@@ -11,6 +11,12 @@ from orchestrator.report import describe_method
 
 PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"
+PICTURES = {
+    "ccp": "![CCP's first problems in the plane](pictures/ccp_problems.png)\n\n"
+    "CCP's first problems on eight classes of glyphs, embedded in the plane as in the paper's Figure 2: each ends with "
+    "its converged proxies, and new ones, chosen where the old ones cover worst, begin the next "
+    "([how it is drawn](pictures/ccp_problems.py)).",
+}
 MARKS = {"passed": "✓", "failed": "**failed**", "expected failure": "(✗)", "unexpected pass": "(✓)", "skipped": "–"}
 
 
@@ -28,6 +34,8 @@ def documentation() -> str:
             lines += ["Keeps its held-out classes in its final run too.", ""]
         if method["sampler"] != "class_balanced":
             lines += [f"Draws its batches by the {method['sampler']} sampler.", ""]
+        if method["name"] in PICTURES:
+            lines += [PICTURES[method["name"]], ""]
         lines += ["| hyperparameter | type | default | range | meaning |", "| --- | --- | --- | --- | --- |"]
         for row in method["hyperparameters"]:
             cells = [row["name"], row["type"], _plain(row["default"]), row["range"], row["description"]]

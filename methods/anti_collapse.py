@@ -271,6 +271,14 @@ class AntiCollapse(Method):
             description="of the class names: a .csv file, or MODEL/WEIGHTS of open_clip, as ViT-B-32-quickgelu/openai",
         )
 
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            found: dict[str, tuple[str, ...]] = super().idle()
+            if not self.proxy_loss:
+                found |= dict.fromkeys(("nu", "objective", *sorted(self.taken)), ("proxy_loss",))
+            if not self.guidance_weight:
+                found |= dict.fromkeys(("guidance_temperature", "text_embeddings"), ("guidance_weight",))
+            return found
+
         @model_validator(mode="after")
         def _consistent(self) -> Self:
             if not self.proxy_loss and self.form != "pair":

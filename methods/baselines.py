@@ -24,15 +24,28 @@ Measure = Callable[[Outputs, Outputs], Tensor]
 """The matrix (Q, R) between what the network says of queries and what is known of references."""
 
 
-class ReferencesConfig(MethodConfig):
-    """What every objective is compared with, and how."""
+class ComparisonConfig(MethodConfig):
+    """What an objective compares a batch with, and how."""
 
     references: References = Field("batch", description="what the batch is compared with; memory is XBM's")
     metric: Metric = Field("euclidean", description="distance or similarity between embeddings")
     proxies_per_class: int = Field(1, ge=1, description="proxies per class M, where the references are proxies")
     proxy_lr_multiplier: float = Field(100.0, gt=0, description="learning rate of proxies (or beta) over the network's")
+
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        names = () if self.references == "proxies" else ("proxies_per_class", "proxy_lr_multiplier")
+        return dict.fromkeys(names, ("references",))
+
+
+class ReferencesConfig(ComparisonConfig):
+    """The same with XBM's memory, which all have whose references are free."""
+
     memory_size: int = Field(1024, ge=1, description="embeddings that XBM's memory holds")
     memory_start: int = Field(1000, ge=0, description="plain steps before XBM's memory is used")
+
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        names = () if "memory" in self.references else ("memory_size", "memory_start")
+        return super().idle() | dict.fromkeys(names, ("references",))
 
 
 class Baseline(Method, abstract=True):
@@ -44,15 +57,15 @@ class Baseline(Method, abstract=True):
 
     reads: ClassVar[Literal["distance", "similarity"]]
     function: ClassVar[Callable[..., Tensor]]
-    Config: ClassVar[type[ReferencesConfig]] = ReferencesConfig
-    config: ReferencesConfig
+    Config: ClassVar[type[ComparisonConfig]] = ReferencesConfig
+    config: ComparisonConfig
 
-    def __init__(self, config: ReferencesConfig, task: Task) -> None:
+    def __init__(self, config: ComparisonConfig, task: Task) -> None:
         super().__init__(config, task)
         if config.references == "proxies":
             self.proxies = Proxies(task, config.proxies_per_class)
-        elif config.references != "batch":
-            self.memory = Memory(config.memory_size, task.embedding_dim)
+        elif isinstance(config, ReferencesConfig) and config.references != "batch":
+            self.memory = Memory(config.memory_size, config.memory_start, task.embedding_dim)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         own = list(self.parameters())
@@ -68,13 +81,18 @@ class Baseline(Method, abstract=True):
 
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         """The matrix (Q, R) that the objective reads, by the configured metric on the embeddings."""
-        z, r, metric = queries["embedding"], references["embedding"], self.config.metric
-        if metric == "cosine":
-            similarity = objectives.cosine_similarity(z, r)
-            return similarity if self.reads == "similarity" else 1 - similarity
-        distance = objectives.euclidean_distance(z, r)
-        distance = distance.square() if metric == "squared_euclidean" else distance
-        return distance if self.reads == "distance" else -distance
+        z, r = queries["embedding"], references["embedding"]
+        return self.by_metric(lambda: objectives.euclidean_distance(z, r), lambda: objectives.cosine_similarity(z, r))
+
+    def by_metric(self, distance: Callable[[], Tensor], similarity: Callable[[], Tensor]) -> Tensor:
+        """The matrix (Q, R) that the objective reads, of distances d or similarities s: d, d^2 or 1 - s, or s, -d or
+        -d^2, by the configured metric. Only the one that it needs is called."""
+        if self.config.metric == "cosine":
+            s = similarity()
+            return s if self.reads == "similarity" else 1 - s
+        d = distance()
+        d = d.square() if self.config.metric == "squared_euclidean" else d
+        return d if self.reads == "distance" else -d
 
     def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
         """The objective of the batch against itself or against the proxies, by `measure` or by the own metric."""
@@ -91,8 +109,7 @@ class Baseline(Method, abstract=True):
             return {"loss": self.compare(outputs, batch.labels, rng)}
         terms: dict[str, Tensor] = {}
         labels = batch.labels[:, 0]
-        begun = int(self.memory.steps) >= self.config.memory_start
-        self.memory.steps += 1
+        begun = self.memory.step()
         if not begun or self.config.references == "batch+memory":
             terms["loss"] = self.compare(outputs, batch.labels, rng)
         if begun:
@@ -169,6 +186,12 @@ class Margin(Baseline):
         )
         phi: float | None = Field(None, gt=0, description="cap on a negative's weight; null: none")
 
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            found = super().idle()
+            if found.pop("proxy_lr_multiplier", None) and self.learn_beta == "no":
+                found["proxy_lr_multiplier"] = ("references", "learn_beta")
+            return found
+
     config: Config
 
     def __init__(self, config: Config, task: Task) -> None:
@@ -228,6 +251,12 @@ class FastAP(Baseline):
 # On proxies ------------------------------------------------------------------------------------------------
 
 
+class ProxyConfig(ReferencesConfig):
+    """That of an objective made for proxies."""
+
+    references: References = Field("proxies", description="what the batch is compared with")
+
+
 class ProxyNCA(Baseline):
     """ProxyNCA: neighbourhood components with class proxies in place of neighbours.
 
@@ -240,8 +269,7 @@ class ProxyNCA(Baseline):
     reads = "distance"
     function = objectives.proxy_nca
 
-    class Config(ReferencesConfig):
-        references: References = Field("proxies", description="what the batch is compared with")
+    class Config(ProxyConfig):
         metric: Metric = Field("squared_euclidean", description="distance between embeddings; cosine is 1 - s")
         scale: float = Field(1.0, gt=0, description="inverse temperature")
         include_positive: bool = Field(False, description="put positives below the line too")
@@ -275,8 +303,7 @@ class ProxyAnchor(Baseline):
     reads = "similarity"
     function = objectives.proxy_anchor
 
-    class Config(ReferencesConfig):
-        references: References = Field("proxies", description="what the batch is compared with")
+    class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
         alpha: float = Field(32.0, gt=0, description="sharpness")
         margin: float = Field(0.1, ge=0, description="similarity margin")
@@ -293,8 +320,7 @@ class NormalizedSoftmax(Baseline):
     reads = "similarity"
     function = objectives.normalized_softmax
 
-    class Config(ReferencesConfig):
-        references: References = Field("proxies", description="what the batch is compared with")
+    class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
         temperature: float = Field(0.05, gt=0, description="temperature of the softmax")
 
@@ -311,7 +337,7 @@ class SoftTriple(Baseline):
     reads = "similarity"
     function = objectives.soft_triple
 
-    class Config(ReferencesConfig):
+    class Config(ComparisonConfig):
         references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
         metric: Metric = Field("cosine", description="similarity between embeddings")
         proxies_per_class: int = Field(10, ge=1, description="centres per class M")
@@ -386,7 +412,11 @@ class OverConfig(MethodConfig):
             raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {message}, with {self.objective}") from None
         return self
 
-    def base_config(self) -> ReferencesConfig:
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        idle = self.base_config().idle()
+        return {key: (*because, "objective") for key, because in idle.items() if key in self.taken}
+
+    def base_config(self) -> ComparisonConfig:
         """The base objective's configuration."""
         baseline = BASELINES[self.objective]
         chosen = _defaults(type(self), self.objective)

@@ -209,6 +209,11 @@ class CCP(Method):
         pair_weight: float = Field(0.0, ge=0, description="weight of the objective of the batch against itself")
         proxy_lr_multiplier: float = Field(1.0, gt=0, description="learning rate of proxies over the network's")
 
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            names = ("pool_size", "proximal_weight") if self.problems == 1 else ()
+            found: dict[str, tuple[str, ...]] = super().idle()
+            return found | dict.fromkeys(names, ("problems",))
+
     config: Config
 
     problem: Tensor

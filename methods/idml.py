@@ -255,6 +255,11 @@ class IDML(Method):
             2, ge=1, description="parts of the batch inside which images are mixed: a multiple of the workers"
         )
 
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            names = () if self.mixup else ("mixup_loss", "mixup_alpha", "mixup_blocks")
+            found: dict[str, tuple[str, ...]] = super().idle()
+            return found | dict.fromkeys(names, ("mixup",))
+
         @model_validator(mode="after")
         def _introspective(self) -> Self:
             base = self.base_config()
@@ -365,16 +370,14 @@ class IDML(Method):
 
     def _measure(self, queries: Outputs, references: Outputs) -> Tensor:
         """The introspective matrix (Q, R) that the base objective reads."""
-        config, metric = self.config, self.base.config.metric
+        config = self.config
         s_q, u_q, s_r = queries["embedding"], queries["uncertainty"], references["embedding"]
         u_r = references.get("uncertainty", u_q.new_zeros(len(s_r), u_q.shape[1]))
         pair: dict[str, Any] = {"tau": config.tau, "gamma": config.gamma, "norm": config.norm}
-        if metric == "cosine":
-            similarity = introspective_similarity(s_q, u_q, s_r, u_r, form=config.form, **pair)
-            return similarity if self.base.reads == "similarity" else 1 - similarity
-        distance = introspective_distance(s_q, u_q, s_r, u_r, **pair)
-        distance = distance.square() if metric == "squared_euclidean" else distance
-        return distance if self.base.reads == "distance" else -distance
+        return self.base.by_metric(
+            lambda: introspective_distance(s_q, u_q, s_r, u_r, **pair),
+            lambda: introspective_similarity(s_q, u_q, s_r, u_r, form=config.form, **pair),
+        )
 
     def _complete(self, outputs: Outputs, rng: Generator) -> Outputs:
         """The outputs with an uncertainty: that of the network, or uniform on the unit sphere."""

@@ -16,13 +16,20 @@ class Memory(nn.Module):
     steps: Tensor
     next_row: Tensor
 
-    def __init__(self, size: int, embedding_dim: int) -> None:
+    def __init__(self, size: int, start: int, embedding_dim: int) -> None:
         super().__init__()
+        self.start = start
         self.register_buffer("embeddings", torch.zeros(size, embedding_dim))
         self.register_buffer("labels", torch.full((size,), -1))
         self.register_buffer("samples", torch.full((size,), -1))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         self.register_buffer("next_row", torch.zeros((), dtype=torch.long))
+
+    def step(self) -> bool:
+        """Count a training step; whether `start` plain ones came before it, so that the memory is used."""
+        begun = int(self.steps) >= self.start
+        self.steps += 1
+        return begun
 
     def push(self, embeddings: Tensor, labels: Tensor, samples: Tensor) -> None:
         """Take up a batch (B, D), (B,), (B,) in place of the oldest rows; of a batch larger than the queue its end."""

@@ -375,6 +375,9 @@ class PotentialConfig(MethodConfig):
     delta_rep: float | None = Field(None, gt=0, le=2, description="radius of the repulsion; null: delta")
     proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
 
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        return {} if self.proxies_per_class else {"proxy_lr_multiplier": ("proxies_per_class",)}
+
 
 class PotentialField(Method, abstract=True):
     """The energy of a batch and all proxies, divided by the number of points; a subclass gives the energy."""
@@ -421,6 +424,9 @@ class PFML(PotentialField):
 
     class Config(PotentialConfig):
         alpha: float = Field(4.0, ge=0, le=6, description="decay of the potential; 0: no force at all")
+
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            return super().idle() | dict.fromkeys(() if self.alpha else ("delta", "delta_rep"), ("alpha",))
 
     config: Config
 

@@ -384,6 +384,8 @@ def configuration(subject: Subject) -> None:
         _require(not info.is_required(), f"{name} has no default")
         _require(bool((info.description or "").strip()), f"{name} has no description")
     config = subject.config()
+    for name in {name for key, because in config.idle().items() for name in (key, *because)} - kind.model_fields.keys():
+        raise CheckFailed(f"idle: {name} is no hyperparameter{suggestion(name, kind.model_fields)}")
     values = config.model_dump()
     try:
         kind(**values)

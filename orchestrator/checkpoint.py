@@ -20,6 +20,16 @@ MODEL = "model.pt"
 """The model at the end of a training without held-out classes."""
 
 
+def fold_folder(folder: Path, fold: int) -> Path:
+    """Where one fold of a trial keeps its files."""
+    return folder / f"fold-{fold}"
+
+
+def model_folders(folder: Path) -> list[Path]:
+    """Where a trial's models lie: in its folder, or in one per fold."""
+    return sorted(folder.glob("fold-*")) or [folder]
+
+
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Write to a temporary neighbour, flush to disk, rename: a reader never sees half a file."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,9 +4,11 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +20,11 @@ from urllib.parse import urlsplit
 import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.status import Status
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 
@@ -113,6 +117,12 @@ def search(
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
     final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
+    final_trials: Annotated[
+        int | None, typer.Option(min=1, help="So many of the best trials have final runs; 1 by default.")
+    ] = None,
+    final_seeds: Annotated[
+        int | None, typer.Option(min=1, help="Final runs of each of them, over so many seeds; 1 by default.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
@@ -139,6 +149,8 @@ def search(
         "max_concurrent": max_concurrent,
         "workers": workers,
         "final_workers": final_workers,
+        "final_trials": final_trials,
+        "final_seeds": final_seeds,
         "seed": seed,
     }
     if dry_run:
@@ -146,11 +158,13 @@ def search(
             resolved = _resolve(space, name, preset, epochs, set_, changes)
             planned = _plan(resolved, storage)
         _warn_of_plugins()
+        _note_idle(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
         resolved = _resolve(space, name, preset, epochs, set_, changes)
         _warn_of_plugins()
+        _note_idle(resolved)
         from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import start
@@ -226,21 +240,26 @@ def train(
         str | None,
         typer.Option(help="Name of this training; a new one by default.", metavar="NAME", callback=_not_empty),
     ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Train so often, with consecutive seeds, in parallel under Ray.")
+    ] = 1,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     json_: Json = False,
 ) -> None:
-    """Train one method once, in this process, and test it.
+    """Train one method once, in this process, and test it; or several times, for mean, deviation and interval.
 
     - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --set delta=0.25`
 
     - `orchestrator train --preset pfml/cub200/resnet50`
+
+    - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --repeats 5`
     """
     with _status("starting") as status:
         from orchestrator.display import Display
         from orchestrator.presets import find_preset
-        from orchestrator.search import InlineRunner, start
+        from orchestrator.search import InlineRunner, Runner, start
         from orchestrator.spec import beneath, single_training
 
         chosen = None if preset is None else find_preset(preset)
@@ -254,9 +273,16 @@ def train(
         fixed = {} if chosen is None else beneath(chosen.settings, overrides)
         fixed |= {key: value for key, value in given.items() if value is not None}
         _warn_of_plugins()
-        one = single_training(name or _fresh_name(f"train-{fixed['method']}"), fixed | overrides, chosen)
+        training = single_training(name or _fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats, chosen)
+        runner: Runner = InlineRunner()
+        if repeats > 1:
+            from orchestrator.cluster import RayRunner
+
+            _refuse_shadows()
+            runner = RayRunner()
+        _note_idle(training)
         watcher = Display(status=status)
-        outcome = start(one, InlineRunner(), storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+        outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     _conclude(outcome, storage, as_json=json_)
 
 
@@ -274,33 +300,64 @@ def evaluate(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
     ] = "auto",
+    per_query: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row per query to a .csv or .parquet file.", parser=_path),
+    ] = None,
+    per_class: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row per class to a .csv or .parquet file.", parser=_path),
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Search a share of the gallery only, for a million images.")
+    ] = False,
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
 
+    Intervals are of 95%, by bootstrap over the queries: they cover neither the drawing of classes nor training seeds.
+
     - `orchestrator evaluate my-search --dataset glyphs`
+
+    - `orchestrator evaluate my-search --dataset glyphs --per-class classes.csv`
 
     - `orchestrator evaluate runs/searches/my-search/trials/0003/best.pt --dataset glyphs`
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model
+    from orchestrator.loop import evaluate_model_by_query
     from orchestrator.report import find_model
     from orchestrator.search import Places
 
+    for option, path in (("--per-query", per_query), ("--per-class", per_class)):
+        _refuse_table(option, path)
+    if per_query is not None and per_query == per_class:
+        raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
     places = Places(storage.expanduser().resolve())
     model = find_model(checkpoint_or_run, places)
     store = open_dataset(dataset, places.data)
-    metrics = evaluate_model(model, store, class_split(store, validation_share=0.0, seed=0).test, device)
+    rows = class_split(store, validation_share=0.0, seed=0).test
+    found = evaluate_model_by_query(model, store, rows, device, approximate=approximate)
+    intervals = found.intervals()
+    if per_query is not None:
+        _write_table("--per-query", per_query, found.queries)
+    if per_class is not None:
+        classes = found.classes()
+        names = [store.class_names[label] for label in classes["label"].to_pylist()]
+        _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
     if json_:
-        print(json.dumps({"model": str(model), "dataset": dataset, "split": "test", "metrics": metrics}))
+        done = {"model": str(model), "dataset": dataset, "split": "test", "queries": len(found.queries)}
+        print(json.dumps(done | {"metrics": found.metrics, "intervals": intervals}))
         return
-    Console().print(Text(f"{model} on {dataset}, test classes"), soft_wrap=True)
+    how = ", approximate search" if approximate else ""
+    Console().print(Text(f"{model} on {dataset}, test classes, {len(found.queries)} queries{how}"), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column("value", justify="right")
-    for key, value in metrics.items():
-        table.add_row(key, f"{value:.4f}")
+    table.add_column("95% interval", justify="right")
+    for key, value in found.metrics.items():
+        between = " to ".join(f"{end:.4f}" for end in intervals.get(key, ()))
+        table.add_row(key, f"{value:.4f}", between)
     Console().print(table)
 
 
@@ -457,7 +514,7 @@ def new_method(
     name: Annotated[str, typer.Argument(help="Name of the method, in snake_case.", metavar="NAME")],
     folder: Annotated[
         Path | None,
-        typer.Option(help="Folder to make; NAME in this one by default.", metavar="DIR", parser=_path),
+        typer.Option(help="Folder to make, or an empty one; NAME in this one by default.", metavar="DIR", parser=_path),
     ] = None,
 ) -> None:
     """Write a plugin project to begin with: a loss that works, its search space, its tests.
@@ -475,33 +532,146 @@ def new_method(
     typer.echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")
 
 
-@app.command()
-def datasets(
+class _DatasetsGroup(TyperGroup):
+    """`orchestrator datasets [NAME]` is short for `orchestrator datasets show [NAME]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What typer calls first."""
+        short = not args or args[0] not in {*self.commands, "--help"}
+        return super().parse_args(ctx, ["show", *args] if short else args)
+
+
+datasets_app = typer.Typer(cls=_DatasetsGroup, rich_markup_mode="markdown")
+app.add_typer(
+    datasets_app,
+    name="datasets",
+    help="""The known data sets, and those of your own: `orchestrator datasets`, `orchestrator datasets NAME`.""",
+)
+
+
+@datasets_app.command("show")
+def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
-    """The known data sets.
+    """What is known, what is prepared, and how to get the rest.
 
     - `orchestrator datasets`
+
+    - `orchestrator datasets cub200`
     """
-    from dataclasses import asdict
+    from orchestrator.data.catalog import overview
+    from orchestrator.search import Places
 
-    from orchestrator.data.catalog import datasets as known
-
-    if name is not None and name not in known():
-        raise InputError(f"unknown data set '{name}'{suggestion(name, known())}")
-    shown = [asdict(info) for key, info in known().items() if name in (None, key)]
-    shown = [{k: v for k, v in info.items() if isinstance(v, str | int | float | None)} for info in shown]
+    shown = overview(Places(storage.expanduser().resolve()).data)
+    if name is not None:
+        if name not in shown:
+            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare'])}")
+        shown = {name: shown[name]}
     if json_:
-        print(json.dumps(shown[0] if name is not None else shown))
+        print(json.dumps(shown[name] if name is not None else list(shown.values())))
+        return
+    if name is not None:
+        for key, value in shown[name].items():
+            Console().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), _plain(value)), soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column, value in shown[0].items():
-        number = isinstance(value, int)
-        table.add_column(column.replace("_", " "), justify="right" if number else "left", no_wrap=column == "name")
-    for info in shown:
-        table.add_row(*[str(value) for value in info.values()])
-    Console().print(table)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    for column in ("images", "classes"):
+        table.add_column(column, justify="right")
+    table.add_column("state", no_wrap=True)
+    for info in shown.values():
+        state = Text(info["state"], style="green" if info["state"] == "prepared" else "")
+        table.add_row(Text(info["name"]), Text(info["summary"]), str(info["images"]), str(info["classes"]), state)
+    console = Console()
+    console.print(table)
+    for line in (
+        "from an unpacked archive:  orchestrator datasets prepare NAME --source DIR",
+        "from images of your own:   orchestrator datasets prepare folder --source DIR --name NAME  (or csv)",
+        "where to get an archive:   orchestrator datasets NAME",
+    ):
+        console.print(Text(line), soft_wrap=True)
+
+
+@datasets_app.command("prepare")
+def prepare_dataset(
+    importer: Annotated[
+        str, typer.Argument(help="A known data set; folder or csv for images of your own.", metavar="NAME")
+    ],
+    source: Annotated[
+        Path, typer.Option(help="Folder that its archive unpacks to, or with your images.", metavar="DIR", parser=_path)
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="What to call the data set made.", metavar="NAME", callback=_not_empty)
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=1, help="Shorter side of the images kept, in pixels; 256 by default.")
+    ] = None,
+    original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Make a data set ready for training, from its unpacked archive or from images of your own.
+
+    After Ctrl-C the same command goes on where it was.
+
+    - `orchestrator datasets prepare cub200 --source downloads/CUB_200_2011`
+
+    - `orchestrator datasets prepare folder --source my_images --name mine`
+
+    - `orchestrator datasets prepare csv --source my_images/list.csv --name mine`
+    """
+    with _status("reading the annotations") as status:
+        from orchestrator.data.importers import prepare
+        from orchestrator.search import Places
+        from orchestrator.spec import check_name
+
+        if name is not None:
+            check_name(name)
+        columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
+        bar = Progress(*columns, _Rate(), TimeRemainingColumn(), console=status.console)
+
+        def show(done: int, total: int) -> None:
+            if not bar.tasks:
+                status.stop()
+                bar.add_task("images", completed=done, total=total)
+                if status.console.is_terminal:
+                    bar.start()
+            bar.update(bar.task_ids[0], completed=done)
+
+        def stop() -> None:
+            if bar.live.is_started:  # otherwise rich prints an empty line
+                bar.stop()
+
+        try:
+            store = prepare(
+                importer,
+                source,
+                Places(storage.expanduser().resolve()).data,
+                name=name,
+                size=size,
+                original=original,
+                workers=workers or os.cpu_count() or 1,
+                progress=show,
+            )
+        except KeyboardInterrupt as interrupt:
+            stop()
+            typer.echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
+            raise typer.Exit(130) from None
+        finally:
+            stop()
+    made = "" if bar.tasks else "is there already: "
+    splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
+    typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+
+
+class _Rate(ProgressColumn):
+    """Images per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.finished_speed or task.speed or 0:.0f}/s", style="progress.data.speed")
 
 
 @app.command()
@@ -583,12 +753,45 @@ def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, o
     return overrides
 
 
+def _refuse_table(option: str, path: Path | None) -> None:
+    """Before anything is computed: a table that could not be written at the end."""
+    if path is None:
+        return
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise InputError(f"{option}: {path}: need a file name that ends in .csv or .parquet")
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
+        raise InputError(f"{option}: {path}: {reason}; name another file")
+
+
+def _write_table(option: str, path: Path, table: Any) -> None:
+    """A table as CSV or Parquet, whole or not at all."""
+    from pyarrow import csv, parquet
+
+    from orchestrator.checkpoint import write_atomically
+
+    write = csv.write_csv if path.suffix.lower() == ".csv" else parquet.write_table
+    try:
+        write_atomically(path.absolute(), lambda file: write(table, file))
+    except OSError as error:
+        raise InputError(f"{option}: {path} cannot be written ({error.strerror or error}): name another file") from None
+    typer.echo(f"{len(table)} rows written to {path}", err=True)
+
+
 def _warn_of_plugins() -> None:
     """Plugins that were left out, each with its reason."""
     from orchestrator.method import plugin_problems
 
     for problem in plugin_problems():
         typer.echo(f"warning: {problem}", err=True)
+
+
+def _note_idle(search: "Search") -> None:
+    """Settings that change nothing, so that nobody waits for what they do."""
+    from orchestrator.spec import idle_settings
+
+    for line in idle_settings(search):
+        typer.echo(f"note: {line}", err=True)
 
 
 def _status(doing: str) -> Status:
@@ -622,9 +825,11 @@ def _reachable(address: str | None) -> str | None:
         raise InputError(f"--address: {address}: {advice}")
     try:
         with socket.create_connection((host, port), timeout=5) as connection:
+            if os.environ.get("RAY_USE_TLS") == "1":
+                return address  # it understands nothing before a handshake, which is Ray's own
             # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
             connection.sendall(HTTP2_PREFACE)
-            speaks = os.environ.get("RAY_USE_TLS") == "1" or connection.recv(9)[3:4] == b"\x04"
+            speaks = connection.recv(9)[3:4] == b"\x04"
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
@@ -694,6 +899,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from orchestrator.tracking import TrackingError
 
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # a user has no use for our line numbers
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that what is half-written is removed
     try:
         # typer gives the code of an Exit back as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0

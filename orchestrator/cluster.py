@@ -211,6 +211,9 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
     def __init__(self, conductor: "Conductor") -> None:
         super().__init__(metric="objective", mode="max")
         self.conductor = conductor
+        search = conductor.search
+        # as `slots` found them: a trial asks for what its place was counted by
+        self.resources = {workers: resources(search, workers) for workers in (search.workers, search.workers_of_final)}
         self.works: dict[str, dict[str, Any]] = {}
 
     def suggest(self, trial_id: str) -> Any:
@@ -220,7 +223,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         if work is None:
             return None
         self.works[trial_id] = work
-        return work | {"resources": resources(self.conductor.search, work["workers"])}
+        return work | {"resources": self.resources[work["workers"]]}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, model_folders
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.method import find_method
@@ -16,6 +16,7 @@ from orchestrator.spec import Experiment, Search
 from orchestrator.study import Study
 
 FINAL = "final"
+"""The id of a search's only final run; of several, the first part of theirs."""
 KEPT_MODELS = 3
 """So many of the best trials keep their model, and show it in the tracker."""
 
@@ -58,7 +59,7 @@ class Conductor:
         for event in events:
             self.ledger.apply(event)
             trial_id = event.get("trial_id")
-            if trial_id is None or trial_id == FINAL:
+            if trial_id is None or trial_id in self.ledger.finals:
                 continue
             if event["event"] == "trial_started" and trial_id not in self.study.trials:
                 self.study.enter(trial_id, event["params"])
@@ -92,14 +93,35 @@ class Conductor:
             if params is not None:
                 return self._begin(TrialRecord(trial_id, number, "trial", params, 0))
             self.exhausted = True
-        winner = self.ledger.winner()
-        if running or self.ledger.final is not None or winner is None or not self.search.final:
+        if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
-        note = f"retrained from trial {winner.trial_id}"
-        if find_method(self.search.experiment(winner.params).method).needs_validation:
-            note += ", held-out classes kept for the method's own use"
-        final = TrialRecord(FINAL, 0, "final", winner.params, 0, note=note)
-        return self._begin(final)
+        final = next((run for run in self._final_runs() if run.trial_id not in self.ledger.finals), None)
+        return None if final is None else self._begin(final)
+
+    def _final_runs(self) -> list[TrialRecord]:
+        """What is trained again once all trials have ended: the best few, each with every seed."""
+        runs: list[TrialRecord] = []
+        if not self.search.final:
+            return runs
+        only = self.search.final_runs == 1
+        for trial in self.ledger.finished()[: self.search.final_trials]:
+            experiment = self.search.experiment(trial.params)
+            note = f"retrained from trial {trial.trial_id}"
+            if find_method(experiment.method).needs_validation:
+                note += ", held-out classes kept for the method's own use"
+            if experiment.training.protocol == "mlrc":
+                note += ", mean of the folds' models"
+            for repeat in range(self.search.final_seeds):
+                seed = experiment.training.seed + repeat
+                params = trial.params if self.search.final_seeds == 1 else trial.params | {"seed": seed}
+                name = FINAL if only else f"{FINAL}-{trial.trial_id}-seed-{seed}"
+                runs.append(TrialRecord(name, len(runs), "final", params, 0, note=note, source=trial.trial_id))
+        return runs
+
+    @property
+    def final_slots(self) -> int:
+        """How many final runs run at once: where one takes more workers than a trial, there is room for fewer."""
+        return max(1, self.slots * self.search.workers // self.search.workers_of_final)
 
     @property
     def finished(self) -> bool:
@@ -109,12 +131,11 @@ class Conductor:
     @property
     def complete(self) -> bool:
         """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
-        final = self.ledger.final
         if any(trial.state in ("running", "interrupted") for trial in self.ledger.everyone()):
             return False
         if not self.exhausted and len(self.ledger.trials) < self.study.budget:
             return False
-        return final is not None or self.ledger.winner() is None or not self.search.final
+        return all(run.trial_id in self.ledger.finals for run in self._final_runs())
 
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
         experiment = self.search.experiment(trial.params)
@@ -126,6 +147,7 @@ class Conductor:
             config=experiment.flat(),
             tags={} if trial.note is None else {"orchestrator.note": trial.note},
             note=trial.note,
+            source=trial.source,
         )
         self.listener("started", self.ledger.find(trial.trial_id))
         return {
@@ -137,13 +159,14 @@ class Conductor:
 
     def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
         final = trial.kind == "final"
-        winner = self.ledger.winner() if final else None
+        source = self.ledger.find(trial.source) if trial.source else None
         return {
             "settings": experiment.flat(),
             "data": str(self.data),
             "folder": str(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
-            "stop_after": winner.best_validation if winner else None,
+            # each fold selects its own best model, and may need longer than their mean
+            "stop_after": source.best_validation if source and experiment.training.protocol != "mlrc" else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
         }
 
@@ -217,9 +240,10 @@ class Conductor:
         best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]}
         for trial in self.ledger.trials.values():
             if trial.state in ("done", "pruned"):
-                (self.trial_folder(trial) / CHECKPOINT).unlink(missing_ok=True)
-                if trial.trial_id not in best:
-                    (self.trial_folder(trial) / BEST).unlink(missing_ok=True)
+                for folder in model_folders(self.trial_folder(trial)):
+                    (folder / CHECKPOINT).unlink(missing_ok=True)
+                    if trial.trial_id not in best:
+                        (folder / BEST).unlink(missing_ok=True)
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
@@ -232,15 +256,16 @@ class Conductor:
         return state
 
     def _artifacts(self) -> None:
-        final = [self.ledger.final] if self.ledger.final else []
+        final = list(self.ledger.finals.values())
         for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
-            folder = self.trial_folder(trial)
-            models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]
-            diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
-            for path, place in models + diagnostics:
-                if path.exists():
-                    relative = str(path.relative_to(self.folder))
-                    self._record("artifact", trial_id=trial.trial_id, path=relative, folder=place)
+            for folder in model_folders(self.trial_folder(trial)):
+                fold = folder.relative_to(self.trial_folder(trial))
+                models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]
+                diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
+                for path, place in models + diagnostics:
+                    if path.exists():
+                        relative, under = str(path.relative_to(self.folder)), str(fold / place)
+                        self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
 
     def _record(self, event: str, **fields: Any) -> None:
         self.ledger.apply(self.journal.append(event, **fields))

@@ -1,5 +1,6 @@
 """The terminal of a running search: a live table, or a line per event where there is no terminal."""
 
+import math
 import shlex
 import sys
 import time
@@ -17,12 +18,13 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.conductor import Conductor
-from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests
 from orchestrator.search import Outcome, Watcher
 from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
+HEADLINES = ("map_at_r", "recall_at_1")
 
 
 def params_text(params: Mapping[str, Any]) -> str:
@@ -177,8 +179,12 @@ class Display(Watcher):
         self.console.print(Text(text), soft_wrap=True)
 
     def label(self, trial: TrialRecord) -> str:
-        """`trial 0007` or `final run`"""
-        return "final run" if trial.kind == "final" else f"trial {trial.trial_id}"
+        """`trial 0007`, `final run`, `final run of trial 0007, seed 3`"""
+        if trial.kind != "final":
+            return f"trial {trial.trial_id}"
+        seed = f", seed {trial.params['seed']}" if self.conductor.search.final_seeds > 1 else ""
+        several = self.conductor.search.final_trials > 1 or seed
+        return f"final run of trial {trial.source}{seed}" if several else "final run"
 
     def budget(self) -> int:
         """Trials of the whole search."""
@@ -196,7 +202,8 @@ class Display(Watcher):
         waves = left / self.conductor.slots
         winner = ledger.winner()
         final = winner.seconds if winner is not None else max(seconds)
-        return duration(waves * mean + final)
+        final_waves = math.ceil(self.conductor.search.final_runs / self.conductor.final_slots)
+        return duration(waves * mean + final_waves * final)
 
     def render(self) -> Group:
         """Counts, the best so far, and the latest trials."""
@@ -223,7 +230,7 @@ class Display(Watcher):
         running = [trial for trial in trials if trial.state == "running"][:room]
         others = [trial for trial in trials if trial.state != "running"]
         latest = running + others[max(0, len(others) - room + len(running)) :]
-        shown = sorted(latest, key=lambda trial: trial.number) + ([ledger.final] if ledger.final else [])
+        shown = sorted(latest, key=lambda trial: trial.number) + list(ledger.finals.values())[-room:]
         parts: list[Any] = [head, states, best]
         if shown:
             parts.append(trial_table(ledger, shown, ranked=False))
@@ -246,16 +253,31 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
-    for trial in [*([ledger.final] if ledger.final else []), *ranking]:
-        if not trial.test:
+    repeated = repeated_tests(ledger)
+    for group in repeated:
+        what = f"final test of trial {group.source}" if group.source else "test"
+        head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
+        parts.append(Text.assemble((head, "bold"), ", on classes never seen before"))
+        parts += [_spread(name, group.metrics[name]) for name in HEADLINES]
+    together = {trial_id for group in repeated for trial_id in group.trial_ids}
+    for trial in [*ledger.finals.values(), *ranking]:
+        if not trial.test or trial.trial_id in together:
             continue
         what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
-        scores = f"map_at_r {trial.test['map_at_r']:.4f}  recall_at_1 {trial.test['recall_at_1']:.4f}"
-        head = "final test: " if trial is ledger.final else "test: "
+        scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
+        head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on classes never seen before{what}"))
-    if ledger.final is not None and ledger.final.state == "failed":
-        parts.append(Text(f"final run failed: {ledger.final.reason}", style="red"))
+    failed = [final for final in ledger.finals.values() if final.state == "failed"]
+    parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)
+
+
+def _spread(name: str, interval: Interval) -> Text:
+    """`map_at_r 0.5121 +- 0.0040 (mean, 95%: 0.5071 to 0.5171)`"""
+    spread = f"{interval.mean:.4f} \N{PLUS-MINUS SIGN} {interval.standard_deviation:.4f}"
+    return Text.assemble(
+        f"  {name:12s} ", (spread, "bold green"), f"  (mean, 95%: {interval.low:.4f} to {interval.high:.4f})"
+    )
 
 
 def closing(outcome: Outcome, storage: str, port: int) -> list[str]:

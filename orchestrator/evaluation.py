@@ -6,9 +6,12 @@ Letters behind array names: Q queries, G gallery rows, N neighbours, D embedding
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 from numpy.typing import NDArray
 
@@ -31,7 +34,12 @@ METRICS = {
     "normalized_mutual_information": "k-means clusters against classes; arithmetic mean of the entropies",
     "clustering_f1": "k-means clusters against classes; F1 of the pairs that share a cluster",
     "queries_left_out": "number of queries without a same-class item in the gallery; they are in no mean",
+    "approximate_recall": "only where the search is approximate: share of the true neighbours that it found",
 }
+
+RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
+"""The k of recall@k that the literature gives for a data set, by its name; for all others `DEFAULT_RECALL_AT`."""
+DEFAULT_RECALL_AT = (1, 2, 4, 8)
 
 AVERAGE_PRECISION_DEPTH = 1000
 CHUNK = 2048  # queries searched at once
@@ -41,6 +49,70 @@ SLACK = 32  # neighbours beyond k, among which ties over the k-th place are seen
 KMEANS_SEED = 0
 KMEANS_ITERATIONS = 50
 SPREAD_START_ENTRIES = 10_000_000  # queries x clusters up to which k-means++ finds the first centres
+BOOTSTRAP_ENTRIES = 1 << 20  # bounds a block of resamples x queries
+PROBED_SHARE = 1 / 32  # of the inverted lists, for each query of an approximate search
+APPROXIMATE_SAMPLE = 256  # queries at which an approximate search is compared with the exact one
+NOTHING = np.float32(1e30)  # distance of a place that an approximate search left empty: beyond every real one
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What one search found: the means, and the queries that they are means of.
+
+    Attributes:
+        metrics: name -> value, of the keys of `METRICS`.
+        queries: a row per query, in order: `query` (its row), `label`, `same_class` (items of its class in the
+            gallery, without itself), and a column per retrieval metric (recall is 0 or 1), null in queries that
+            are left out.
+    """
+
+    metrics: dict[str, float]
+    queries: pa.Table
+
+    @property
+    def names(self) -> list[str]:
+        """The retrieval metrics, in order: those that have a value per query."""
+        return [name for name in self.queries.column_names if name in self.metrics]
+
+    def classes(self) -> pa.Table:
+        """A row per class of the queries: `label`, `queries`, `left_out` of these, the means over the others (null
+        if there are none), by ascending label."""
+        wanted = [("query", "count"), *((name, "mean") for name in self.names), (self.names[0], "count")]
+        found = self.queries.group_by("label", use_threads=False).aggregate(wanted).sort_by("label")
+        queries = found["query_count"].to_numpy()
+        left_out = queries - found[f"{self.names[0]}_count"].to_numpy()
+        means = {name: found[f"{name}_mean"] for name in self.names}
+        return pa.table({"label": found["label"], "queries": queries, "left_out": left_out} | means)
+
+    def intervals(
+        self, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
+    ) -> dict[str, tuple[float, float]]:
+        """Bootstrap interval (low, high) of each retrieval mean: percentiles of the means of resampled queries.
+
+        It covers the drawing of the queries only: not that of the classes (queries of one class go together, so it
+        is too narrow for classes never seen), nor the gallery, nor the seeds of the training. To compare methods,
+        train with several seeds.
+
+        Raises:
+            ValueError: confidence is not between 0 and 1, or resamples is not a whole number from 1.
+
+        Source: Efron, Bootstrap Methods: Another Look at the Jackknife, Annals of Statistics 1979.
+        """
+        if not 0 < confidence < 1:
+            raise ValueError(f"confidence: need a number between 0 and 1, got {confidence!r}")
+        _positive(resamples, "resamples")
+        values_QM = np.column_stack([self.queries[name].drop_null().to_numpy() for name in self.names])
+        count = len(values_QM)
+        rng = np.random.default_rng(seed)
+        means = np.empty((resamples, len(self.names)))
+        block = max(1, BOOTSTRAP_ENTRIES // count)
+        for start in range(0, resamples, block):
+            part = means[start : start + block]
+            drawn = rng.integers(count, size=(len(part), count)) + count * np.arange(len(part))[:, None]
+            times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
+            part[:] = times.astype(np.float64) @ values_QM / count
+        low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0).tolist()
+        return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
 
 def evaluate_embeddings(
@@ -49,11 +121,36 @@ def evaluate_embeddings(
     *,
     gallery: ArrayLike | None = None,
     gallery_labels: ArrayLike | None = None,
-    recall_at: Sequence[int] = (1, 2, 4, 8),
+    recall_at: Sequence[int] = DEFAULT_RECALL_AT,
     clustering: bool = True,
     chunk: int = CHUNK,
+    approximate: bool = False,
 ) -> dict[str, float]:
-    """Retrieval and clustering metrics; `METRICS` defines each.
+    """The metrics of `evaluate_queries` alone; arguments and errors are its own."""
+    return evaluate_queries(
+        embeddings,
+        labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        recall_at=recall_at,
+        clustering=clustering,
+        chunk=chunk,
+        approximate=approximate,
+    ).metrics
+
+
+def evaluate_queries(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    *,
+    gallery: ArrayLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    recall_at: Sequence[int] = DEFAULT_RECALL_AT,
+    clustering: bool = True,
+    chunk: int = CHUNK,
+    approximate: bool = False,
+) -> Evaluation:
+    """Retrieval and clustering metrics, of all queries and of each; `METRICS` defines them.
 
     Neighbours are exact by Euclidean distance on the embeddings as given, ties go to the lower gallery index.
     Queries that have no same-class item in the gallery are left out of every retrieval mean and counted.
@@ -67,9 +164,13 @@ def evaluate_embeddings(
         recall_at: the k of each `recall_at_<k>`.
         clustering: whether to run k-means for the two clustering metrics.
         chunk: most queries searched at once; the metrics do not depend on it.
+        approximate: search a share of the gallery only (faiss, on the CPU), for a million items. Neighbours may be
+            missed; how many says `approximate_recall`, measured on 256 queries drawn at random: the share of their
+            true neighbours, as many as the metrics look at, that were found.
 
     Raises:
-        ValueError: shapes or types do not fit, embeddings are not finite, or no query can be evaluated.
+        ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an
+            approximate search is asked for where faiss is not installed.
 
     Source: R-precision and MAP@R as in Musgrave et al., A Metric Learning Reality Check, ECCV 2020.
     """
@@ -86,26 +187,29 @@ def evaluate_embeddings(
     for k in recall_at:
         _positive(k, "recall_at")
     _positive(chunk, "chunk")
+    if approximate and faiss is None:
+        raise ValueError("approximate: needs faiss, which cannot be imported here")
 
     classes, codes = np.unique(np.concatenate([labels_Q, gallery_labels_G]), return_inverse=True)
+    codes = codes.astype(np.int32)
     query_codes, gallery_codes = codes[: len(labels_Q)], codes[len(labels_Q) :]
     same_class_Q = np.bincount(gallery_codes, minlength=len(classes))[query_codes] - (gallery is None)
     evaluated = np.flatnonzero(same_class_Q)
     if len(evaluated) == 0:
         raise ValueError(f"labels: none of the {len(labels_Q)} queries has a same-class item in the gallery")
+    gallery_codes = np.append(gallery_codes, np.int32(-1))  # what neighbour -1 is: an approximate search found none
 
     def same_class(query: Integers, neighbour: Integers) -> NDArray[np.bool_]:
         hit: NDArray[np.bool_] = query_codes[query, None] == gallery_codes[neighbour]
         return hit
 
     size = len(gallery_GD) - (gallery is None)
-    k = int(min(max(*recall_at, same_class_Q.max(), AVERAGE_PRECISION_DEPTH), size))
+    depth = int(min(max(*recall_at, same_class_Q.max(), AVERAGE_PRECISION_DEPTH), size))
     first_hit = np.full(len(labels_Q), size)
     r_precision, map_at_r, map_at_1000 = np.zeros((3, len(labels_Q)))
-    search = _Search(queries_QD, gallery_GD, gallery is None, device)
-    for query, neighbour_QN in search.nearest(evaluated, k, chunk, same_class):
-        hit_QN = same_class(query, neighbour_QN)
-        row, place = np.nonzero(hit_QN)
+    search = _Search(queries_QD, gallery_GD, gallery is None, device, approximate)
+    for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
+        row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
         hits = np.bincount(row, minlength=len(query))
         right = np.arange(len(row)) - (np.cumsum(hits) - hits)[row] + 1  # of the query's hits, the first, ...
         precision = right / (place + 1)
@@ -114,20 +218,23 @@ def evaluate_embeddings(
         first_hit[query[row[right == 1]]] = place[right == 1]
         r_precision[query] = np.bincount(row, within_r, len(query)) / relevant
         map_at_r[query] = np.bincount(row, precision * within_r, len(query)) / relevant
-        depth = np.minimum(relevant, AVERAGE_PRECISION_DEPTH)
-        map_at_1000[query] = np.bincount(row, precision * within_1000, len(query)) / depth
+        best = np.minimum(relevant, AVERAGE_PRECISION_DEPTH)
+        map_at_1000[query] = np.bincount(row, precision * within_1000, len(query)) / best
+    values = {f"recall_at_{k}": (first_hit < min(k, size)).astype(np.float64) for k in recall_at}
+    values |= {"r_precision": r_precision, "map_at_r": map_at_r, "mean_average_precision_at_1000": map_at_1000}
+    metrics = {name: float(value[evaluated].mean()) for name, value in values.items()}
+    if approximate:
+        metrics["approximate_recall"] = search.recall(evaluated, depth)
     del search
 
-    metrics = {f"recall_at_{k}": float(np.mean(first_hit[evaluated] < min(k, size))) for k in recall_at}
-    metrics["r_precision"] = float(r_precision[evaluated].mean())
-    metrics["map_at_r"] = float(map_at_r[evaluated].mean())
-    metrics["mean_average_precision_at_1000"] = float(map_at_1000[evaluated].mean())
     if clustering:
         clusters_Q = _kmeans(queries_QD, len(np.unique(labels_Q)))
         metrics["normalized_mutual_information"] = _normalized_mutual_information(labels_Q, clusters_Q)
         metrics["clustering_f1"] = _pairwise_f1(labels_Q, clusters_Q)
     metrics["queries_left_out"] = float(len(labels_Q) - len(evaluated))
-    return metrics
+    known = {"query": np.arange(len(labels_Q)), "label": labels_Q, "same_class": same_class_Q}
+    left_out = same_class_Q == 0
+    return Evaluation(metrics, pa.table(known | {n: pa.array(v, mask=left_out) for n, v in values.items()}))
 
 
 def nearest_neighbours(
@@ -183,20 +290,21 @@ class _Search:
     to a sum of D products of that size.
     """
 
-    def __init__(self, queries: Floats, gallery: Floats, exclude_self: bool, device: torch.device) -> None:
+    def __init__(
+        self, queries: Floats, gallery: Floats, exclude_self: bool, device: torch.device, approximate: bool = False
+    ) -> None:
         self.queries, self.gallery, self.exclude_self, self.device = queries, gallery, exclude_self, device
+        self.approximate = approximate
         self.reachable = len(gallery) - exclude_self
-        from_mean = gallery - gallery.mean(axis=0, dtype=np.float64).astype(gallery.dtype)
-        self.centre = gallery[np.einsum("gd,gd->g", from_mean, from_mean).argmin()].copy()
-        del from_mean
+        mean = gallery.mean(axis=0, dtype=np.float64).astype(gallery.dtype)
+        from_mean = np.concatenate([np.einsum("gd,gd->g", part - mean, part - mean) for part in _parts(gallery)])
+        self.centre = gallery[from_mean.argmin()].copy()
         largest = max(np.abs(part - self.centre).max() for part in _parts(gallery, queries))
         self.scale = 2.0 ** float(np.ceil(np.log2(largest))) if largest > 0 else 1.0
-        self.first_copy = self._first_copies()
         self.index: Any = None
-        self._exact_gallery: torch.Tensor | None = None
-        if faiss is not None and device.type == "cpu":
+        if approximate or (faiss is not None and device.type == "cpu"):
             faiss.omp_set_num_threads(torch.get_num_threads())  # a trial keeps to its share of the processors
-            self.index = faiss.IndexFlatL2(gallery.shape[1])
+            self.index = self._inverted_lists() if approximate else faiss.IndexFlatL2(gallery.shape[1])
             for part in _parts(gallery):
                 self.index.add(self._centred(part).astype(np.float32))
 
@@ -206,7 +314,7 @@ class _Search:
         """Chunks of `query` (indices of queries) and their (chunk, k) nearest gallery rows.
 
         With `hit_test`, the order inside a near tie is left open where it cannot matter: among all hits or
-        among all misses.
+        among all misses. An approximate search that finds too few fills up with -1.
         """
         wide = min(k + SLACK, self.reachable)
         chunk = max(1, min(chunk, CHUNK_ENTRIES // wide))
@@ -215,17 +323,52 @@ class _Search:
             if self.index is None:
                 yield rows, self._nearest_in_full_rows(rows, k, hit_test)
                 continue
-            squared, found = self._faiss_candidates(rows, wide)
-            tolerance = self._tolerance(rows, squared, np.float32)
-            unsettled = np.flatnonzero(squared[:, -1] <= squared[:, k - 1] + tolerance[:, -1])
-            self._order_near_ties(rows, found, squared, tolerance, hit_test)
-            if wide < self.reachable and len(unsettled):  # more may be tied with the k-th than were found
+            centred_QD = self._centred(self.queries[rows])
+            squared, found = self._candidates(rows, centred_QD.astype(np.float32), wide)
+            norm_Q1 = _norms(centred_QD)
+            unsettled = np.flatnonzero(
+                squared[:, -1] <= squared[:, k - 1] + self._tolerance(norm_Q1[:, 0], squared[:, -1], np.float32)
+            )
+            self._order_near_ties(rows, found, squared, norm_Q1, np.float32, hit_test)
+            if wide < self.reachable and len(unsettled) and not self.approximate:
+                # more may be tied with the k-th than were found
                 found[unsettled, :k] = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
             yield rows, found[:, :k]
 
+    def recall(self, query: Integers, k: int) -> float:
+        """Share of the k true neighbours that this search finds, over a sample of `query`.
+
+        What it finds counts if it is no farther than the k-th true neighbour: ties are as good as one another.
+        """
+        rng = np.random.default_rng(0)
+        sample = np.sort(rng.choice(query, min(len(query), APPROXIMATE_SAMPLE), replace=False))
+        centred_QD = self._centred(self.queries[sample])
+        queries = torch.from_numpy(centred_QD)
+        nearest = torch.empty(len(sample), 0, dtype=torch.float64)
+        step = MATRIX_ENTRIES // len(sample)
+        for start in range(0, len(self.gallery), step):
+            part_GD = self._centred(self.gallery[start : start + step])
+            norms_G = torch.from_numpy(np.square(_norms(part_GD)[:, 0]))
+            matrix_QG = torch.addmm(norms_G, queries, torch.from_numpy(part_GD).T, alpha=-2)
+            matrix_QG += queries.square().sum(dim=1, keepdim=True)
+            if self.exclude_self:
+                own = np.flatnonzero((sample >= start) & (sample < start + len(part_GD)))
+                matrix_QG[own, sample[own] - start] = torch.inf
+            nearest = torch.cat([nearest, matrix_QG.clamp_(min=0)], dim=1)
+            nearest = nearest.topk(min(k, nearest.shape[1]), largest=False).values
+        limit = nearest.amax(dim=1).numpy()
+        limit += self._tolerance(_norms(centred_QD)[:, 0], limit, np.float64)
+        limit *= self.scale**2 * (1 + 1e-12)  # exact distances are rounded
+        shares = []
+        for rows, found in self.nearest(sample, k, CHUNK):
+            row, place = np.nonzero(found >= 0)
+            near = self.squared_distances(rows[row], found[row, place]) <= limit[np.searchsorted(sample, rows[row])]
+            shares.append(np.bincount(row, near, len(rows)) / k)
+        return float(np.concatenate(shares).mean())
+
     def squared_distances(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
         """Of pairs, from true differences in float64, rounded to 12 digits. (P,), (P,) -> (P,)"""
-        pairs = query * len(self.gallery) + self.first_copy[neighbour]
+        pairs = query * len(self.gallery) + self.first_copies[neighbour]
         if self.has_copies:  # one distance for all copies of a row: a collapsed network makes thousands
             pairs, back = np.unique(pairs, return_inverse=True)
         query, neighbour = np.divmod(pairs, len(self.gallery))
@@ -240,26 +383,42 @@ class _Search:
         squared[:] = np.ldexp(np.rint(mantissa * 2.0**40), exponent - 40)
         return squared[back] if self.has_copies else squared
 
-    def _faiss_candidates(self, rows: Integers, count: int) -> tuple[Floats, Integers]:
-        wanted = count + self.exclude_self
-        squared, found = self.index.search(self._centred(self.queries[rows]).astype(np.float32), wanted)
-        if self.exclude_self:
-            drop = found == rows[:, None]
-            drop[~drop.any(axis=1), -1] = True  # copies of the query crowded it out
-            squared, found = squared[~drop].reshape(-1, count), found[~drop].reshape(-1, count)
-        return np.maximum(squared, 0, out=squared), found
+    def _inverted_lists(self) -> Any:
+        """An empty index that searches the nearest of its lists only; there are about 4 sqrt(G) lists."""
+        lists = min(len(self.gallery), round(4 * len(self.gallery) ** 0.5))
+        index = faiss.IndexIVFFlat(faiss.IndexFlatL2(self.gallery.shape[1]), self.gallery.shape[1], lists)
+        index.nprobe = max(8, round(lists * PROBED_SHARE))
+        index.cp.seed, index.cp.niter = KMEANS_SEED, 10
+        index.cp.min_points_per_centroid = 1
+        count = min(len(self.gallery), lists * 64)
+        drawn = np.sort(np.random.default_rng(KMEANS_SEED).choice(len(self.gallery), count, replace=False))
+        index.train(self._centred(self.gallery[drawn]).astype(np.float32))
+        return index
+
+    def _candidates(self, rows: Integers, centred: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
+        squared, found = self.index.search(centred, count + self.exclude_self)
+        if self.exclude_self:  # it goes to the first place, then off
+            for row in np.flatnonzero(found[:, 0] != rows):
+                place = np.flatnonzero(found[row] == rows[row])
+                last = place[0] if len(place) else count  # copies of the query may crowd it out
+                found[row, 1 : last + 1] = found[row, :last].copy()
+                squared[row, 1 : last + 1] = squared[row, :last].copy()
+            squared, found = squared[:, 1:], found[:, 1:]
+        np.maximum(squared, 0, out=squared)
+        if self.approximate:
+            squared[found < 0] = NOTHING
+        return squared, found
 
     def _nearest_in_full_rows(self, rows: Integers, k: int, hit_test: HitTest | None) -> Integers:
         """The same from whole rows of the distance matrix, in float64 (no TF32 there), on the device."""
-        if self._exact_gallery is None:
-            self._exact_gallery = torch.from_numpy(self._centred(self.gallery)).to(self.device)
-        gallery_GD = self._exact_gallery
+        gallery_GD, norms_G = self._exact_gallery
         nearest = np.empty((len(rows), k), dtype=np.int64)
         step = max(1, MATRIX_ENTRIES // len(gallery_GD))
-        norms_G = gallery_GD.square().sum(dim=1)
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            queries = torch.from_numpy(self._centred(self.queries[part])).to(self.device)
+            centred_QD = self._centred(self.queries[part])
+            norm_Q1 = _norms(centred_QD)
+            queries = torch.from_numpy(centred_QD).to(self.device)
             matrix_QG = torch.addmm(norms_G, queries, gallery_GD.T, alpha=-2)
             matrix_QG += queries.square().sum(dim=1, keepdim=True)
             matrix_QG.clamp_(min=0)
@@ -267,22 +426,38 @@ class _Search:
                 matrix_QG.scatter_(1, torch.from_numpy(part[:, None]).to(self.device), torch.inf)
             squared, found = matrix_QG.topk(k, largest=False)
             last = squared[:, -1:].cpu().numpy()
-            limit = torch.from_numpy(last + self._tolerance(part, last, np.float64)).to(self.device)
+            limit = torch.from_numpy(last + self._tolerance(norm_Q1, last, np.float64)).to(self.device)
             count = int((matrix_QG <= limit).sum(dim=1).max())
             if count > k:
                 squared, found = matrix_QG.topk(count, largest=False)
             candidates, distances = found.cpu().numpy(), squared.cpu().numpy()
-            tolerance = self._tolerance(part, distances, np.float64)
-            self._order_near_ties(part, candidates, distances, tolerance, hit_test)
+            self._order_near_ties(part, candidates, distances, norm_Q1, np.float64, hit_test)
             nearest[start : start + step] = candidates[:, :k]
         return nearest
 
     def _order_near_ties(
-        self, rows: Integers, found: Integers, squared: Floats, tolerance: Floats, hit_test: HitTest | None
+        self,
+        rows: Integers,
+        found: Integers,
+        squared: Floats,
+        norm_Q1: Floats,
+        precision: type[np.floating],
+        hit_test: HitTest | None,
     ) -> None:
         """Sorts runs of `found` whose neighbours in the list are nearer than the tolerance, in place."""
+        if hit_test is not None:  # only rows in which a hit and a miss next to each other are too near
+            hit = hit_test(rows, found)
+            row, place = np.divmod(np.flatnonzero(hit[:, 1:] != hit[:, :-1]), max(1, found.shape[1] - 1))
+            gap = squared[row, place + 1] - squared[row, place]
+            near = np.unique(row[gap <= self._tolerance(norm_Q1[row, 0], squared[row, place + 1], precision)])
+            if len(near) < len(rows):
+                part = found[near]
+                self._order_near_ties(rows[near], part, squared[near], norm_Q1[near], precision, hit_test)
+                found[near] = part
+                return
         starts = np.ones(found.shape, dtype=bool)
-        np.greater(np.diff(squared, axis=1), tolerance[:, 1:], out=starts[:, 1:])
+        tolerance = self._tolerance(norm_Q1, squared[:, 1:], precision)
+        np.greater(np.diff(squared, axis=1), tolerance, out=starts[:, 1:])
         run = np.cumsum(starts) - 1
         length = np.bincount(run)
         undecided = length > 1
@@ -290,16 +465,15 @@ class _Search:
             hits = np.bincount(run, hit_test(rows, found).ravel())
             undecided &= (hits > 0) & (hits < length)
         at = np.flatnonzero(undecided[run])
-        neighbour = found.ravel()[at]
-        exact = self.squared_distances(rows[at // found.shape[1]], neighbour)
-        found.ravel()[at] = neighbour[np.lexsort((neighbour, exact, run[at]))]
+        row, place = np.divmod(at, found.shape[1])
+        neighbour = found[row, place]
+        exact = self.squared_distances(rows[row], neighbour)
+        found[row, place] = neighbour[np.lexsort((neighbour, exact, run[at]))]
 
-    def _tolerance(self, rows: Integers, squared: Floats, precision: type[np.floating]) -> Floats:
-        """(Q, N) error bound of squared distances of the centred, scaled rows."""
-        centred = self._centred(self.queries[rows])
-        norm = np.sqrt(np.einsum("qd,qd->q", centred, centred))[:, None].astype(squared.dtype)
-        error: Floats = (np.sqrt(squared) + norm) ** 2
-        error *= np.finfo(precision).eps * (np.sqrt(centred.shape[1]) + 8)
+    def _tolerance(self, norm: Floats, squared: Floats, precision: type[np.floating]) -> Floats:
+        """Error bound of squared distances of the centred, scaled rows; `norm` is of the query's."""
+        error: Floats = (np.sqrt(squared) + norm.astype(squared.dtype)) ** 2
+        error *= np.finfo(precision).eps * (np.sqrt(self.gallery.shape[1]) + 8)
         return error
 
     def _centred(self, rows: Floats) -> NDArray[np.float64]:
@@ -307,14 +481,36 @@ class _Search:
         centred /= self.scale
         return centred
 
-    def _first_copies(self) -> Integers:
+    @cached_property
+    def _exact_gallery(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Centred rows (G, D) in float64 on the device, and their squared norms (G,)."""
+        centred_GD = self._centred(self.gallery)
+        parts = torch.from_numpy(centred_GD), torch.from_numpy(np.square(_norms(centred_GD)[:, 0]))
+        return parts[0].to(self.device), parts[1].to(self.device)
+
+    @cached_property
+    def first_copies(self) -> Integers:
         """Index of the first gallery row with the same values. (G,)"""
-        rows = np.ascontiguousarray(self.gallery) + 0.0  # -0.0 becomes 0.0
-        as_bytes = rows.view(np.dtype((np.void, rows.itemsize * rows.shape[1]))).ravel()
-        _, first, inverse = np.unique(as_bytes, return_index=True, return_inverse=True)
-        self.has_copies = len(first) < len(rows)
+        # Python's hash of bytes has 64 bits; it is another in every process, but says only where to look
+        hashes = [hash(row.tobytes()) for part in _parts(self.gallery) for row in part + 0.0]  # -0.0 becomes 0.0
+        _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         copies: Integers = first[inverse]
+        (later,) = np.nonzero(copies != np.arange(len(copies)))
+        for start in range(0, len(later), CHUNK):
+            row = later[start : start + CHUNK]
+            differ = (self.gallery[row] != self.gallery[copies[row]]).any(axis=1)
+            copies[row[differ]] = row[differ]
         return copies
+
+    @cached_property
+    def has_copies(self) -> bool:
+        """Whether any two gallery rows are equal."""
+        return bool((self.first_copies != np.arange(len(self.gallery))).any())
+
+
+def _norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    norms: NDArray[np.float64] = np.sqrt(np.einsum("qd,qd->q", rows, rows))[:, None]
+    return norms
 
 
 def _parts(*arrays: Floats) -> Iterator[Floats]:

@@ -1,7 +1,9 @@
 """The state of a search, folded from its journal's events: the one answer to "what has happened so far"."""
 
 import csv
-from collections.abc import Iterable, Mapping
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -31,6 +33,8 @@ class TrialRecord:
     seconds: float = 0.0
     ended: int | None = None
     note: str | None = None
+    source: str | None = None
+    """The trial that a final run trains again."""
 
 
 @dataclass
@@ -46,7 +50,7 @@ class Ledger:
     ended: int | None = None
     state: str = "running"
     trials: dict[str, TrialRecord] = field(default_factory=dict)
-    final: TrialRecord | None = None
+    finals: dict[str, TrialRecord] = field(default_factory=dict)
 
     @classmethod
     def of(cls, events: Iterable[Mapping[str, Any]]) -> "Ledger":
@@ -86,16 +90,14 @@ class Ledger:
 
     def _start(self, event: Mapping[str, Any]) -> None:
         trial_id = event["trial_id"]
-        known = self.trials.get(trial_id) if event["kind"] == "trial" else self.final
+        group = self.finals if event["kind"] == "final" else self.trials
+        known = group.get(trial_id)
         if known is not None:
             known.state, known.reason, known.ended = "running", None, None
             return
-        trial = TrialRecord(trial_id, len(self.trials), event["kind"], event["params"], event["time"])
-        trial.note = event.get("note")
-        if trial.kind == "final":
-            self.final = trial
-        else:
-            self.trials[trial_id] = trial
+        trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
+        trial.note, trial.source = event.get("note"), event.get("source")
+        group[trial_id] = trial
 
     def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
         if event["validation"] <= trial.validations:
@@ -111,22 +113,25 @@ class Ledger:
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
 
     def find(self, trial_id: str) -> TrialRecord:
-        """A trial by id, the final run included."""
-        if self.final is not None and trial_id == self.final.trial_id:
-            return self.final
-        return self.trials[trial_id]
+        """A trial by id, final runs included."""
+        return self.finals[trial_id] if trial_id in self.finals else self.trials[trial_id]
 
     def better(self, value: float, other: float) -> bool:
         """Whether the objective prefers `value`."""
         return value > other if self.mode == "max" else value < other
 
     def running(self) -> list[TrialRecord]:
-        """Trials that have begun and not ended, the final run included."""
+        """Trials that have begun and not ended, final runs included."""
         return [trial for trial in self.everyone() if trial.state == "running"]
 
     def everyone(self) -> list[TrialRecord]:
-        """All trials, and last the final run if there is one."""
-        return [*self.trials.values(), *([self.final] if self.final else [])]
+        """All trials, and last the final runs."""
+        return [*self.trials.values(), *self.finals.values()]
+
+    @property
+    def final(self) -> TrialRecord | None:
+        """The winner's final run, the first if there are several."""
+        return next(iter(self.finals.values()), None)
 
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order."""
@@ -137,8 +142,11 @@ class Ledger:
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed one cannot win."""
-        eligible = [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
-        return eligible[0] if eligible else None
+        return next(iter(self.finished()), None)
+
+    def finished(self) -> list[TrialRecord]:
+        """The trials that may win, best first."""
+        return [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
 
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
@@ -146,14 +154,62 @@ class Ledger:
 
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
-    """One row per trial, best first, then the final run: plain values for tables and files."""
+    """One row per trial, best first, then the final runs: plain values for tables and files."""
     rows = []
     for rank, trial in enumerate(ledger.ranking(), start=1):
         row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
         rows.append(row | _row(trial, ledger.metric))
-    if ledger.final is not None:
-        rows.append({"rank": "final"} | _row(ledger.final, ledger.metric))
+    rows += [{"rank": "final"} | _row(final, ledger.metric) for final in ledger.finals.values()]
     return rows
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """What the tests of one point came to over several seeds."""
+
+    params: dict[str, Any]
+    """The point, without its seed."""
+    source: str | None
+    """The trial that they train again, if they are final runs."""
+    trial_ids: list[str]
+    metrics: dict[str, "Interval"]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Mean and standard deviation (n - 1) of n values, and the 95% interval of the mean by Student's t."""
+
+    mean: float
+    standard_deviation: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Interval":
+        """mean +- t(0.975, n - 1) sd / sqrt(n), of at least two values."""
+        from scipy.stats import t
+
+        mean, deviation = statistics.mean(values), statistics.stdev(values)
+        half = float(t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
+        return cls(mean, deviation, mean - half, mean + half)
+
+
+def repeated_tests(ledger: Ledger) -> list[Repeated]:
+    """The tested runs that differ in nothing but their seed, two or more together, in the order of the search."""
+    groups: dict[str, list[TrialRecord]] = {}
+    for trial in ledger.everyone():
+        if trial.test:
+            point = {key: value for key, value in trial.params.items() if key != "seed"}
+            groups.setdefault(f"{trial.kind} {sorted(point.items())!r}", []).append(trial)
+    found = []
+    for trials in groups.values():
+        if len(trials) < 2:
+            continue
+        shared = [name for name in trials[0].test if all(name in trial.test for trial in trials)]
+        metrics = {name: Interval.of([trial.test[name] for trial in trials]) for name in shared}
+        point = {key: value for key, value in trials[0].params.items() if key != "seed"}
+        found.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
+    return found
 
 
 def _row(trial: TrialRecord, metric: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -31,12 +31,11 @@ from orchestrator.checkpoint import (
 )
 from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable, without
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, noisy_labels, train_labels
+from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, train_labels
 from orchestrator.data.store import Store
-from orchestrator.data.transforms import CROPS
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.evaluation import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, evaluate_embeddings, evaluate_queries
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
@@ -116,8 +115,7 @@ def fit(
             "optimizer": optimizer.state_dict(),
             "scaler": scaler.state_dict(),
             "rng": rng.get_state(),
-            "global_rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.empty(0),
+            "global_rng": random_state(device),
             "step": step,
             "best": best,
             "history": [asdict(validation) for validation in history],
@@ -129,14 +127,11 @@ def fit(
         optimizer.load_state_dict(saved["optimizer"])
         scaler.load_state_dict(saved["scaler"])
         rng.set_state(saved["rng"])
-        torch.set_rng_state(saved["global_rng"])
-        if device.type == "cuda":
-            torch.cuda.set_rng_state(saved["cuda_rng"], device)
+        set_random_state(saved["global_rng"], device)
         step, best = saved["step"], saved["best"]
         history = [Validation(**validation) for validation in saved["history"]]
-        random_state = torch.get_rng_state()
         yield from history
-        torch.set_rng_state(random_state)
+        set_random_state(saved["global_rng"], device)
         stopped = bool(history) and history[-1].finished
     else:
         learner.method.begin(scope)
@@ -202,10 +197,10 @@ def fit(
                     save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
                 save_checkpoint(folder / CHECKPOINT, state())
-            random_state = torch.get_rng_state()
+            before = random_state(device)
             yield history[-1]
             # whoever runs the loop may draw random numbers of its own in between
-            torch.set_rng_state(random_state)
+            set_random_state(before, device)
             torch.set_num_threads(training.threads)
             if stopped:
                 return
@@ -298,6 +293,18 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def random_state(device: torch.device) -> list[Tensor]:
+    """The state of torch's global generators: of the CPU, and of the GPU that trains."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_random_state(state: list[Tensor], device: torch.device) -> None:
+    """Take a `random_state` up again."""
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+
+
 def to_device(images: Tensor, training: Training, device: torch.device) -> Tensor:
     """Images as the network takes them; pinned on their way to a GPU, so that the copy overlaps with its work."""
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
@@ -323,6 +330,15 @@ def memory_faults(training: Training) -> Iterator[None]:
             f"out of GPU memory with a batch of {training.batch_size} images ({free:.1f} of {total:.1f} GiB are free): "
             "lower classes_per_batch or images_per_class, or set precision=bf16"
         ) from error
+
+
+def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> list[Split]:
+    """The split that a training asks for, or the folds of MLRC. Without `hold_out` the whole training half trains
+    (folds hold out in any case)."""
+    if training.protocol == "mlrc":
+        return class_folds(store, class_subset=training.class_subset)
+    share = training.validation_share if hold_out else 0.0
+    return [class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)]
 
 
 def new_reader(store: Store, training: Training) -> Reader:
@@ -572,22 +588,71 @@ def validate(held_out: Embedded) -> dict[str, float]:
 def evaluate_model(
     model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto", *, folder: Path | None = None
 ) -> dict[str, float]:
+    """The metrics of `evaluate_model_by_query` alone; arguments and errors are its own."""
+    return evaluate_model_by_query(model, store, rows, device, folder=folder).metrics
+
+
+def evaluate_model_by_query(
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    folder: Path | None = None,
+    approximate: bool = False,
+) -> Evaluation:
     """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`.
 
-    Of photographs `images_left_out` counts those that cannot be decoded.
+    Rows of the data set's split `query` are searched for among the others, where it has one; otherwise each row among
+    all. In the table of queries, `query` is the image's row in the data set. `images_left_out` counts photographs that
+    cannot be decoded, if there are any. Raises InputError if none can be evaluated or the embeddings are not finite.
     """
-    learner, experiment = load_learner(model, store)
-    chosen = choose_device(device)
-    readable = np.setdiff1d(rows, np.array(list(leave_out(store, experiment.training)), np.int64))
-    with new_reader(store, experiment.training) as reader:
-        embedded = embed_split(learner.to(chosen), store, readable, chosen, reader)
-    metrics = evaluate_embeddings(embedded.outputs["embedding"], embedded.labels)
-    if experiment.training.augmentation in CROPS:
-        metrics["images_left_out"] = float(len(rows) - len(readable))
+    learner, embedded = embed_model(model, store, rows, device)
+    result = retrieve(embedded, store, device, what=str(model), approximate=approximate)
     seen_of_method = learner.method.diagnostics(None, embedded)
     if folder is not None and rank() == 0:
         save_diagnostics(folder, seen_of_method, prefix="test_")
-    return metrics | {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    if left_out := len(rows) - len(embedded.samples):
+        scalars["images_left_out"] = float(left_out)
+    return replace(result, metrics=result.metrics | scalars)
+
+
+def embed_model(
+    model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
+) -> tuple[Learner, Embedded]:
+    """A saved model's learner, and these images as it sees them; photographs that cannot be decoded are left out."""
+    learner, experiment = load_learner(model, store)
+    chosen = choose_device(device)
+    readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
+    with new_reader(store, experiment.training) as reader:
+        return learner, embed_split(learner.to(chosen), store, readable, chosen, reader)
+
+
+def retrieve(
+    embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
+) -> Evaluation:
+    """All metrics of these embeddings, as `evaluate_model_by_query` says. `what` is named in errors."""
+    embeddings, labels = embedded.outputs["embedding"].to(choose_device(device)), embedded.labels
+    rows = embedded.samples.numpy()
+    queries = torch.from_numpy(store.splits[rows] == "query")
+    gallery: dict[str, Tensor] = {}
+    if queries.any() and not queries.all():
+        gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
+    else:
+        queries = torch.ones_like(queries)
+    try:
+        result = evaluate_queries(
+            embeddings[queries],
+            labels[queries],
+            gallery=gallery.get("gallery"),
+            gallery_labels=gallery.get("gallery_labels"),
+            recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
+            approximate=approximate,
+        )
+    except ValueError as error:
+        raise InputError(f"{what} on {store.name}: {error}") from None
+    return replace(result, queries=result.queries.set_column(0, "query", [rows[queries.numpy()]]))
 
 
 def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:

@@ -38,6 +38,10 @@ class MethodConfig(BaseModel):
     dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
     """Hyperparameters that mean something for one value of another only, by that other one."""
 
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        """Hyperparameters without effect, each with those whose values leave it none: a user who gives one is told."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Task:

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.catalog import open_dataset
-from orchestrator.data.splits import Split, class_split
+from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.loop import Clock, fit
+from orchestrator.loop import Clock, data_splits, fit
 from orchestrator.search import Places, check_data
 from orchestrator.spec import Experiment, Search
 from orchestrator.study import Study
@@ -27,13 +27,12 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     experiment = search.example()
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
-    split = class_split(
-        store, validation_share=training.validation_share, seed=training.seed, class_subset=training.class_subset
-    )
+    splits = data_splits(training, store)
+    split = splits[0]
     clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
     step, validation = time_training(experiment, store, split)
     trials = Study(search).budget
-    per_trial = clock.total_steps * step + clock.total_validations * validation
+    per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return {
         "name": search.name,
         "description": search.description,
@@ -44,11 +43,13 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
         "trials": trials,
         "trials at a time": search.max_concurrent or "as many as fit",
         "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
+        "final runs": search.final_runs,
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
         "space": search.raw_space,
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         "cost": {
-            "steps per trial": clock.total_steps,
+            "models per trial": len(splits),
+            "steps per model": clock.total_steps,
             "validations per trial": clock.total_validations,
             "seconds per trial, at most": round(per_trial, 1),
             "seconds of all trials, at most": round(per_trial * trials, 1),

@@ -3,13 +3,14 @@
 import inspect
 import re
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL
+from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
-from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
 from orchestrator.method import Method
 from orchestrator.presets import presets_of
 from orchestrator.search import JOURNAL, Places, read_journal
@@ -40,7 +41,6 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         }
 
     winner = ledger.winner()
-    final = ledger.final
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -50,7 +50,9 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "mode": ledger.mode,
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
-        "final": trial(final) if final else None,
+        "final": trial(ledger.final) if ledger.final else None,
+        "finals": [trial(record) for record in ledger.finals.values()],
+        "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
     }
 
 
@@ -67,8 +69,9 @@ def find_model(named: str, places: Places) -> Path:
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
             ranking = [trial for trial in ledger.ranking() if trial.best is not None]
-            if ledger.final is not None and ledger.final.state == "done":
-                trial_id = ledger.final.trial_id
+            finals = [final for final in ledger.finals.values() if final.state == "done"]
+            if finals:
+                trial_id = finals[0].trial_id
             elif ranking:
                 trial_id = ranking[0].trial_id
             else:
@@ -86,6 +89,8 @@ def _model_in(folder: Path, named: str) -> Path:
     for name in (MODEL, BEST, CHECKPOINT):
         if (folder / name).exists():
             return folder / name
+    if (fold := model_folders(folder)[0]) != folder:
+        raise InputError(f"'{named}': it has a model per fold; name one of them, say {fold}")
     raise InputError(f"'{named}': there is no model in {folder} (only the best trials of a search keep theirs)")
 
 

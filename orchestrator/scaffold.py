@@ -14,18 +14,19 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def new_method(name: str, folder: Path) -> Path:
-    """Write the project of a method called `name` as a new folder; it is there whole or not at all.
+    """Write the project of a method called `name` into a new or empty folder; it is there whole or not at all.
 
-    InputError if the name is no Python name in snake_case or is taken, or if the folder is there already.
+    InputError if the name is no Python name in snake_case or is taken, or if something is in the folder already.
     """
     check_method_name(name)
     folder = folder.expanduser().absolute()
-    if folder.exists():
-        raise InputError(f"{folder} is there already: name another with --folder")
     values = {"{name}": name, "{Name}": class_name(name)}
     try:
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise InputError(f"{folder} is there already, and not an empty folder: name another with --folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        there = folder.is_dir()  # then it stays the same folder: somebody may be in it
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder if there else folder.parent))
     except OSError as error:
         raise InputError(f"--folder: {folder} cannot be written ({error.strerror}): name another") from None
     try:
@@ -35,7 +36,12 @@ def new_method(name: str, folder: Path) -> Path:
                 place, text = place.replace(key, value), text.replace(key, value)
             (beside / place).parent.mkdir(exist_ok=True)
             (beside / place).write_text(text, encoding="utf-8")
-        beside.rename(folder)
+        if there:
+            for made in list(beside.iterdir()):
+                made.rename(folder / made.name)
+            beside.rmdir()
+        else:
+            beside.rename(folder)
     except BaseException:
         shutil.rmtree(beside, ignore_errors=True)
         raise

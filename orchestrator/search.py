@@ -275,8 +275,8 @@ def check_data(search: Search, places: Places) -> str:
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
-    from orchestrator.data.splits import class_split, noisy_labels, train_labels
-    from orchestrator.loop import new_learner
+    from orchestrator.data.splits import noisy_labels, train_labels
+    from orchestrator.loop import data_splits, new_learner
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -284,14 +284,11 @@ def check_data(search: Search, places: Places) -> str:
     experiment = search.example()
     training = experiment.training
     store = open_dataset(training.dataset, places.data, say=say)
-    split = class_split(
-        store, validation_share=training.validation_share, seed=training.seed, class_subset=training.class_subset
-    )
     unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
     check_images(store, training.augmentation, unreadable)
     if unreadable:
         say(f"warning: {describe_unreadable(store, unreadable)}")
-    split = without(split, unreadable)
+    split = without(data_splits(training, store)[0], unreadable)
     ClassBalancedSampler(
         noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
         classes_per_batch=training.classes_per_batch,

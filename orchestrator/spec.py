@@ -5,6 +5,7 @@ namespace, so that a file, `--set` and a search space all name a hyperparameter 
 """
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -33,8 +34,13 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     dataset: str = Field("glyphs", description="name of the data set")
+    protocol: Literal["conventional", "mlrc"] = Field(
+        "conventional",
+        description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
+        "classes, in lockstep",
+    )
     validation_share: float = Field(
-        0.3, ge=0, le=0.9, description="share of the training classes held out for validation"
+        0.3, ge=0, le=0.9, description="share of the training classes held out for validation (conventional protocol)"
     )
     class_subset: int | None = Field(
         None, ge=2, description="take only the first so many training and test classes, for a quick look; null: all"
@@ -546,6 +552,13 @@ class Search(BaseModel):
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
     final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
+    final_trials: int = Field(1, ge=1, description="so many of the best trials have final runs")
+    final_seeds: int = Field(1, ge=1, description="final runs of each of them, one per seed")
+
+    @property
+    def final_runs(self) -> int:
+        """How many final runs there are at most."""
+        return self.final_trials * self.final_seeds if self.final else 0
 
     @property
     def workers_of_final(self) -> int:
@@ -589,6 +602,8 @@ FILE_KEYS: dict[str, Any] = {
     "gpus_per_trial": (int, float),
     "final": bool,
     "final_workers": int,
+    "final_trials": int,
+    "final_seeds": int,
 }
 
 
@@ -664,11 +679,26 @@ def resolve_search(
             gpus_per_trial=merged.get("gpus_per_trial"),
             final=merged.get("final", True),
             final_workers=merged.get("final_workers"),
+            final_trials=merged.get("final_trials", 1),
+            final_seeds=merged.get("final_seeds", 1),
         )
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error)}") from None
     _check_search(search)
     return search
+
+
+def idle_settings(search: Search) -> list[str]:
+    """A line for each of the method's settings that is given or searched, though the others leave it no effect."""
+    searched = {parameter.key for parameter in search.space.parameters()}
+    experiment = search.example()
+    values = experiment.flat()
+    lines = []
+    for key, because in experiment.config.idle().items():
+        if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
+            others = ", ".join(f"{name}={json.dumps(values[name])}" for name in because)
+            lines.append(f"{key} has no effect with {others}")
+    return lines
 
 
 def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
@@ -763,7 +793,10 @@ def _check_search(search: Search) -> None:
             f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
             "each; leave it out, or give workers: 1"
         )
-    batch = search.experiment(space.first()).training.batch_size
+    first = search.experiment(space.first()).training
+    if first.seed + search.final_seeds > 2**31:
+        raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
+    batch = first.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:
             raise InputError(
@@ -772,16 +805,21 @@ def _check_search(search: Search) -> None:
             )
 
 
-def single_training(name: str, settings: Mapping[str, Any], preset: Preset | None = None) -> Search:
-    """One training as a search of a single point, so that it is recorded, resumed and reported like any other."""
-    resolve_experiment(settings, "train")
+def single_training(name: str, settings: Mapping[str, Any], repeats: int = 1, preset: Preset | None = None) -> Search:
+    """One training, or its repetitions over consecutive seeds, as a search, so that it is recorded, resumed and
+    reported like any other."""
+    training = resolve_experiment(settings, "train").training
+    fixed = {key: value for key, value in settings.items() if key != "seed" or repeats == 1}
+    seeds = list(range(training.seed, training.seed + repeats))
+    resolve_experiment({**settings, "seed": seeds[-1]}, "train")
     return Search(
         name=check_name(name),
         source="train",
         preset=None if preset is None else preset.name,
-        settings=dict(settings),
-        raw_space={},
-        num_trials=1,
+        settings=fixed,
+        raw_space={"seed": seeds} if repeats > 1 else {},
+        algorithm="grid" if repeats > 1 else "tpe",
+        num_trials=repeats,
         test_trials=True,
         final=False,
     )

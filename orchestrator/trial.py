@@ -57,35 +57,45 @@ def run(
     """
     # torch takes seconds to import: only processes that train pay for it
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import class_split
-    from orchestrator.loop import fit
+    from orchestrator.folds import fit_folds
+    from orchestrator.loop import data_splits, fit
     from orchestrator.spec import Objective, resolve_experiment
 
     experiment = resolve_experiment(settings, "trial")
     training = experiment.training
     store = open_dataset(training.dataset, Path(data))
-    share = training.validation_share if hold_out else 0.0
-    split = class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
+    splits = data_splits(training, store, hold_out=hold_out)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
-    yield from fit(experiment, store, split, folder=place, objective=goal, stop_after=stop_after)
+    if len(splits) == 1:
+        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after)
+    else:
+        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after)
 
 
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, where classes were held
-    out to select on, of its best."""
-    from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL
+    out to select on, of its best. `<metric>_low` and `<metric>_high` are the 95% interval over the queries.
+
+    Over folds, the metrics are the mean of those of the folds' models, and `concatenated_<metric>` those of the
+    models' normalised embeddings side by side.
+    """
+    from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model
+    from orchestrator.folds import evaluate_folds
+    from orchestrator.loop import data_splits, evaluate_model_by_query
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
     store = open_dataset(training.dataset, Path(data))
-    rows = class_split(store, validation_share=0.0, seed=training.seed, class_subset=training.class_subset).test
+    rows = data_splits(training, store)[0].test
     place = Path(folder)
+    if (folders := model_folders(place)) != [place]:
+        return evaluate_folds(folders, store, rows, training.device)
     model = place / MODEL if (place / MODEL).exists() else place / BEST
-    return evaluate_model(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    result = evaluate_model_by_query(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
+    return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
 
 
 def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:

@@ -380,6 +380,14 @@ class Undescribed(Good):
         scale: float = 1.0
 
 
+class Idling(Good):
+    """L = pull, as its base."""
+
+    class Config(Good.Config):
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            return {"wieght": ("weight",)}
+
+
 class Growable(Good):
     """L = pull, as its base."""
 
@@ -444,6 +452,7 @@ class NotANumber(Good):
     [
         (Colliding, "configuration", "lr is already a setting of every training"),
         (Undescribed, "configuration", "scale has no description"),
+        (Idling, "configuration", "idle: wieght is no hyperparameter .did you mean 'weight'"),
         (Growable, "state_shapes", r"method.memory was torch.float64 \(0, 8\) after bind"),
         (Growable, "state_round_trip", "size mismatch for method.memory"),
         (Replacing, "after_validation", "method.centres is a new parameter"),

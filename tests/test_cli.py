@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,12 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import main
+from orchestrator.cli import _reachable, main
+from orchestrator.data.store import Store
 from orchestrator.journal import Journal
 from orchestrator.method import Method, MethodConfig
 
@@ -317,6 +320,9 @@ BAD = [
     bad(f"evaluate {TRAINED}/0007 --dataset glyphs-small", f"'{TRAINED}/0007'", "no model"),
     bad(f"evaluate {TRAINED} --dataset glyps", "'glyps'", "did you mean 'glyphs'"),
     bad(f"evaluate {TRAINED} --dataset glyphs-small --device tpu", "--device: 'tpu'", "'cuda'"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --per-query {{tmp}}/x.txt", "--per-query", "x.txt", ".parquet"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --per-class {{tmp}}/no/x.csv", "--per-class", "no/x.csv", "exist"),
+    bad(f"evaluate {TRAINED} --dataset glyphs-small --per-query x.csv --per-class x.csv", "--per-class", "x.csv"),
     bad(
         "evaluate {storage}/text.pt --dataset glyphs-small",
         "text.pt",
@@ -439,6 +445,48 @@ def test_something_else_that_answers_at_the_address(
         thread.join()
     assert (ran.code, ran.out) == (2, "")
     assert f"127.0.0.1:{port}" in ran.err and "Ray" in ran.err and ran.err.count("\n") == 1
+
+
+def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    with socket.socket() as cluster:
+        cluster.bind(("127.0.0.1", 0))
+        cluster.listen()
+        address = f"127.0.0.1:{cluster.getsockname()[1]}"
+        assert _reachable(address) == address
+        with cluster.accept()[0] as connection:
+            assert connection.recv(100) == b"", "it cannot read what comes before its handshake"
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drafts: list[list[Path]] = []
+
+    def ended(*_: object) -> None:
+        drafts.append(list((tmp_path / "data").iterdir()))
+        assert signal.getsignal(getattr(signal, name)) is not signal.SIG_DFL, "it would end the tests"
+        os.kill(os.getpid(), getattr(signal, name))
+
+    monkeypatch.setattr("orchestrator.data.store._write_images", ended)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        ran = run(capsys, f"train --method pfml --dataset glyphs-small --storage {tmp_path} {TINY}")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert (ran.code, ran.out) == (130, "")
+    assert "Traceback" not in ran.err
+    assert len(drafts) == 1 and len(drafts[0]) == 1, "it was being drawn"
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_setting_without_effect_is_told(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"search demo --dry-run --storage {finished} --set proxies_per_class=0 --set delta_rep=0.3")
+    assert (ran.code, ran.err) == (0, "")
+    ran = run(capsys, f"search demo --dry-run --storage {finished} --set alpha=0 --set delta_rep=0.3 --json")
+    assert ran.err.splitlines() == [f"note: {key} has no effect with alpha=0.0" for key in ("delta", "delta_rep")]
+    assert json.loads(ran.out)["settings"]["alpha"] == 0
 
 
 def test_a_password_is_written_nowhere(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -591,6 +639,17 @@ def test_json_of_the_lists(command: str, capsys: pytest.CaptureFixture[str]) -> 
     assert {"pfml", "glyphs"} & {entry["name"] for entry in named}
 
 
+def test_hyperparameters_are_described_by_what_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    described = json.loads(run(capsys, "methods idml --json").out)
+    types = {row["name"]: row["type"] for row in described["hyperparameters"]}
+    assert types["references"] == "one of batch, proxies, memory, batch+memory or null"
+    assert types["metric"] == "one of euclidean, squared_euclidean, cosine or null"
+    assert types["epsilon"] == "float or null"
+    assert types["learn_beta"] == "one of no, one, per_class or null"
+    assert types["norm"] == "one of sum, separate"
+    assert types["tau"] == "float"
+
+
 class Positional(Method):
     """Weighs samples by their places in the batch, L = mean of (place |z - 1|^2)."""
 
@@ -644,12 +703,37 @@ def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
-    assert 0 < json.loads(measured.out)["metrics"]["map_at_r"] < 1
+    found = json.loads(measured.out)
+    low, high = found["intervals"]["map_at_r"]
+    assert 0 < low < found["metrics"]["map_at_r"] < high < 1
     before = contents(finished)
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
     assert planned["trials"] == 12
-    assert planned["cost"]["steps per trial"] > 0
+    assert planned["cost"]["steps per model"] > 0
     assert contents(finished) == before
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_evaluate_writes_queries_and_classes(
+    suffix: str, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyarrow import csv, parquet
+
+    files = [tmp_path / f"{name}{suffix}" for name in ("queries", "classes")]
+    line = (
+        f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --per-query {files[0]} --per-class {files[1]}"
+    )
+    ran = run(capsys, line)
+    assert ran.code == 0
+    queries, classes = (csv.read_csv(file) if suffix == ".csv" else parquet.read_table(file) for file in files)
+    assert f"{len(queries)} rows written to {files[0]}" in ran.err
+    means = [np.average(table["map_at_r"], weights=w) for table, w in ((queries, None), (classes, classes["queries"]))]
+    assert means[0] == pytest.approx(means[1])
+    (shown,) = (line.split() for line in ran.out.splitlines() if line.strip().startswith("map_at_r "))
+    assert shown[1] == f"{means[0]:.4f}"
+    assert float(shown[2]) < means[0] < float(shown[4])
+    names = Store.open(finished / "data" / "glyphs-small").class_names
+    assert classes["class"].to_pylist() == [names[label] for label in classes["label"].to_pylist()]
 
 
 def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:

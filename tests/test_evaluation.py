@@ -11,9 +11,7 @@ import pytest
 import torch
 
 from orchestrator import evaluation
-from orchestrator.evaluation import METRICS, evaluate_embeddings, nearest_neighbours
-
-RETRIEVAL = ("r_precision", "map_at_r", "mean_average_precision_at_1000", "queries_left_out")
+from orchestrator.evaluation import METRICS, evaluate_embeddings, evaluate_queries, nearest_neighbours
 
 
 @pytest.fixture(params=["faiss", "torch"])
@@ -40,26 +38,34 @@ def reference_neighbours(queries, gallery, exclude_self, exact=False):
     return order
 
 
-def reference_metrics(queries, labels, gallery=None, gallery_labels=None, recall_at=(1, 2, 4, 8)):
+def reference_queries(queries, labels, gallery=None, gallery_labels=None, recall_at=(1, 2, 4, 8)):
+    """Per query its values by name, None where it is left out."""
     alone = gallery is None
     if alone:
         gallery, gallery_labels = queries, labels
-    totals, evaluated = Counter(), 0
+    rows = []
     for label, ranked in zip(labels, reference_neighbours(queries, gallery, alone), strict=True):
         hits = [bool(gallery_labels[j] == label) for _, j in ranked]
         relevant = sum(hits)
         if relevant == 0:
+            rows.append(None)
             continue
-        evaluated += 1
-        for k in recall_at:
-            totals[f"recall_at_{k}"] += any(hits[:k])
-        totals["r_precision"] += sum(hits[:relevant]) / relevant
+        values = {f"recall_at_{k}": int(any(hits[:k])) for k in recall_at}
+        values["r_precision"] = sum(hits[:relevant]) / relevant
+        values |= {"map_at_r": 0, "mean_average_precision_at_1000": 0}
         for j, hit in enumerate(hits, start=1):
             precision = sum(hits[:j]) / j if hit else 0
-            totals["map_at_r"] += precision / relevant if j <= relevant else 0
-            totals["mean_average_precision_at_1000"] += precision / min(relevant, 1000) if j <= 1000 else 0
-    names = [*(f"recall_at_{k}" for k in recall_at), *RETRIEVAL[:3]]
-    return {name: totals[name] / evaluated for name in names} | {"queries_left_out": len(labels) - evaluated}
+            values["map_at_r"] += precision / relevant if j <= relevant else 0
+            values["mean_average_precision_at_1000"] += precision / min(relevant, 1000) if j <= 1000 else 0
+        rows.append(values)
+    return rows
+
+
+def reference_metrics(*arguments, **options):
+    rows = reference_queries(*arguments, **options)
+    kept = [row for row in rows if row is not None]
+    means = {name: sum(row[name] for row in kept) / len(kept) for name in kept[0]}
+    return means | {"queries_left_out": len(rows) - len(kept)}
 
 
 def clustered(rng, count, classes, dimensions, noise=1.0):
@@ -94,6 +100,157 @@ def test_metrics_with_a_gallery_equal_the_reference(backend):
     expected = reference_metrics(queries.astype(np.float32), query_labels, gallery.astype(np.float32), gallery_labels)
     assert expected["queries_left_out"] > 0
     assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("case", ["one class", "two items", "one pair", "copies of other classes", "all the same"])
+def test_degenerate_inputs_equal_the_reference(backend, case):
+    rng = np.random.default_rng(16)
+    embeddings, labels = rng.standard_normal((30, 4)), np.arange(30) // 3
+    if case == "one class":
+        labels = np.zeros(30, dtype=int)
+    elif case == "two items":
+        embeddings, labels = embeddings[:2], np.array([4, 4])
+    elif case == "one pair":
+        labels = np.maximum(np.arange(30), 1)
+    elif case == "copies of other classes":
+        embeddings = embeddings[np.arange(30) % 7]
+    else:
+        embeddings = np.full((30, 4), 0.1)
+    embeddings = embeddings.astype(np.float32)
+    found = evaluate_embeddings(embeddings, labels, recall_at=(1, 8, 500), clustering=False)
+    expected = reference_metrics(embeddings, labels, recall_at=(1, 8, 500))
+    assert found == pytest.approx(expected, rel=1e-12)
+    assert evaluate_embeddings(embeddings, labels, recall_at=(1, 8, 500), clustering=False, chunk=1) == found
+
+
+@pytest.mark.parametrize("gallery", [False, True])
+def test_every_query_and_class_equals_the_reference(backend, gallery):
+    embeddings, labels = clustered(np.random.default_rng(17), 110, 30, 5)
+    given = (embeddings[:60], labels[:60] - 9) if gallery else (embeddings, labels)
+    among = (embeddings[60:], labels[60:] - 9) if gallery else (None, None)
+    found = evaluate_queries(*given, gallery=among[0], gallery_labels=among[1], clustering=False, chunk=13)
+    expected = reference_queries(*given, *among)
+    table = found.queries.to_pydict()
+    assert table.pop("query") == list(range(len(given[0])))
+    assert table.pop("label") == given[1].tolist()
+    relevant = table.pop("same_class")
+    assert [count == 0 for count in relevant] == [row is None for row in expected]
+    assert 0 < expected.count(None) < len(expected)
+    assert list(table) == found.names == [name for name in found.metrics if name != "queries_left_out"]
+    for name, values in table.items():
+        assert values == [None if row is None else pytest.approx(row[name], rel=1e-12) for row in expected]
+
+    classes = found.classes().to_pylist()
+    assert [row["label"] for row in classes] == sorted(set(given[1].tolist()))
+    for row in classes:
+        mine = [value for value, label in zip(expected, given[1], strict=True) if label == row["label"]]
+        kept = [value for value in mine if value is not None]
+        assert (row["queries"], row["left_out"]) == (len(mine), len(mine) - len(kept))
+        for name in found.names:
+            mean = pytest.approx(sum(value[name] for value in kept) / len(kept), rel=1e-12) if kept else None
+            assert row[name] == mean
+
+
+def test_the_interval_is_that_of_a_mean(monkeypatch):
+    """Of many queries it is the normal one: mean -+ 1.96 standard errors."""
+    embeddings, labels = clustered(np.random.default_rng(18), 1500, 300, 8, noise=0.6)
+    found = evaluate_queries(embeddings, labels, clustering=False)
+    intervals = found.intervals()
+    assert list(intervals) == found.names
+    for name, (low, high) in intervals.items():
+        values = found.queries[name].drop_null().to_numpy()
+        error = values.std() / math.sqrt(len(values))
+        assert error > 0
+        assert low == pytest.approx(found.metrics[name] - 1.96 * error, abs=0.3 * error)
+        assert high == pytest.approx(found.metrics[name] + 1.96 * error, abs=0.3 * error)
+    assert found.intervals() == intervals
+    assert found.intervals(seed=1) != intervals
+    narrow = found.intervals(confidence=0.5)
+    assert all(intervals[name][0] < narrow[name][0] < narrow[name][1] < intervals[name][1] for name in found.names)
+    monkeypatch.setattr(evaluation, "BOOTSTRAP_ENTRIES", 1)
+    for name, ends in found.intervals().items():
+        assert ends == pytest.approx(intervals[name], rel=1e-12)
+
+
+def test_intervals_of_few_queries_and_of_bad_options():
+    found = evaluate_queries(np.array([[0.0], [1.0], [5.0]]), np.array([0, 0, 1]), clustering=False)
+    assert set(found.intervals().values()) == {(1.0, 1.0)}
+    with pytest.raises(ValueError, match="confidence: need a number between 0 and 1, got 95"):
+        found.intervals(confidence=95)
+    with pytest.raises(ValueError, match="resamples: need whole numbers from 1, got 0"):
+        found.intervals(resamples=0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("gallery", [False, True])
+def test_agrees_with_pytorch_metric_learning(backend, seed, gallery):
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    embeddings, labels = clustered(np.random.default_rng(100 + seed), 500, 90, 12)
+    rows, classes = torch.from_numpy(embeddings).float(), torch.from_numpy(labels)
+    theirs = {
+        "recall_at_1": "precision_at_1",
+        "r_precision": "r_precision",
+        "map_at_r": "mean_average_precision_at_r",
+        "mean_average_precision_at_1000": "mean_average_precision",  # the same with fewer than 1000 items
+    }
+    calculator = AccuracyCalculator(include=tuple(theirs.values()), device=torch.device("cpu"))
+    if gallery:
+        expected = calculator.get_accuracy(rows[:200], classes[:200], rows[200:], classes[200:])
+        options = {"gallery": rows[200:], "gallery_labels": classes[200:]}
+        found = evaluate_embeddings(rows[:200], classes[:200], clustering=False, **options)
+    else:
+        expected = calculator.get_accuracy(rows, classes)
+        found = evaluate_embeddings(rows, classes, clustering=False)
+    assert found["queries_left_out"] > 0
+    for ours, name in theirs.items():
+        assert found[ours] == pytest.approx(expected[name], abs=1e-6)
+        assert 0.02 < found[ours] < 0.98
+
+
+@pytest.mark.parametrize("gallery", [False, True])
+def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(evaluation, "APPROXIMATE_SAMPLE", 10**6)
+    embeddings, labels = clustered(np.random.default_rng(19), 600, 60, 16)
+    rows = embeddings.astype(np.float32)
+    among = {"gallery": rows[200:], "gallery_labels": labels[200:]} if gallery else {}
+    given = (rows[:200], labels[:200]) if gallery else (rows, labels)
+    exact = evaluate_embeddings(*given, **among, clustering=False)
+    found = evaluate_embeddings(*given, **among, clustering=False, approximate=True)
+    assert evaluate_embeddings(*given, **among, clustering=False, approximate=True, chunk=77) == found
+    assert "approximate_recall" not in exact
+    assert 0.01 < found["approximate_recall"] < 0.5  # few lists hold fewer neighbours than are looked at
+    assert abs(found["map_at_r"] - exact["map_at_r"]) < 0.1 * exact["map_at_r"]
+
+    search = evaluation._Search(given[0], among.get("gallery", rows), not gallery, torch.device("cpu"), True)
+    depth = 400 if gallery else 599
+    neighbours = nearest_neighbours(given[0], among.get("gallery", rows), depth, exclude_self=not gallery)[1]
+    counted = evaluate_queries(*given, **among, clustering=False).queries["same_class"].to_numpy()
+    evaluated = np.flatnonzero(counted)
+    shares = []
+    for query, approximate in search.nearest(evaluated, depth, 2048):
+        assert (approximate == -1).any()
+        shares += [len(set(a) & set(b)) / depth for a, b in zip(approximate, neighbours[query], strict=True)]
+    assert found["approximate_recall"] == pytest.approx(np.mean(shares), rel=1e-9)
+
+    monkeypatch.setattr(evaluation, "PROBED_SHARE", 1)
+    everything = evaluate_embeddings(*given, **among, clustering=False, approximate=True)
+    assert everything.pop("approximate_recall") == 1
+    assert everything == exact
+
+
+def test_an_approximate_search_of_one_point():
+    pytest.importorskip("faiss")
+    found = evaluate_embeddings(np.ones((50, 3)), np.arange(50) // 5, clustering=False, approximate=True)
+    assert 0 <= found["map_at_r"] <= 1
+    assert 0 < found["approximate_recall"] <= 1
+
+
+def test_an_approximate_search_needs_faiss(monkeypatch):
+    monkeypatch.setattr(evaluation, "faiss", None)
+    with pytest.raises(ValueError, match="approximate: needs faiss"):
+        evaluate_embeddings(np.eye(4), np.array([0, 0, 1, 1]), approximate=True)
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 25, 2048])
@@ -291,8 +448,9 @@ def test_pairwise_f1_and_mutual_information_equal_their_definitions():
 
 
 def test_every_metric_is_defined():
+    pytest.importorskip("faiss")
     embeddings, labels = clustered(np.random.default_rng(13), 30, 4, 3)
-    found = evaluate_embeddings(embeddings, labels, recall_at=(5,))
+    found = evaluate_embeddings(embeddings, labels, recall_at=(5,), approximate=True)
     assert {name.replace("_at_5", "_at_<k>") for name in found} == set(METRICS)
     assert all(type(value) is float for value in found.values())
 

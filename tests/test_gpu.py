@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_loop import train
+from test_loop import VARIANTS, train
 
 from methods.pfml import potential_energy
 from orchestrator.errors import TrainingFailed
@@ -14,13 +14,12 @@ from orchestrator.loop import memory_faults
 from orchestrator.spec import Training
 
 pytestmark = pytest.mark.gpu
-METHODS = ["pfml", "proxy_anchor", "multi_similarity"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_float64_equals_the_cpu(method: str, data_folder: Path) -> None:
-    on_cpu = train(None, data_folder, {"method": method})
-    on_gpu = train(None, data_folder, {"method": method, "device": "cuda"})
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float64_equals_the_cpu(variant: str, data_folder: Path) -> None:
+    on_cpu = train(None, data_folder, VARIANTS[variant])
+    on_gpu = train(None, data_folder, VARIANTS[variant] | {"device": "cuda"})
     for cpu, gpu in zip(on_cpu, on_gpu, strict=True):
         assert gpu[3] == pytest.approx(cpu[3], abs=1e-7)
 
@@ -69,6 +68,20 @@ def test_evaluation_is_the_cpu_s() -> None:
     labels = torch.arange(2000) % 40
     on_cpu = evaluate_embeddings(embeddings, labels, clustering=False)
     assert evaluate_embeddings(embeddings.cuda(), labels.cuda(), clustering=False) == on_cpu
+
+
+def test_evaluation_against_a_gallery_keeps_to_its_memory() -> None:
+    """On the device: the gallery in float64 and some blocks of 64 MiB."""
+    torch.manual_seed(0)
+    embeddings, labels = torch.randn(12_000, 512), torch.arange(12_000) % 900
+    gallery = {"gallery": embeddings[2000:], "gallery_labels": labels[2000:]}
+    on_cpu = evaluate_embeddings(embeddings[:2000], labels[:2000], **gallery, clustering=False)
+    rows = embeddings.cuda()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    gallery = {"gallery": rows[2000:], "gallery_labels": labels[2000:]}
+    assert evaluate_embeddings(rows[:2000], labels[:2000], **gallery, clustering=False) == on_cpu
+    assert torch.cuda.max_memory_allocated() - before < 10_000 * 512 * 8 + 10 * 2**26
 
 
 def test_faiss_and_torch_share_the_process() -> None:

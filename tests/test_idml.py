@@ -21,7 +21,6 @@ from methods.idml import (
 )
 from orchestrator.evaluation import evaluate_embeddings
 from orchestrator.method import Batch, Embedded, Outputs, Task
-from orchestrator.report import describe_method
 
 
 def reference_relative_uncertainty(s_q, u_q, s_r, u_r, gamma: float, norm: str) -> tuple[Tensor, Tensor]:
@@ -414,16 +413,6 @@ def test_every_objective_trains_and_its_parameters_keep_their_learning_rate(name
 def test_bad_settings_are_refused(given, says):
     with pytest.raises(ValidationError, match=says):
         IDML.Config(**given)
-
-
-def test_its_settings_are_described_by_what_they_may_be():
-    types = {row["name"]: row["type"] for row in describe_method(IDML)["hyperparameters"]}
-    assert types["references"] == "one of batch, proxies, memory, batch+memory or null"
-    assert types["metric"] == "one of euclidean, squared_euclidean, cosine or null"
-    assert types["epsilon"] == "float or null"
-    assert types["learn_beta"] == "one of no, one, per_class or null"
-    assert types["norm"] == "one of sum, separate"
-    assert types["tau"] == "float"
 
 
 # Diagnostics -----------------------------------------------------------------------------------------------

@@ -19,7 +19,16 @@ from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
 from orchestrator.distributed import data_parallel, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.loop import Clock, build_learner, evaluate_model, fit
+from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.loop import (
+    Clock,
+    build_learner,
+    embed_split,
+    evaluate_model,
+    evaluate_model_by_query,
+    fit,
+    load_learner,
+)
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, registry
 from orchestrator.spec import Experiment, resolve_experiment
 
@@ -154,6 +163,36 @@ def test_the_best_model_is_kept_and_can_be_evaluated(glyphs: Store, data_folder:
     best = max(validation[3]["val/map_at_r"] for validation in validations)
     assert metrics["map_at_r"] == pytest.approx(best, abs=1e-12)
     assert "normalized_mutual_information" in metrics
+
+
+@pytest.mark.parametrize("name", ["inshop", "glyphs-small"])
+def test_queries_are_searched_for_in_the_gallery(name: str, data_folder: Path, tmp_path: Path) -> None:
+    """In a data set that has both; and recall is of the k that its literature reports."""
+    train(tmp_path, data_folder, {"method": "proxy_anchor"}, stop_after=1)
+    store = Store.open(data_folder / "glyphs-small")
+    rows = class_split(store, validation_share=0.3, seed=0).validation
+    store.name = name
+    store.splits = np.where(np.arange(len(store)) % 3 == 0, "query", "gallery")
+    found = evaluate_model_by_query(tmp_path / BEST, store, rows)
+    learner, _ = load_learner(tmp_path / BEST, store)
+    embedded = embed_split(learner, store, rows, torch.device("cpu"))
+    embeddings, asked = embedded.outputs["embedding"].numpy(), rows % 3 == 0
+    expected = evaluate_embeddings(
+        embeddings[asked],
+        store.labels[rows[asked]],
+        gallery=embeddings[~asked],
+        gallery_labels=store.labels[rows[~asked]],
+        recall_at=(1, 10, 20, 30) if name == "inshop" else (1, 2, 4, 8),
+    )
+    assert {key: value for key, value in found.metrics.items() if "/" not in key} == expected
+    assert found.queries["query"].to_pylist() == rows[asked].tolist()
+    assert evaluate_model(tmp_path / BEST, store, rows) == found.metrics
+
+    store.splits = np.full(len(store), "query")
+    assert len(evaluate_model_by_query(tmp_path / BEST, store, rows).queries) == len(rows)
+    store.splits = np.where(store.labels % 2 == 0, "query", "gallery")
+    with pytest.raises(InputError, match="best.pt on .*: labels: none of the .* queries has a same-class item"):
+        evaluate_model_by_query(tmp_path / BEST, store, rows)
 
 
 def test_without_held_out_classes_the_clock_ticks_the_same(glyphs: Store, tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from pydantic import BaseModel, Field
 
 import orchestrator.method as contract
+from orchestrator.check import Subject, _train
 from orchestrator.cli import main
 from orchestrator.errors import InputError
-from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task, find_method, registry
+from orchestrator.method import Method, MethodConfig, find_method, registry
 
 
 def define(**attributes: Any) -> type[Method]:
@@ -187,36 +188,43 @@ def test_a_folder_called_methods_does_not_shadow_ours(tmp_path: Path) -> None:
         contract._refuse_shadow(None)
 
 
-@pytest.mark.parametrize("name", sorted(registry()))
-def test_defaults_resolve_and_every_hyperparameter_is_described(name: str) -> None:
-    config = registry()[name].Config()
-    for field, info in type(config).model_fields.items():
-        assert info.description, f"{name}.{field}"
+@pytest.mark.parametrize(
+    ("name", "settings", "idle"),
+    [
+        ("contrastive", {}, {"proxies_per_class": 3, "proxy_lr_multiplier": 7.0, "memory_size": 9, "memory_start": 0}),
+        ("contrastive", {"references": "proxies"}, {"memory_size": 9, "memory_start": 0}),
+        ("contrastive", {"references": "memory"}, {"proxies_per_class": 3, "proxy_lr_multiplier": 7.0}),
+        ("margin", {"learn_beta": "no"}, {"proxies_per_class": 3, "proxy_lr_multiplier": 7.0}),
+        ("margin", {}, {"proxies_per_class": 3}),
+        ("pfml", {"proxies_per_class": 0}, {"proxy_lr_multiplier": 7.0}),
+        ("pfml", {"alpha": 0.0}, {"delta": 0.3, "delta_rep": 0.5}),
+        ("anti_collapse", {}, {"guidance_temperature": 3.0, "text_embeddings": "no.csv"}),
+        ("anti_collapse", {"form": "pair", "proxy_loss": False}, {"nu": 0.1, "objective": "proxy_nca", "scale": 3.0}),
+        ("idml", {"mixup": False}, {"mixup_loss": "released", "mixup_alpha": 3.0, "mixup_blocks": 1}),
+        ("idml", {"objective": "triplet"}, {"proxies_per_class": 3, "proxy_lr_multiplier": 7.0}),
+        ("ccp", {"problems": 1}, {"pool_size": 3, "proximal_weight": 1.0}),
+    ],
+)
+def test_settings_said_to_be_idle_change_nothing(name: str, settings: dict[str, Any], idle: dict[str, Any]) -> None:
+    method = registry()[name]
+    assert idle.keys() <= method.Config(**settings | idle).idle().keys()
+    plain, others = (_train(Subject(method, given)) for given in (settings, settings | idle))
+    assert plain.keys() == others.keys()
+    for key, value in plain.items():
+        np.testing.assert_array_equal(value, others[key], err_msg=key)
 
 
-@pytest.mark.parametrize("name", sorted(registry()))
-def test_loss_is_finite_on_degenerate_batches_and_ignores_order_and_names(name: str) -> None:
-    torch.manual_seed(0)
-    method = registry()[name](registry()[name].Config(), Task(num_classes=4, embedding_dim=8, feature_dim=8)).double()
-    heads = method.heads().double()
-    features = torch.randn(8, 8, dtype=torch.float64)
-
-    def loss(labels: list[int], order: list[int] | None = None) -> torch.Tensor:
-        y = torch.tensor(labels).unsqueeze(1)
-        index = torch.tensor(order if order is not None else range(8))
-        images = features[index].clone().requires_grad_()
-
-        def network(images: torch.Tensor) -> Outputs:
-            outputs = {name: head(images) for name, head in heads.items()}
-            return outputs | {"embedding": torch.nn.functional.normalize(images, dim=-1)}
-
-        terms = method.step(Batch(images, y[index], index), network, torch.Generator())
-        total = torch.stack(list(terms.values())).sum()
-        total.backward()
-        assert images.grad is None or torch.isfinite(images.grad).all()
-        assert torch.isfinite(total)
-        return total.detach()
-
-    for labels in ([0] * 8, [0, 1, 2, 3, 0, 1, 2, 3], [0, 0, 0, 0, 1, 1, 1, 1]):
-        plain, shuffled = loss(labels), loss(labels, [3, 1, 7, 0, 2, 6, 5, 4])
-        assert torch.allclose(plain, shuffled, rtol=1e-12) or "permutation" in method.expected_failures
+@pytest.mark.parametrize(
+    ("name", "settings", "key"),
+    [
+        ("contrastive", {"references": "proxies"}, "proxies_per_class"),
+        ("contrastive", {"references": "batch+memory"}, "memory_start"),
+        ("margin", {"learn_beta": "one"}, "proxy_lr_multiplier"),
+        ("pfml", {}, "delta"),
+        ("anti_collapse", {}, "nu"),
+        ("idml", {}, "mixup_alpha"),
+        ("ccp", {}, "pool_size"),
+    ],
+)
+def test_settings_with_an_effect_are_not_said_to_be_idle(name: str, settings: dict[str, Any], key: str) -> None:
+    assert key not in registry()[name].Config(**settings).idle()

@@ -71,20 +71,36 @@ def test_the_class_never_hides_what_its_module_imports(name: str, expected: str)
     assert class_name(name) == expected
 
 
-def test_nothing_is_left_of_a_project_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("there", [False, True])
+def test_nothing_is_left_of_a_project_that_cannot_be_written(
+    there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(self: Path, *arguments: object, **options: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
+    if there:
+        (tmp_path / "mine").mkdir()
     with pytest.raises(OSError, match="No space"):
         new_method("my_loss", tmp_path / "mine")
-    assert not list(tmp_path.iterdir())
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"] * there
 
 
 def test_a_folder_that_is_there_is_left_alone(project: Path) -> None:
     with pytest.raises(InputError, match="is there already"):
         new_method("other_loss", project)
     assert (project / "warm_loss.yaml").exists() and not (project / "other_loss.yaml").exists()
+
+
+def test_an_empty_folder_is_filled_and_stays_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    before = folder.stat().st_ino
+    assert new_method("my_loss", folder) == folder
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert files == {place.replace("{name}", "my_loss") for place in FILES}
+    assert folder.stat().st_ino == before
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_installed_it_is_listed_and_conforms(installed: Path, tmp_path: Path) -> None:

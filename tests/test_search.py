@@ -286,6 +286,30 @@ def test_a_finished_search_is_left_as_it_is(terminal: Terminal, finished: dict[s
     assert last_line(stdout) == finished
 
 
+@pytest.mark.slow
+def test_a_training_over_several_seeds(terminal: Terminal) -> None:
+    options = [
+        "--method",
+        "proxy_anchor",
+        "--dataset",
+        "glyphs-small",
+        "--epochs",
+        "1",
+        "--repeats",
+        "2",
+        "--seed",
+        "3",
+    ]
+    stdout, _ = terminal.run("train", *options, "--name", "repeats", "--json")
+    summary = last_line(stdout)
+    assert [trial["params"] for trial in summary["trials"]] == [{"seed": 3}, {"seed": 4}]
+    tests = [trial["metrics"]["test/map_at_r"] for trial in summary["trials"]]
+    (group,) = summary["repeated"]
+    assert group["metrics"]["map_at_r"]["mean"] == pytest.approx(sum(tests) / 2)
+    assert group["metrics"]["map_at_r"]["low"] < min(tests) < max(tests) < group["metrics"]["map_at_r"]["high"]
+    check_records(terminal, "repeats")
+
+
 # The same seed, and a death in the middle ------------------------------------------------------------------
 
 

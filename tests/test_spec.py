@@ -11,6 +11,7 @@ from orchestrator.method import registry
 from orchestrator.spec import (
     Parameter,
     find_search,
+    idle_settings,
     parse_assignments,
     read_scalar,
     read_yaml,
@@ -253,3 +254,29 @@ def test_a_single_training_is_a_search_of_one_point() -> None:
     one = single_training("x", {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1})
     assert one.space.size() == 1
     assert one.experiment(one.space.first()).training.epochs == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "space", "lines"),
+    [
+        ({"memory_size": 9}, {"pos_margin": [0, 0.1]}, ['memory_size has no effect with references="batch"']),
+        ({}, {"memory_size": [9, 10]}, ['memory_size has no effect with references="batch"']),
+        ({"memory_size": 9}, {"references": ["batch", "memory"]}, []),
+        ({"memory_size": 9, "references": "memory"}, {"pos_margin": [0, 0.1]}, []),
+        ({"method": "pfml", "proxies_per_class": 0}, {"alpha": [1, 2]}, []),
+        (
+            {"method": "pfml", "proxies_per_class": 0, "alpha": 0, "delta": 0.3, "proxy_lr_multiplier": 2.0},
+            {"lr": [0.1, 0.2]},
+            ["proxy_lr_multiplier has no effect with proxies_per_class=0", "delta has no effect with alpha=0.0"],
+        ),
+        (
+            {"method": "idml", "proxies_per_class": 3, "objective": "triplet"},
+            {"lr": [0.1, 0.2]},
+            ['proxies_per_class has no effect with references="batch", objective="triplet"'],
+        ),
+        ({"method": "idml", "proxies_per_class": 3}, {"objective": ["triplet", "proxy_nca"]}, []),
+    ],
+)
+def test_settings_without_effect_are_told(settings: dict[str, Any], space: dict[str, Any], lines: list[str]) -> None:
+    raw = {"settings": {"method": "contrastive"} | settings, "space": space, "num_trials": 2}
+    assert idle_settings(resolve_search(raw, name="x", source="x")) == lines

@@ -8,10 +8,11 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import TrialState
+from scipy import stats
 
 from orchestrator.conductor import Conductor
 from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Interval, Ledger, repeated_tests
 from orchestrator.spec import Search, resolve_search
 from orchestrator.study import Study
 
@@ -135,6 +136,51 @@ def test_early_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:
     assert final is not None
     assert final.validations == EPOCHS - 1
     assert final.test == {"map_at_r": 0.5, "recall_at_1": 0.7}
+
+
+SEVERAL = {"final_trials": 2, "final_seeds": 3}
+
+
+def test_the_best_few_are_trained_again_with_several_seeds(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE, **SEVERAL), tmp_path)
+    drive(conductor)
+    ledger = conductor.ledger
+    best = ledger.finished()[:2]
+    expected = [(t.trial_id, t.params | {"seed": seed}, t.best_validation) for t in best for seed in range(3)]
+    assert [(run.source, run.params, run.validations) for run in ledger.finals.values()] == expected
+    assert next(iter(ledger.finals)) == f"final-{best[0].trial_id}-seed-0"
+    assert [group.params for group in repeated_tests(ledger)] == [trial.params for trial in best]
+    assert ledger.state == "done"
+
+
+@pytest.mark.parametrize("died_in_final", range(6))
+def test_final_runs_survive_the_driver(tmp_path: Path, died_in_final: int) -> None:
+    whole = start(search_of(TPE, **SEVERAL), tmp_path / "whole")
+    reports = drive(whole)
+    tail = sum(run.validations for run in list(whole.ledger.finals.values())[died_in_final:])
+    broken = start(search_of(TPE, **SEVERAL), tmp_path / "broken")
+    drive(broken, die_after=reports - tail + 1)
+    resumed = start(search_of(TPE, **SEVERAL), tmp_path / "broken")
+    drive(resumed)
+    assert list(resumed.ledger.finals) == list(whole.ledger.finals)
+    assert [run.state for run in resumed.ledger.finals.values()] == ["done"] * 6
+    assert board(resumed) == board(whole)
+
+
+def test_final_runs_share_the_slots(tmp_path: Path) -> None:
+    workers = {"workers": 1, "final_workers": 2, "final_trials": 2}
+    conductor = start(search_of(TPE, **workers), tmp_path, slots=4)
+    assert conductor.final_slots == 2
+    conductor.journal.close()
+
+
+def test_the_interval_is_student_s() -> None:
+    values = [0.51, 0.49, 0.55, 0.5, 0.47]
+    found = Interval.of(values)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert found.mean == pytest.approx(0.504)
+    assert found.standard_deviation == pytest.approx(math.sqrt(sum((v - 0.504) ** 2 for v in values) / 4))
 
 
 def test_the_stored_study_says_the_same(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
     python docs/pictures/ccp_problems.py [PICTURE] [--data FOLDER] [--problems N] [--proxies M]
 
 One panel per problem: the training images of eight classes, embedded in two dimensions by the problem's best network;
-squares are its converged proxies, circles the next ones, chosen by k-center. As in the paper's figure, MAP@R is that of
-other images of the same classes: a plane has no room for classes never seen. Takes a minute or two on a CPU.
+squares are its converged proxies, circles the next ones, chosen by k-center. Embeddings are shortened to length 1, so
+that what is left of the plane is an angle: it is drawn along a line per class. As in the paper's figure, MAP@R is that
+of other images of the same classes: a plane has no room for classes never seen. Takes a minute or two on a CPU.
 """
 
 import argparse
@@ -100,23 +101,58 @@ def solve(data: Path, problems: int, proxies: int) -> list[Problem]:
     return solved
 
 
-def draw(solved: list[Problem], picture: Path) -> None:
-    """One panel per problem."""
-    figure, axes = plt.subplots(1, len(solved), figsize=(4 * len(solved), 4.3), squeeze=False)
-    for number, (axis, problem) in enumerate(zip(axes[0], solved, strict=True), start=1):
-        for rows, labels, style in (
-            (problem.points, problem.labels, {"marker": ".", "s": 12, "alpha": 0.5, "linewidths": 0}),
-            (problem.converged, problem.proxy_labels, {"marker": "s", "s": 45, "edgecolors": "black"}),
-            (problem.following, problem.proxy_labels, {"marker": "o", "s": 45, "edgecolors": "black"}),
-        ):
-            axis.scatter(*rows.T.tolist(), c=labels, cmap="tab10", **style)
-        axis.set_title(
-            f"problem {number}, {problem.steps} steps\ncovering radius {problem.radius:.3f}, MAP@R {problem.score:.3f}"
+def draw(solved: list[Problem], names: list[str], picture: Path) -> None:
+    """One panel per problem, two in a row: each class has a line, and along it goes the angle."""
+    rows = -(-len(solved) // 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(10, 3.9 * rows + 0.7), squeeze=False, layout="constrained")
+    for axis in axes.flat[len(solved) :]:
+        axis.remove()
+    for number, (axis, problem) in enumerate(zip(axes.flat, solved, strict=False), start=1):
+        middle = problem.points.mean(0)  # nothing lies opposite to it
+        points, converged, following = (
+            degrees(part, middle) for part in (problem.points, problem.converged, problem.following)
         )
-        axis.set_aspect("equal")
-        axis.set(xticks=[], yticks=[])
-    figure.tight_layout()
-    figure.savefig(picture, dpi=80)
+        for label in range(CLASSES):
+            own, its = points[problem.labels == label], problem.proxy_labels == label
+            lane, colour = -label, f"C{label}"
+            worst, nearest = worst_covered(own, converged[its])
+            axis.plot([worst, nearest], [lane, lane], color="0.25", linewidth=2, solid_capstyle="butt", zorder=1)
+            axis.scatter(own, np.full(len(own), lane), s=70, marker="|", color=colour, alpha=0.5, linewidths=1.5)
+            style = {"edgecolors": "black", "linewidths": 1}
+            axis.scatter(converged[its], np.full(its.sum(), lane + 0.2), s=42, marker="s", color=colour, **style)
+            axis.scatter(following[its], np.full(its.sum(), lane - 0.2), s=42, marker="o", color=colour, **style)
+        axis.set_title(
+            f"problem {number}: {problem.steps} steps, MAP@R {problem.score:.2f}, covering radius {problem.radius:.2f}",
+            fontsize=11.5,
+        )
+        axis.set_yticks(-np.arange(CLASSES), names, fontsize=11)
+        axis.tick_params(axis="x", labelsize=10)
+        axis.xaxis.set_major_formatter("{x:.0f}°")
+        axis.grid(axis="y", color="0.9")
+        axis.set_axisbelow(True)
+        axis.spines[["top", "right", "left"]].set_visible(False)
+    marker = {"color": "0.6", "markeredgecolor": "black", "linestyle": "none", "markersize": 8}
+    handles = [
+        plt.Line2D([], [], marker="|", color="0.5", linestyle="none", markersize=10, label="training image"),
+        plt.Line2D([], [], marker="s", label="converged proxy", **marker),
+        plt.Line2D([], [], marker="o", label="proxy of the next problem", **marker),
+        plt.Line2D([], [], color="0.25", linewidth=2, label="from a class's worst covered image to its nearest proxy"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=10.5, frameon=False)
+    figure.savefig(picture, dpi=90)
+
+
+def degrees(points: torch.Tensor, middle: torch.Tensor) -> torch.Tensor:
+    """Angles (N,) of points (N, 2) to a direction (2,), from -180 to 180."""
+    angle = torch.atan2(points[:, 1], points[:, 0]) - torch.atan2(middle[1], middle[0])
+    return torch.rad2deg(torch.remainder(angle + torch.pi, 2 * torch.pi) - torch.pi)
+
+
+def worst_covered(points: torch.Tensor, proxies: torch.Tensor) -> tuple[float, float]:
+    """Of one class's angles, that of the image farthest from all proxies, and that of its nearest proxy."""
+    distance, nearest = (points[:, None] - proxies).abs().min(1)
+    worst = int(distance.argmax())
+    return points[worst].item(), proxies[nearest[worst]].item()
 
 
 def main() -> None:
@@ -129,7 +165,8 @@ def main() -> None:
     solved = solve(given.data, given.problems, given.proxies)
     for number, problem in enumerate(solved, start=1):
         print(f"problem {number}: {problem.steps} steps, covering radius {problem.radius:.4f}, {problem.score:.4f}")
-    draw(solved, given.picture)
+    names = open_dataset("glyphs-small", given.data).class_names[:CLASSES]
+    draw(solved, names, given.picture)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """The data sets that can be asked for by name, and where each one's store comes from."""
 
+import json
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from orchestrator.data.store import DataError, Store
+from orchestrator.data.archives import ARCHIVES
+from orchestrator.data.store import MANIFEST, DataError, Store
 from orchestrator.errors import suggestion
 
 Say = Callable[[str], None]
@@ -16,7 +20,8 @@ class DatasetInfo:
     """A data set's entry in the catalog.
 
     `images` and `classes` are what is expected; for drawn sets they can drift with the versions of Pillow and
-    matplotlib, and the store's manifest has the true numbers. `build(path, say)` makes the store at `path`.
+    matplotlib, and the store's manifest has the true numbers. `build(path, say)` makes the store at `path`; without it
+    the user prepares it from an archive (`orchestrator.data.importers`).
     """
 
     name: str
@@ -24,7 +29,7 @@ class DatasetInfo:
     images: int
     classes: int
     how_to_get: str
-    build: Callable[[Path, Say], Store]
+    build: Callable[[Path, Say], Store] | None = None
 
 
 def datasets() -> dict[str, DatasetInfo]:
@@ -33,17 +38,73 @@ def datasets() -> dict[str, DatasetInfo]:
 
 
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Store:
-    """The store of a data set at `root / name`, made first if it is not there.
+    """The store of a data set at `root / name`; drawn first if it is one to draw and not there.
 
-    `say` gets one line when something that takes time is done. Raises DataError for an unknown name, for a store
-    that is damaged, and for a folder that cannot be written.
+    `say` gets one line when something that takes time is done. Raises DataError for an unknown name, for one that the
+    user must prepare first, for a store that is damaged, and for a folder that cannot be written.
     """
-    if name not in _CATALOG:
-        raise DataError(f"unknown data set '{name}'{suggestion(name, _CATALOG)}")
     path = Path(root).absolute() / name
+    if name not in _CATALOG:
+        own = prepared(root)
+        if name not in own:
+            raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
+        return Store.open(path)
     if path.exists():
         return Store.open(path)
-    return _CATALOG[name].build(path, say or (lambda line: None))
+    build = _CATALOG[name].build
+    if build is None:
+        raise DataError(
+            f"data set '{name}' is not prepared in {path.parent}: {_PREPARE.format(name)} "
+            f"--storage {shlex.quote(str(path.parent.parent))}"
+        )
+    return build(path, say or (lambda line: None))
+
+
+def overview(root: Path | str) -> dict[str, dict[str, Any]]:
+    """The known data sets, then the user's own in `root`: name, summary, images, classes, how_to_get, state."""
+    there = prepared(root)
+
+    def state(name: str, other: str = "") -> str:
+        return other if name not in there else "prepared" if there[name] else "damaged"
+
+    shown = {
+        name: {
+            "name": name,
+            "summary": info.summary,
+            "images": info.images,
+            "classes": info.classes,
+            "how_to_get": info.how_to_get,
+            "state": state(name, "not prepared" if info.build is None else "drawn when used"),
+        }
+        for name, info in _CATALOG.items()
+    }
+    for name, manifest in there.items():
+        if name not in shown:
+            importer = manifest.get("settings", {}).get("importer", "folder")
+            source = str(manifest.get("source", "DIR"))
+            shown[name] = {
+                "name": name,
+                "summary": f"your own: {importer} {source}",
+                "images": manifest.get("images", "?"),
+                "classes": manifest.get("classes", "?"),
+                "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
+                "state": state(name),
+            }
+    return shown
+
+
+def prepared(root: Path | str) -> dict[str, dict[str, Any]]:
+    """The manifests of the stores in a folder, by name; those that cannot be read are empty."""
+    return {path.parent.name: _manifest(path) for path in sorted(Path(root).glob(f"[!.]*/{MANIFEST}"))}
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(manifest, dict) and isinstance(manifest.get("settings"), dict)
+    return manifest if whole else {}
 
 
 def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws: int) -> Store:
@@ -53,6 +114,7 @@ def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws:
     return build_glyphs(path, name, GlyphSettings(classes=classes, draws=draws))
 
 
+_PREPARE = "orchestrator datasets prepare {} --source DIR"
 _GLYPHS = "the same character across 16 typefaces"
 _DRAWN = "drawn from matplotlib's fonts when first used; nothing to download"
 
@@ -74,6 +136,16 @@ _CATALOG = {
             classes=120,
             how_to_get=_DRAWN,
             build=partial(_draw_glyphs, name="glyphs-small", classes=120, draws=2),
+        ),
+        *(
+            DatasetInfo(
+                name=archive.name,
+                summary=archive.summary,
+                images=archive.counts.total.images,
+                classes=archive.counts.total.classes,
+                how_to_get=f"{_PREPARE.format(archive.name)}, with the archive of {archive.origin} unpacked to DIR",
+            )
+            for archive in ARCHIVES.values()
         ),
     )
 }

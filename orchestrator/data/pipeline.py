@@ -224,8 +224,9 @@ def find_unreadable(
     try:
         draft.write_text(json.dumps({"digest": store.manifest["digest"], "unreadable": unreadable}), "utf-8")
         draft.replace(record)
-    except OSError:
-        pass  # a folder that is not ours: whoever comes next looks again
+    except OSError:  # a folder that is not ours: whoever comes next looks again
+        with contextlib.suppress(OSError):
+            draft.unlink()
     return unreadable
 
 

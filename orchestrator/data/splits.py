@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from orchestrator.data.store import DataError, Store
 
 Rows = NDArray[np.int64]
+FOLDS = 4
+"""Folds of the protocol `mlrc`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,18 +40,7 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     """
     if not 0 <= validation_share < 1:
         raise DataError(f"validation_share is {validation_share}, not at least 0 and below 1")
-    own = store.splits == "train"
-    training_half, test_classes = np.unique(store.labels[own]), np.unique(store.labels[~own])
-    if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
-        training_half, test_classes = np.split(np.arange(store.num_classes), [store.num_classes // 2])
-    if class_subset is not None:
-        fewest = min(len(training_half), len(test_classes))
-        if not 2 <= class_subset <= fewest:
-            raise DataError(
-                f"{store.name}: class_subset is {class_subset}, but there are {len(training_half)} training and "
-                f"{len(test_classes)} test classes; give a number from 2 to {fewest}, or null"
-            )
-        training_half, test_classes = training_half[:class_subset], test_classes[:class_subset]
+    training_half, test_classes = _halves(store, class_subset)
     held_out = max(2, round(validation_share * len(training_half))) if validation_share else 0
     if len(training_half) - held_out < 2:
         raise DataError(
@@ -57,7 +48,43 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
             "classes and leaves fewer than 2 to train on; take a smaller share"
         )
     shuffled = np.random.default_rng(seed).permutation(training_half)
-    validation_classes, train_classes = np.sort(shuffled[:held_out]), np.sort(shuffled[held_out:])
+    return _split(store, np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out]), test_classes)
+
+
+def class_folds(store: Store, *, class_subset: int | None = None) -> list[Split]:
+    """The four folds of MLRC: consecutive ranges of the training classes, in the data set's order, are held out in
+    turn, so that each training class is held out exactly once.
+
+    `class_subset` as in `class_split`. Raises DataError if a fold would hold out fewer than two classes.
+    """
+    training_half, test_classes = _halves(store, class_subset)
+    if len(training_half) < 2 * FOLDS:
+        raise DataError(
+            f"{store.name}: {len(training_half)} training classes are too few for {FOLDS} folds; "
+            f"they need {2 * FOLDS}, or take protocol: conventional"
+        )
+    ranges = np.array_split(training_half, FOLDS)
+    return [_split(store, np.setdiff1d(training_half, part), part, test_classes) for part in ranges]
+
+
+def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
+    """The classes to train with and those to test on, ascending."""
+    own = store.splits == "train"
+    training_half, test_classes = np.unique(store.labels[own]), np.unique(store.labels[~own])
+    if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
+        training_half, test_classes = np.split(np.arange(store.num_classes), [store.num_classes // 2])
+    if class_subset is None:
+        return training_half, test_classes
+    fewest = min(len(training_half), len(test_classes))
+    if not 2 <= class_subset <= fewest:
+        raise DataError(
+            f"{store.name}: class_subset is {class_subset}, but there are {len(training_half)} training and "
+            f"{len(test_classes)} test classes; give a number from 2 to {fewest}, or null"
+        )
+    return training_half[:class_subset], test_classes[:class_subset]
+
+
+def _split(store: Store, train_classes: Rows, validation_classes: Rows, test_classes: Rows) -> Split:
     return Split(
         train=_rows(store, train_classes),
         validation=_rows(store, validation_classes),

@@ -3,12 +3,14 @@
 A store is a folder:
 
     images.arrow    Arrow IPC file, uncompressed; columns image (binary: PNG or JPEG), label (int32: the official class
-                    id, 0 to C - 1), split (train, test, query or gallery); class names in the schema's metadata
+                    id, 0 to C - 1), split (train, test, query or gallery), and columns that only some data sets
+                    have; class names in the schema's metadata
     manifest.json   counts, seed, settings, library versions, and a digest of images, labels and splits
 
 It is written beside its place and renamed there when complete, so that a folder of that name is always whole.
 """
 
+import errno
 import hashlib
 import io
 import json
@@ -39,10 +41,14 @@ MANIFEST = "manifest.json"
 SPLITS = ("train", "test", "query", "gallery")
 MODES = {1: "L", 3: "RGB"}  # Pillow's mode for a number of channels
 ROWS_PER_BATCH = 1024
+BYTES_PER_BATCH = 2**28  # Arrow's binary columns end at 2 GiB per batch, and a batch is in memory when written
 LIBRARIES = ("pillow", "matplotlib")  # what the bytes of drawn images depend on
 CACHE_BYTES = 512 * 2**20
 
 SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int32()), ("split", pa.dictionary(pa.int8(), pa.string()))])
+
+
+Column = Sequence[str] | NDArray[Any]
 
 
 class DataError(InputError):
@@ -73,6 +79,7 @@ class Store:
         self.labels: NDArray[np.int64] = table["label"].to_numpy().astype(np.int64)
         self.splits: NDArray[np.str_] = np.array(table["split"].to_pylist(), dtype=np.str_)
         self._images: pa.ChunkedArray = table["image"]
+        self._extra = {name: table[name] for name in table.schema.names if name not in SCHEMA.names}
         self._cache_bytes = cache_bytes
         self._cache: torch.Tensor | None = None  # (N, C, H, W), filled row by row as images are asked for
         self._cached = np.zeros(len(self.labels), bool)
@@ -102,7 +109,9 @@ class Store:
             raise DataError(f"{images_path}: no such file; {remedy}") from None
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{images_path}: not a whole Arrow file ({_one_line(error)}); {remedy}") from None
-        if not table.schema.equals(SCHEMA) or b"class_names" not in (table.schema.metadata or {}):
+        if not pa.schema(list(table.schema)[: len(SCHEMA)]).equals(SCHEMA) or b"class_names" not in (
+            table.schema.metadata or {}
+        ):
             raise DataError(f"{images_path}: columns {table.schema.names}, not those of this format; {remedy}")
         store = cls(path, manifest, table, cache_bytes)
         found = _counts(store.labels, store.splits, store.num_classes)
@@ -123,6 +132,19 @@ class Store:
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column that not every data set has, (N,) or (N, k). Raises DataError where this one lacks it.
+
+        `super_class`: index into the manifest's `super_classes`. `box`: left, top, right and bottom edge of the object
+        in pixels of the original image. `original_size`: its width and height. `source`: its place in the archive.
+        """
+        if name not in self._extra:
+            raise DataError(f"{self.path / IMAGES}: no column '{name}'{suggestion(name, self._extra)}")
+        column = self._extra[name].combine_chunks()
+        if pa.types.is_fixed_size_list(column.type):
+            return np.asarray(column.flatten()).reshape(len(self), column.type.list_size)
+        return np.asarray(column.to_pylist() if pa.types.is_string(column.type) else column)
 
     def encoded(self, index: int) -> bytes:
         """The bytes of an image as they were written."""
@@ -186,6 +208,13 @@ class Store:
         return torch.from_numpy(batch)
 
 
+def writing_problem(path: Path, error: OSError) -> DataError:
+    """What to raise for an error of writing the store at `path`; a full disk is told from other reasons."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space, or choose another storage folder" if full else "choose another storage folder"
+    return DataError(f"{path}: cannot be written ({_one_line(error)}); {remedy}")
+
+
 class Digest:
     """SHA-256 over the rows in order, each as length of the image, image, label, split."""
 
@@ -210,12 +239,15 @@ def write_store(
     rows: Iterable[Row],
     seed: int | None,
     settings: Mapping[str, Any],
+    facts: Mapping[str, Any] | None = None,
+    columns: Mapping[str, Column] | None = None,
 ) -> Store:
     """Write a store at `path`, whole or not at all, and open it.
 
-    `channels`: 1 or 3, what the images are decoded to; `seed` and `settings` (JSON values) are recorded. If another
-    process finished the same store first, that one is kept and opened. Raises DataError for an unknown split, a label
-    without a name, a class without images, a folder that cannot be written.
+    `channels`: 1 or 3, what the images are decoded to; `seed`, `settings` and `facts` (more entries of the manifest)
+    are recorded as they are (JSON values). `columns`: more about each image, (N,) strings or numbers, or (N, k)
+    numbers. If another process finished the same store first, that one is kept and opened. Raises DataError for an
+    unknown split, a label without a name, a class without images, a folder that cannot be written.
     """
     path = Path(path).absolute()
     if channels not in MODES:
@@ -226,10 +258,10 @@ def write_store(
         # The name tells whose folder it is, for the removal of what a killed process leaves behind.
         draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_host()}.{os.getpid()}.", suffix=".tmp", dir=path.parent))
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({_one_line(error)}); choose another storage folder") from None
+        raise writing_problem(path, error) from None
     try:
         draft.chmod(path.parent.stat().st_mode & 0o777)  # mkdtemp's folders are the owner's alone
-        labels, splits, digest = _write_images(draft / IMAGES, name, list(class_names), rows)
+        labels, splits, digest = _write_images(draft / IMAGES, name, list(class_names), rows, columns or {})
         manifest = {
             "format_version": FORMAT_VERSION,
             "name": name,
@@ -237,6 +269,7 @@ def write_store(
             "channels": channels,
             "seed": seed,
             "settings": dict(settings),
+            **(facts or {}),
             "digest": digest,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {library: version(library) for library in LIBRARIES},
@@ -250,33 +283,40 @@ def write_store(
             if not path.is_dir():
                 raise DataError(f"{path}: is in the way of the data set {name!r}; move it elsewhere") from None
         _sync(path.parent)
+    except OSError as error:
+        raise writing_problem(path, error) from None
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return Store.open(path)
 
 
 def _write_images(
-    path: Path, name: str, class_names: list[str], rows: Iterable[Row]
+    path: Path, name: str, class_names: list[str], rows: Iterable[Row], columns: Mapping[str, Column]
 ) -> tuple[NDArray[np.int64], NDArray[np.str_], str]:
     """Write the Arrow file; returns labels, splits and the digest."""
     digest = Digest()
     labels: list[int] = []
     splits: list[str] = []
     pending: list[Row] = []
-    schema = SCHEMA.with_metadata({"class_names": json.dumps(class_names, ensure_ascii=False)})
+    extra = {key: _arrow(column) for key, column in columns.items()}
+    fields = [*SCHEMA, *(pa.field(key, column.type) for key, column in extra.items())]
+    schema = pa.schema(fields, {"class_names": json.dumps(class_names, ensure_ascii=False)})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, schema) as writer:
 
         def flush() -> None:
             if pending:
+                first = len(labels) - len(pending)
                 codes = pa.array([SPLITS.index(row.split) for row in pending], pa.int8())
-                columns = [
+                batch = [
                     pa.array([row.image for row in pending], pa.binary()),
                     pa.array([row.label for row in pending], pa.int32()),
                     pa.DictionaryArray.from_arrays(codes, pa.array(SPLITS)),
+                    *(column.slice(first, len(pending)) for column in extra.values()),
                 ]
-                writer.write_batch(pa.record_batch(columns, schema=schema))
+                writer.write_batch(pa.record_batch(batch, schema=schema))
                 pending.clear()
 
+        pending_bytes = 0
         for row in rows:
             if row.split not in SPLITS:
                 raise DataError(f"{name}: image {len(labels)} has split '{row.split}'{suggestion(row.split, SPLITS)}")
@@ -289,14 +329,23 @@ def _write_images(
             labels.append(row.label)
             splits.append(row.split)
             pending.append(row)
-            if len(pending) == ROWS_PER_BATCH:
+            pending_bytes += len(row.image)
+            if len(pending) == ROWS_PER_BATCH or pending_bytes > BYTES_PER_BATCH:
                 flush()
+                pending_bytes = 0
         flush()
     _sync(path)
     empty = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
     if len(empty):
         raise DataError(f"{name}: no image of class {empty[0]} ({class_names[empty[0]]!r}); every class needs one")
     return np.array(labels, np.int64), np.array(splits, np.str_), digest.hex()
+
+
+def _arrow(column: Column) -> pa.Array:
+    array = column if isinstance(column, np.ndarray) else np.array(column, object)
+    if array.ndim == 1:
+        return pa.array(column)
+    return pa.FixedSizeListArray.from_arrays(pa.array(array.reshape(-1)), array.shape[1])
 
 
 def _counts(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: int) -> dict[str, Any]:

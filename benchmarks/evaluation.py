@@ -1,0 +1,193 @@
+"""What the metrics cost over the bare neighbour search under them, and against pytorch-metric-learning.
+
+    python benchmarks/evaluation.py --items 60502 --classes 11316 --dimensions 512 --runs 3
+    python benchmarks/evaluation.py --items 1000000 --dimensions 128 --queries 20000 --ways bare approximate
+
+Each way runs in a process of its own, on the same made embeddings (clustered classes on a curved sheet of 32
+dimensions, unit length), with the same depth of neighbours (1,000 and the query itself):
+- `bare`:        a flat faiss index, filled and searched in chunks, the neighbours thrown away;
+- `metrics`:     `evaluate_embeddings` without clustering: all retrieval metrics;
+- `table`:       the same with the table of every query and the bootstrap's intervals;
+- `peer`:        AccuracyCalculator of pytorch-metric-learning, its retrieval metrics;
+- `approximate`: `evaluate_embeddings(..., approximate=True)`, for the sizes at which an exact search takes hours.
+
+With `--queries N` the first N items are searched for among the others, in place of all among all.
+`memory` is the peak of the resident memory less what was resident before the call, embeddings and imports included.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+DEPTH = 1000
+SHEET = 32
+
+
+def make(items: int, classes: int, dimensions: int) -> tuple[Any, Any]:
+    """Unit rows (items, dimensions) in float32 and their labels, sizes of classes drawn at random."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(classes, size=items)
+    centres = rng.standard_normal((classes, SHEET), dtype=np.float32)
+    onto = rng.standard_normal((SHEET, dimensions), dtype=np.float32)
+    rows = np.empty((items, dimensions), dtype=np.float32)
+    for start in range(0, items, 10_000):
+        part = slice(start, start + 10_000)
+        latent = centres[labels[part]] + 0.7 * rng.standard_normal((len(labels[part]), SHEET), dtype=np.float32)
+        rows[part] = np.tanh(latent @ onto / SHEET**0.5)
+        rows[part] /= np.linalg.norm(rows[part], axis=1, keepdims=True)
+    return rows, labels
+
+
+def split(rows: Any, labels: Any, queries: int | None) -> tuple[tuple[Any, Any], dict[str, Any]]:
+    """Queries with their labels, and the options that name the gallery."""
+    if queries is None:
+        return (rows, labels), {}
+    return (rows[:queries], labels[:queries]), {"gallery": rows[queries:], "gallery_labels": labels[queries:]}
+
+
+def bare(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
+    """The neighbours and nothing else."""
+    import faiss
+
+    (asked, _), among = split(rows, labels, queries)
+    gallery = among.get("gallery", rows)
+    index = faiss.IndexFlatL2(rows.shape[1])
+    index.add(gallery)
+    for start in range(0, len(asked), 2048):
+        index.search(asked[start : start + 2048], min(DEPTH + (queries is None), len(gallery)))
+    return {}
+
+
+def metrics(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
+    """What a final test computes, without k-means."""
+    from orchestrator.evaluation import evaluate_embeddings
+
+    given, among = split(rows, labels, queries)
+    return evaluate_embeddings(*given, **among, clustering=False)
+
+
+def table(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
+    """What `orchestrator evaluate` computes, without k-means."""
+    from orchestrator.evaluation import evaluate_queries
+
+    given, among = split(rows, labels, queries)
+    result = evaluate_queries(*given, **among, clustering=False)
+    low, high = result.intervals()["map_at_r"]
+    return result.metrics | {"map_at_r low": low, "map_at_r high": high}
+
+
+def peer(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
+    """The library most of the field uses."""
+    import torch
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    given, among = split(rows, labels, queries)
+    arrays = [torch.from_numpy(array) for array in (*given, *among.values())]
+    include = ("precision_at_1", "r_precision", "mean_average_precision_at_r", "mean_average_precision")
+    k = min(DEPTH, len(among.get("gallery", rows)) - (queries is None))
+    result: dict[str, float] = AccuracyCalculator(include=include, k=k, device=torch.device("cpu")).get_accuracy(
+        *arrays
+    )
+    return result
+
+
+def approximate(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
+    """Inverted lists in place of the flat index."""
+    from orchestrator.evaluation import evaluate_embeddings
+
+    given, among = split(rows, labels, queries)
+    return evaluate_embeddings(*given, **among, clustering=False, approximate=True)
+
+
+WAYS: dict[str, Callable[[Any, Any, int | None], dict[str, float]]] = {
+    "bare": bare,
+    "metrics": metrics,
+    "table": table,
+    "peer": peer,
+    "approximate": approximate,
+}
+
+
+def measure(way: str, folder: Path, threads: int, queries: int | None) -> None:
+    """In the child: one call, as one JSON line."""
+    import faiss
+    import psutil
+    import torch
+
+    import orchestrator.evaluation  # noqa: F401 (imports are not measured)
+
+    if way == "peer":
+        import pytorch_metric_learning.utils.accuracy_calculator  # noqa: F401
+
+    torch.set_num_threads(threads)
+    faiss.omp_set_num_threads(threads)
+    rows, labels = np.load(folder / "rows.npy"), np.load(folder / "labels.npy")
+    before = psutil.Process().memory_info().rss
+    started = time.perf_counter()
+    found = WAYS[way](rows, labels, queries)
+    seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"seconds": seconds, "memory": (peak - before) / 1e9, "found": found}))
+
+
+def machine() -> str:
+    """Processor and number of cores."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'unknown'}, {os.cpu_count()} cores"
+
+
+def main() -> None:
+    """Measure, and print a table and one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--items", type=int, default=10_000)
+    parser.add_argument("--classes", type=int, help="items / 5.35 by default, as in Stanford Online Products")
+    parser.add_argument("--dimensions", type=int, default=512)
+    parser.add_argument("--queries", type=int, help="search for so many among the others; for all among all by default")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--ways", nargs="*", choices=WAYS, default=["bare", "metrics", "table", "peer"])
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.measure:
+        measure(arguments.measure[0], Path(arguments.measure[1]), arguments.threads, arguments.queries)
+        return
+    classes = arguments.classes or round(arguments.items / 5.35)
+    measured: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
+    with tempfile.TemporaryDirectory() as folder:
+        rows, labels = make(arguments.items, classes, arguments.dimensions)
+        np.save(Path(folder) / "rows.npy", rows)
+        np.save(Path(folder) / "labels.npy", labels)
+        del rows
+        environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
+        for number in range(arguments.runs):
+            for way in arguments.ways:
+                command = [sys.executable, __file__, "--measure", way, folder, "--threads", str(arguments.threads)]
+                command += ["--queries", str(arguments.queries)] if arguments.queries else []
+                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+                measured[way].append(json.loads(done.stdout.splitlines()[-1]))
+                print(f"run {number + 1}: {way} {measured[way][-1]}", file=sys.stderr, flush=True)
+    bound = statistics.median(one["seconds"] for one in measured["bare"]) if "bare" in measured else None
+    print(f"{arguments.items} x {arguments.dimensions}, {classes} classes, {arguments.threads} threads, medians")
+    for way, runs in measured.items():
+        seconds, memory = (statistics.median(one[key] for one in runs) for key in ("seconds", "memory"))
+        ratio = f"{seconds / bound:6.2f} x bare" if bound else ""
+        print(f"  {way:12s} {seconds:8.1f} s  {memory:6.2f} GB {ratio}")
+    record = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "measured": measured}
+    print(json.dumps(vars(arguments) | record))
+
+
+if __name__ == "__main__":
+    main()

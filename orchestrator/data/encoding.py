@@ -1,0 +1,150 @@
+"""Images of an archive -> the bytes that a store keeps, in parts that survive an interruption.
+
+A part is a small Arrow file: columns image (binary), width and height (int32, of the original). Worker processes run
+what is here, so it imports nothing that takes long to load.
+"""
+
+import hashlib
+import io
+import os
+import threading
+import warnings
+from collections.abc import Sequence
+from multiprocessing import parent_process
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
+from PIL import __version__ as pillow_version
+
+QUALITY = 95  # on photographs an error of about two grey levels, at a quarter of the size of PNG
+KEPT_FORMATS = ("JPEG", "PNG")
+PART_SCHEMA = pa.schema([("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
+
+Content = str | NDArray[np.uint8]
+"""A file, or pixels (H, W, 3)."""
+
+
+class Encoded(NamedTuple):
+    """One image as a store keeps it, and the size it came in."""
+
+    image: bytes
+    width: int
+    height: int
+
+
+class Unreadable(NamedTuple):
+    """An image that cannot be read: its position in the part, and why."""
+
+    position: int
+    reason: str
+
+
+def encode(content: Content, size: int | None) -> Encoded:
+    """The image at a shorter side of at most `size`, RGB, as JPEG of quality 95; with None the file's own bytes.
+
+    It is never enlarged. A JPEG or PNG file that is RGB and small enough already is kept as it is, byte for byte, and
+    pixels become PNG. A rotation that the file's EXIF asks for is not carried out, and what is encoded anew carries
+    no metadata. Every image is decoded to its end. Raises OSError (also Pillow's, for broken files), or whatever else
+    a decoder raises on garbage.
+    """
+    if not isinstance(content, str):
+        return Encoded(_written(Image.fromarray(content), "PNG"), content.shape[1], content.shape[0])
+    data = Path(content).read_bytes()
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        width, height = image.size
+        shorter = min(width, height)
+        small = size is None or shorter <= size
+        if size is None or (small and image.mode == "RGB" and image.format in KEPT_FORMATS):
+            return Encoded(data, width, height)
+        rgb = image.convert("RGB")
+    if not small:
+        scaled = tuple(size if side == shorter else round(side * size / shorter) for side in (width, height))
+        rgb = rgb.resize((scaled[0], scaled[1]), Image.Resampling.BICUBIC)
+    rgb.info.clear()
+    return Encoded(_written(rgb, "JPEG"), width, height)
+
+
+def part_path(folder: Path, number: int, contents: Sequence[Content], size: int | None) -> Path:
+    """The part's file. Its name tells what it was made of (files by path, length and time) and how.
+
+    Raises OSError if a file is not there.
+    """
+    digest = hashlib.sha256(repr((size, QUALITY, pillow_version)).encode())
+    for content in contents:
+        if isinstance(content, str):
+            status = Path(content).stat()
+            digest.update(repr((content, status.st_size, status.st_mtime_ns)).encode())
+        else:
+            digest.update(repr(content.shape).encode() + content.tobytes())
+    return folder / f"{number:05d}-{digest.hexdigest()[:24]}.arrow"
+
+
+def write_part(part: Path, contents: Sequence[Content], size: int | None) -> list[Unreadable] | None:
+    """Encode the images into the file `part`, whole or not at all.
+
+    Returns those that cannot be read (the part is then not written), or None if the work was called off in between.
+    Raises OSError if the part cannot be written.
+    """
+    encoded: list[Encoded] = []
+    unreadable: list[Unreadable] = []
+    for position, content in enumerate(contents):
+        if _called_off is not None and _called_off.is_set():
+            return None
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                encoded.append(encode(content, size))
+        except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
+            reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+            unreadable.append(Unreadable(position, " ".join(reason.split())))
+    if unreadable:
+        return unreadable
+    columns = [pa.array([row[i] for row in encoded], field.type) for i, field in enumerate(PART_SCHEMA)]
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_file(buffer, PART_SCHEMA) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=PART_SCHEMA))
+    draft = part.with_suffix(".tmp")
+    with draft.open("wb") as file:
+        file.write(buffer.getvalue())
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(part)
+    return []
+
+
+def read_part(part: Path, count: int) -> pa.Table | None:
+    """The part, mapped into memory; None unless it is there, whole, and of `count` images."""
+    try:
+        with pa.ipc.open_file(pa.memory_map(str(part))) as reader:
+            table = reader.read_all()
+    except (OSError, pa.ArrowException):
+        return None
+    return table if table.schema.equals(PART_SCHEMA) and len(table) == count else None
+
+
+def begin(called_off: Event) -> None:
+    """The first thing in a worker process: it ends with the one that started it, however that ends."""
+    global _called_off
+    _called_off = called_off
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _written(image: Image.Image, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, quality=QUALITY)
+    return buffer.getvalue()
+
+
+_called_off: Event | None = None

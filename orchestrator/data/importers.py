@@ -1,0 +1,309 @@
+"""An archive or people's own images -> a store.
+
+    read the annotations -> check counts and files -> encode in parts, on several processes -> write the store
+
+Parts lie beside the place of the store, in `.NAME.parts`, until it is written: an interrupted preparation goes on
+where it was.
+"""
+
+import contextlib
+import fcntl
+import multiprocessing
+import shutil
+import signal
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+import pyarrow as pa
+
+from orchestrator.data.archives import ARCHIVES, OWN, Listing, check_counts
+from orchestrator.data.catalog import datasets
+from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
+from orchestrator.data.store import DataError, Row, Store, write_store, writing_problem
+from orchestrator.errors import suggestion
+
+SIZE = 256
+PART = 128  # images: some seconds of work, so that little is lost at an interruption
+NAMED = 3  # files that an error names before it only counts
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Part:
+    path: Path
+    first: int  # its first image's place in the listing
+    contents: Sequence[Content]
+
+
+def prepare(
+    importer: str,
+    source: Path | str,
+    root: Path | str,
+    *,
+    name: str | None = None,
+    size: int | None = None,
+    original: bool = False,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> Store:
+    """Make the store `root / name` of the archive or the images in `source`, or open the one that is there.
+
+    `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
+    side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes. The store is the same
+    whatever the number of `workers` (processes; 1: this one). `progress` is called with the numbers of images done and
+    of images in all.
+
+    Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
+    number of images that the next call need not encode again.
+    """
+    name = _checked_name(importer, name)
+    settings = _settings(importer, size, original)
+    path = Path(root).absolute() / name
+    if path.exists():
+        return _there_already(path, importer, settings)
+    listing = _read(importer, Path(source).expanduser().absolute(), name)
+    folder = path.parent / f".{name}.parts"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("w")
+    except OSError as error:
+        raise writing_problem(path, error) from None
+    with _alone(lock, path):
+        if path.exists():  # another process was a moment quicker
+            return _there_already(path, importer, settings)
+        shorter = None if original else size or SIZE
+        parts = _parts(listing, folder, shorter)
+        _remove_others(folder, parts)
+        _encode(parts, shorter, workers, progress or (lambda done, total: None), listing, path)
+        store = _write(path, name, importer, listing, parts, settings)
+        shutil.rmtree(folder, ignore_errors=True)
+    return store
+
+
+# Before anything is written --------------------------------------------------------------------------------
+
+
+def _checked_name(importer: str, name: str | None) -> str:
+    known = [*ARCHIVES, *OWN]
+    if importer not in known:
+        if importer in datasets():
+            raise DataError(f"{importer}: is drawn when first used, there is nothing to prepare")
+        raise DataError(f"no data set '{importer}' to prepare{suggestion(importer, known)}")
+    if name is None and importer in OWN:
+        raise DataError(f"--name: missing; how is the data set made from this {importer} to be called?")
+    if name in {*datasets(), *OWN} and (name != importer or importer in OWN):
+        raise DataError(f"--name: '{name}' is a known data set's own name; choose another")
+    return name or importer
+
+
+def _settings(importer: str, size: int | None, original: bool) -> dict[str, Any]:
+    if importer in ARCHIVES and ARCHIVES[importer].pixels:
+        if size is not None or original:
+            option = "--original" if original else "--size"
+            raise DataError(f"{option}: {importer} is kept as it is, PNG of its own size; leave the option out")
+        return {"importer": importer, "encoding": "PNG"}
+    if original:
+        if size is not None:
+            raise DataError(f"--size {size}: --original keeps the images as they are; leave one of the two out")
+        return {"importer": importer, "encoding": "original"}
+    if size is not None and size < 1:
+        raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
+    return {"importer": importer, "encoding": "JPEG", "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+
+
+def _there_already(path: Path, importer: str, settings: dict[str, Any]) -> Store:
+    store = Store.open(path)
+    found = store.manifest.get("settings", {})
+    for key, value in settings.items():
+        if found.get(key) != value:
+            raise DataError(
+                f"{path}: is there already, with {key} {found.get(key)}, not {value}; delete that folder, or give "
+                "another --name"
+            )
+    return store
+
+
+def _read(importer: str, source: Path, name: str) -> Listing:
+    """The listing, its counts checked, and every file of it there."""
+    if not source.exists():
+        raise DataError(f"--source: no folder {source}")
+    if source.is_file() and importer != "csv":
+        raise DataError(f"--source: {source} is a file; unpack it and name the folder")
+    try:
+        listing = ARCHIVES[importer].read(source) if importer in ARCHIVES else OWN[importer](source)
+    except OSError as error:
+        raise DataError(f"{error.filename or source}: cannot be read ({error.strerror or error})") from None
+    if not listing.pictures:
+        raise DataError(f"{listing.root}: no image is listed; name a source that has some")
+    sources = Counter(picture.source for picture in listing.pictures)
+    twice = [source for source, count in sources.items() if count > 1]
+    if twice:
+        raise DataError(f"{listing.root}: {_named(twice)} listed twice; every image has one class")
+    missing = [p.source for p in listing.pictures if p.pixels is None and not (listing.root / p.source).is_file()]
+    if missing:
+        raise DataError(
+            f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}: {_named(missing)}; "
+            "unpack the archive again"
+        )
+    if importer in ARCHIVES:
+        check_counts(listing, ARCHIVES[importer].counts, importer)
+    return listing
+
+
+# Encoding --------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _alone(lock: TextIO, path: Path) -> Iterator[None]:
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise DataError(f"{path}: another process is preparing it; wait for that one") from None
+        except OSError:
+            pass  # a file system without locks: parts are whole or absent all the same
+        yield
+
+
+def _parts(listing: Listing, folder: Path, size: int | None) -> list[_Part]:
+    contents = [listing.content(picture) for picture in listing.pictures]
+    parts = []
+    for number, first in enumerate(range(0, len(contents), PART)):
+        some = contents[first : first + PART]
+        try:
+            parts.append(_Part(part_path(folder, number, some, size), first, some))
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    return parts
+
+
+def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
+    """What an earlier preparation left that was of other files or settings."""
+    ours = {part.path.name for part in parts} | {"lock"}
+    for child in folder.iterdir():
+        if child.name not in ours:
+            child.unlink(missing_ok=True)
+
+
+def _encode(
+    parts: Sequence[_Part], size: int | None, workers: int, progress: Progress, listing: Listing, path: Path
+) -> None:
+    """Write the parts that are not there yet."""
+    waiting = [part for part in parts if read_part(part.path, len(part.contents)) is None]
+    total = len(listing.pictures)
+    done = total - sum(len(part.contents) for part in waiting)
+    progress(done, total)
+    unreadable: list[tuple[str, str]] = []
+    try:
+        with contextlib.closing(_results(waiting, size, workers)) as results:
+            for part, problems in results:
+                unreadable += [(listing.pictures[part.first + p.position].source, p.reason) for p in problems]
+                done += 0 if problems else len(part.contents)
+                progress(done, total)
+    except KeyboardInterrupt:
+        done = sum(len(part.contents) for part in parts if read_part(part.path, len(part.contents)) is not None)
+        raise KeyboardInterrupt(f"{done:,} of {total:,} images are kept; the same command goes on from there") from None
+    except BrokenProcessPool:
+        raise DataError(f"{path}: a worker process died, perhaps for want of memory; try fewer --workers") from None
+    except OSError as error:
+        raise writing_problem(path, error) from None
+    if unreadable:
+        unreadable.sort()
+        shown = _named([f"{source} ({reason})" for source, reason in unreadable])
+        raise DataError(
+            f"{listing.root}: {len(unreadable):,} of {total:,} images cannot be read: {shown}; replace them"
+        )
+
+
+def _results(
+    parts: Sequence[_Part], size: int | None, workers: int
+) -> Generator[tuple[_Part, list[Unreadable]], None, None]:
+    """Each part and what of it cannot be read, in the order in which they end."""
+    if workers == 1 or len(parts) < 2:
+        for part in parts:
+            yield part, write_part(part.path, part.contents, size) or []
+        return
+    context = multiprocessing.get_context("spawn")  # forking a process with threads is asking for a deadlock
+    called_off = context.Event()
+    pool = ProcessPoolExecutor(min(workers, len(parts)), context, begin, (called_off,))
+    try:
+        # Ctrl-C in a terminal goes to every process: workers inherit that it is not for them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            futures = {pool.submit(write_part, part.path, part.contents, size): part for part in parts}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for future in as_completed(futures):
+            yield futures[future], future.result() or []
+    except BaseException:
+        called_off.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# Writing ---------------------------------------------------------------------------------------------------
+
+
+def _write(
+    path: Path, name: str, importer: str, listing: Listing, parts: Sequence[_Part], settings: dict[str, Any]
+) -> Store:
+    label = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
+
+    def rows() -> Iterator[Row]:
+        pictures = iter(listing.pictures)
+        for part in parts:  # one at a time: a thousand open files are more than many systems allow
+            for image in _table(part)["image"]:
+                picture = next(pictures)
+                yield Row(image.as_py(), label[picture.class_id], picture.split)
+
+    sizes = [np.stack([_table(part)[side].to_numpy() for side in ("width", "height")], axis=1) for part in parts]
+    columns: dict[str, Any] = {
+        "source": [_text(picture.source) for picture in listing.pictures],
+        "original_size": np.concatenate(sizes),
+    }
+    if listing.super_classes:
+        columns["super_class"] = np.array([picture.super_class for picture in listing.pictures], np.int32)
+    if listing.pictures[0].box is not None:
+        columns["box"] = np.array([picture.box for picture in listing.pictures], np.float32)
+    facts: dict[str, Any] = {"source": _text(str(listing.root))}
+    if listing.layout:
+        facts["layout"] = listing.layout
+    if listing.super_classes:
+        facts["super_classes"] = list(listing.super_classes)
+    return write_store(
+        path,
+        name=name,
+        channels=3,
+        class_names=[_text(listing.class_names[class_id]) for class_id in label],
+        rows=rows(),
+        seed=None,
+        settings=settings,
+        facts=facts,
+        columns=columns,
+    )
+
+
+def _table(part: _Part) -> pa.Table:
+    table = read_part(part.path, len(part.contents))
+    if table is None:
+        raise DataError(f"{part.path}: was there and is not whole now; start the same command again")
+    return table
+
+
+def _text(name: str) -> str:
+    """A file name's bytes may be of another encoding than UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _named(things: Sequence[str]) -> str:
+    """The first few of them."""
+    more = f" and {len(things) - NAMED:,} more" if len(things) > NAMED else ""
+    return ", ".join(things[:NAMED]) + more

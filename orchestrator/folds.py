@@ -1,0 +1,95 @@
+"""A training over folds (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020; METHODS section 8).
+
+The training classes are cut into folds; each fold holds out its classes in turn and trains a model on the rest. The
+models train in lockstep, a validation of each in turn, so that a search sees one curve: their mean.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orchestrator.checkpoint import BEST, DIAGNOSTICS, fold_folder
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.distributed import rank
+from orchestrator.loop import Validation, embed_model, fit, retrieve, save_diagnostics
+from orchestrator.spec import Experiment, Objective
+
+
+def evaluate_folds(
+    folders: Sequence[Path], store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
+) -> dict[str, float]:
+    """The folds' best models on these images: each metric's mean over the models ("separated"), and as
+    `concatenated_<metric>` that of their normalised embeddings side by side. The methods' own arrays and tables go to
+    each fold's folder."""
+    metrics: list[dict[str, float]] = []
+    parts: list[Tensor] = []
+    for folder in folders:
+        learner, embedded = embed_model(folder / BEST, store, rows, device)
+        seen_of_method = learner.method.diagnostics(None, embedded)
+        if rank() == 0:
+            save_diagnostics(folder / DIAGNOSTICS, seen_of_method, prefix="test_")
+        scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+        metrics.append(retrieve(embedded, store, device, what=str(folder)).metrics | scalars)
+        parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
+    both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
+    together = retrieve(both, store, device, what=str(folders[0].parent)).metrics
+    separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
+    return separated | {f"concatenated_{name}": value for name, value in together.items()}
+
+
+def fit_folds(
+    experiment: Experiment,
+    store: Store,
+    splits: Sequence[Split],
+    *,
+    folder: Path | None = None,
+    objective: Objective | None = None,
+    stop_after: int | None = None,
+) -> Iterator[Validation]:
+    """`fit` on each split in lockstep: the mean of the folds' metrics at each validation.
+
+    A fold that has come to its end before the others counts with its last validation. Each fold keeps its own
+    checkpoint and its own best model; a training that was interrupted anywhere goes on exactly.
+    """
+    trainings = [
+        fit(
+            experiment,
+            store,
+            split,
+            folder=fold_folder(folder, number) if folder is not None else None,
+            objective=objective,
+            stop_after=stop_after,
+        )
+        for number, split in enumerate(splits)
+    ]
+    latest: dict[int, Validation] = {}
+    number = 0
+    try:
+        while not (latest and all(validation.finished for validation in latest.values())):
+            seconds = 0.0
+            for fold, training in enumerate(trainings):
+                if fold not in latest or not latest[fold].finished:
+                    latest[fold] = next(training)
+                    seconds += latest[fold].seconds
+            number += 1
+            folds = [latest[fold] for fold in range(len(trainings))]
+            names = [name for name in folds[0].metrics if all(name in fold.metrics for fold in folds)]
+            yield Validation(
+                number=number,
+                epoch=max(fold.epoch for fold in folds),
+                step=max(fold.step for fold in folds),
+                metrics={name: fmean(fold.metrics[name] for fold in folds) for name in names},
+                seconds=seconds,
+                finished=all(fold.finished for fold in folds),
+            )
+    finally:
+        for training in trainings:
+            training.close()  # type: ignore[attr-defined]

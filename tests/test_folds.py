@@ -1,0 +1,121 @@
+"""Four folds in lockstep: each as if alone, their mean, and exact after an interruption."""
+
+import dataclasses
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from test_loop import resolved
+
+from orchestrator.checkpoint import BEST, CHECKPOINT, fold_folder, load_checkpoint, model_folders
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.splits import Split, class_folds, class_split
+from orchestrator.data.store import Store
+from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.folds import evaluate_folds, fit_folds
+from orchestrator.loop import Validation, embed_model, evaluate_model, fit
+from orchestrator.trial import results
+
+SETTINGS = {"method": "proxy_anchor", "validate_every": "2 steps", "lr": 0.01}
+VALIDATIONS = 3
+
+
+def folds_of(store: Store) -> list[Split]:
+    """Two of the folds, with few images to validate on: quick."""
+    return [dataclasses.replace(fold, validation=fold.validation[:48]) for fold in class_folds(store)[:2]]
+
+
+def train(folder: Path | None, data: Path, take: int = 99, stop_after: int = VALIDATIONS) -> list[Validation]:
+    store = open_dataset("glyphs-small", data)
+    training = fit_folds(resolved(data, SETTINGS), store, folds_of(store), folder=folder, stop_after=stop_after)
+    return [validation for _, validation in zip(range(take), training, strict=False)]
+
+
+def test_every_training_class_is_held_out_once(glyphs: Store) -> None:
+    folds = class_folds(glyphs)
+    training = class_split(glyphs, validation_share=0, seed=0).train_classes
+    assert np.array_equal(np.concatenate([fold.validation_classes for fold in folds]), training)
+    for fold in folds:
+        assert np.array_equal(np.union1d(fold.train_classes, fold.validation_classes), training)
+        assert not len(np.intersect1d(fold.train_classes, fold.validation_classes))
+        assert all(b - a == 1 for a, b in pairwise(fold.validation_classes))
+        assert set(glyphs.labels[fold.validation]) == set(fold.validation_classes)
+        assert not len(np.intersect1d(fold.test_classes, training))
+
+
+def test_folds_in_lockstep_are_each_as_if_alone(data_folder: Path, tmp_path: Path) -> None:
+    store = open_dataset("glyphs-small", data_folder)
+    together = train(tmp_path / "together", data_folder)
+    alone = []
+    for number, split in enumerate(folds_of(store)):
+        folder = fold_folder(tmp_path / "alone", number)
+        alone.append(list(fit(resolved(data_folder, SETTINGS), store, split, folder=folder, stop_after=VALIDATIONS)))
+        ours = load_checkpoint(fold_folder(tmp_path / "together", number) / CHECKPOINT)["model"]["learner"]
+        theirs = load_checkpoint(folder / CHECKPOINT)["model"]["learner"]
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+        assert (fold_folder(tmp_path / "together", number) / BEST).exists()
+    for validation, folds in zip(together, zip(*alone, strict=True), strict=True):
+        for name, value in validation.metrics.items():
+            assert value == fmean(fold.metrics[name] for fold in folds), name
+    assert [validation.finished for validation in together] == [False, False, True]
+
+
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_an_interrupted_training_goes_on_exactly(data_folder: Path, tmp_path: Path, lost: int) -> None:
+    def seen(validations: list[Validation]) -> list[Any]:
+        return [(v.number, v.step, v.metrics, v.finished) for v in validations]
+
+    whole = train(tmp_path / "whole", data_folder)
+    train(tmp_path / "broken", data_folder, take=2)
+    for number in range(lost):  # killed after some of the folds had saved: the others are a validation behind
+        (fold_folder(tmp_path / "broken", number) / CHECKPOINT).unlink()
+    assert seen(train(tmp_path / "broken", data_folder)) == seen(whole)
+
+
+def test_a_fold_that_ends_early_counts_with_its_last_validation(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*args: Any, folder: None, objective: None, stop_after: int) -> Any:
+        length = 1 if split_sizes.pop() else 3
+        for number in range(1, length + 1):
+            yield Validation(number, number, number, {"val/map_at_r": 0.1 * number}, 1.0, number == length)
+
+    split_sizes = [False, True]
+    monkeypatch.setattr("orchestrator.folds.fit", made)
+    found = train(None, data_folder)
+    assert [validation.metrics["val/map_at_r"] for validation in found] == pytest.approx([0.1, 0.15, 0.2])
+    assert [validation.seconds for validation in found] == [2.0, 1.0, 1.0]
+    assert [validation.finished for validation in found] == [False, False, True]
+
+
+def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_path: Path) -> None:
+    train(tmp_path, data_folder, stop_after=1)
+    store = open_dataset("glyphs-small", data_folder)
+    rows = folds_of(store)[0].test[:200]
+    folders = model_folders(tmp_path)
+    assert folders == [tmp_path / "fold-0", tmp_path / "fold-1"]
+    found = evaluate_folds(folders, store, rows)
+    each = [evaluate_model(folder / BEST, store, rows) for folder in folders]
+    for name in each[0]:
+        assert found[name] == fmean(fold[name] for fold in each), name
+    embeddings = [embed_model(folder / BEST, store, rows)[1].outputs["embedding"] for folder in folders]
+    both = torch.cat([part / part.norm(dim=1, keepdim=True) for part in embeddings], dim=1)
+    expected = evaluate_embeddings(both, torch.from_numpy(store.labels[rows]))
+    assert {name: found[f"concatenated_{name}"] for name in expected} == expected
+
+
+def test_a_trial_over_folds(data_folder: Path, tmp_path: Path) -> None:
+    settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "protocol": "mlrc"}
+    work = {
+        "trial_id": "0000",
+        "test": True,
+        "arguments": {"settings": settings, "data": str(data_folder), "folder": str(tmp_path)},
+    }
+    (result,) = results(work)
+    assert result["finished"] and 0 < result["metrics"]["val/map_at_r"] < 1
+    assert 0 < result["test"]["map_at_r"] < result["test"]["concatenated_recall_at_1"] <= 1
+    assert len(model_folders(tmp_path)) == 4

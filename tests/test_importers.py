@@ -1,0 +1,894 @@
+"""The importers, on small trees of each benchmark's layout, whole and broken."""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import savemat
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from orchestrator.cli import main
+from orchestrator.data import encoding, importers, store
+from orchestrator.data.archives import ARCHIVES, Count, Counts
+from orchestrator.data.catalog import datasets, open_dataset, overview
+from orchestrator.data.importers import prepare
+from orchestrator.data.splits import class_split
+from orchestrator.data.store import DataError, Store
+
+# --- trees: two images of each class but for the last, which has one
+
+
+class Tree(NamedTuple):
+    """How to write one, and what the store made of it should be: labels, splits, class names."""
+
+    importer: str
+    write: Callable[[Path], None]
+    labels: list[int]
+    splits: list[str]
+    names: list[str]
+    counts: Counts | None = None
+
+
+def photo(path: Path, seed: int, size: tuple[int, int] = (12, 10), mode: str = "RGB", **options: Any) -> bytes:
+    """A made image on disk; its bytes."""
+    image = Image.frombytes(mode, size, np.random.default_rng(seed).bytes(size[0] * size[1] * len(mode)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+    return path.read_bytes()
+
+
+def text(path: Path, *lines: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+LABELS = [0, 0, 1, 1, 2, 2, 3]
+MIXED = ["train", "test", "train", "test", "train", "test", "train"]
+COUNTS = Counts(Count(7, 4), first_half=4)
+
+
+def birds(root: Path, ids: list[str], folders: list[str], class_ids: list[int], classes: list[str]) -> None:
+    text(root / "images.txt", *(f"{i} {folders[k]}/{i}.jpg" for i, k in zip(ids, LABELS, strict=True)))
+    text(root / "image_class_labels.txt", *(f"{i} {class_ids[k]}" for i, k in zip(ids, LABELS, strict=True)))
+    text(root / "classes.txt", *classes)
+    text(root / "train_test_split.txt", *(f"{i} {int(s == 'train')}" for i, s in zip(ids, MIXED, strict=True)))
+    text(root / "bounding_boxes.txt", *(f"{i} 1.0 2.0 {5 + n} 4.0" for n, i in enumerate(ids)))
+    for seed, (i, k) in enumerate(zip(ids, LABELS, strict=True)):
+        photo(root / "images" / folders[k] / f"{i}.jpg", seed)
+    (root / "images" / folders[0] / f"._{ids[0]}.jpg").write_bytes(b"macOS")
+
+
+def cub(source: Path) -> None:
+    folders = [f"{n:03d}.{name}" for n, name in enumerate(("Zebra_Finch", "Auk", "Gull", "Crow"), start=1)]
+    classes = [f"{n} {name}" for n, name in enumerate(folders, start=1)]
+    birds(source / "CUB_200_2011", [str(n) for n in range(1, 8)], folders, [1, 2, 3, 4], classes)
+
+
+def nabirds(source: Path) -> None:
+    ids = [f"{n:08x}-21dc-4d0c-bfe1-4cae3c85c829" for n in range(7)]
+    classes = ["0 Birds", "1 Ducks, Geese", "2 Crows", "295 Eider (Adult male)", "817 Crow", "820 Jay", "1010 Raven"]
+    root = source / "nabirds"
+    birds(root, ids, ["0295", "0817", "0820", "1010"], [295, 817, 820, 1010], classes)
+    text(root / "hierarchy.txt", "1 0", "2 0", "295 1", "817 2", "820 2", "1010 2")
+
+
+CARS = ["Volvo 240", "Audi A4", "Ram C/V Cargo Van", "BMW M3"]
+BOX = (3, 2, 10, 9)
+
+
+def annotations(path: Path, files: list[str], rows: list[int], name: str, **more: Any) -> None:
+    """A MATLAB struct array, as the authors made them."""
+    edges = [f"bbox_{edge}" for edge in ("x1", "y1", "x2", "y2")]
+    keys = [name, *edges, "class", "test"]
+    values = [(files[row], *BOX, LABELS[row] + 1, int(MIXED[row] == "test")) for row in rows]
+    table = np.array([values], [(key, object) for key in keys]).reshape(1, -1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    savemat(path, {"annotations": table} | more)
+
+
+CAR_NAMES = np.array([CARS], object)
+CAR_ORDER = [row for split in ("train", "test") for row in range(7) if MIXED[row] == split]
+
+
+def cars_old(source: Path) -> None:
+    files = [f"car_ims/{n:06d}.jpg" for n in range(1, 8)]
+    annotations(source / "cars_annos.mat", files, list(range(7)), "relative_im_path", class_names=CAR_NAMES)
+    for seed, file in enumerate(files):
+        photo(source / file, seed)
+
+
+def cars_devkit(source: Path) -> None:
+    files = [f"{row + 1:05d}.jpg" for row in range(7)]
+    (source / "devkit").mkdir(parents=True)
+    savemat(source / "devkit" / "cars_meta.mat", {"class_names": CAR_NAMES})
+    for split, place in (("train", "devkit/cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
+        rows = [row for row in range(7) if MIXED[row] == split]
+        annotations(source / place, files, rows, "fname")
+        for row in rows:
+            photo(source / f"cars_{split}" / files[row], row)
+
+
+def cars_folders(source: Path) -> None:
+    text(source / "names.csv", *CARS)
+    for split in ("train", "test"):
+        rows = [row for row in range(7) if MIXED[row] == split]
+        lines = [f"{row:05d}.jpg,{','.join(map(str, BOX))},{LABELS[row] + 1}" for row in rows]
+        text(source / f"anno_{split}.csv", *lines)
+        for row in rows:
+            folder = CARS[LABELS[row]].replace("/", "-")
+            photo(source / "car_data" / "car_data" / split / folder / f"{row:05d}.jpg", row)
+
+
+def sop(source: Path) -> None:
+    root = source / "Stanford_Online_Products"
+    kinds = ["bicycle", "bicycle", "cabinet", "cabinet"]
+    rows = [f"{n + 1} {k + 1} {2 + k // 2} {kinds[k]}_final/{n}_0.JPG" for n, k in enumerate(LABELS)]
+    header = "image_id class_id super_class_id path"
+    text(root / "Ebay_train.txt", header, *rows[:4])
+    text(root / "Ebay_test.txt", header, *rows[4:])
+    for n, k in enumerate(LABELS):
+        photo(root / f"{kinds[k]}_final" / f"{n}_0.JPG", n)
+
+
+INSHOP_SPLITS = ["train"] * 4 + ["query", "gallery", "gallery"]
+
+
+def inshop(source: Path) -> None:
+    items = ["id_00000002", "id_00000009", "id_00000030", "id_00007982"]
+    files = [f"WOMEN/{'Dresses' if k < 3 else 'Tees'}/{items[k]}/0{n}_1_front.jpg" for n, k in enumerate(LABELS)]
+    rows = [
+        f"img/{file}{' ' * (70 - len(file))}{items[k]}  {split}"
+        for file, k, split in zip(files, LABELS, INSHOP_SPLITS, strict=True)
+    ]
+    text(source / "Eval" / "list_eval_partition.txt", 7, "image_name item_id evaluation_status", *rows)
+    for seed, file in enumerate(files):
+        photo(source / "Img" / "img" / file, seed)
+
+
+def cifar(source: Path, kind: Any, label_key: str) -> None:
+    root = source / kind.base_folder
+    root.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for name, _ in [*kind.train_list, *kind.test_list]:
+        batch = {"data": rng.integers(0, 256, (2, 3072), np.uint8), label_key: [1, 0]}
+        (root / name).write_bytes(pickle.dumps(batch))
+    (root / kind.meta["filename"]).write_bytes(pickle.dumps({kind.meta["key"]: ["auk", "bee"]}))
+
+
+@pytest.fixture(autouse=True)
+def _small_sets(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """The trees' counts in place of the full sets'."""
+    if request.node.get_closest_marker("slow"):
+        return
+    for tree in TREES.values():
+        if tree.counts is not None:
+            archive = replace(ARCHIVES[tree.importer], counts=tree.counts)
+            monkeypatch.setitem(ARCHIVES, tree.importer, archive)
+
+
+def publish(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
+    """Make torchvision take the files of a tree for the published ones."""
+    for kind in (CIFAR10, CIFAR100):
+        root = source / kind.base_folder
+
+        def md5(name: str, root: Path = root) -> str:
+            return hashlib.md5((root / name).read_bytes()).hexdigest()
+
+        if root.exists():
+            for listed in ("train_list", "test_list"):
+                monkeypatch.setattr(kind, listed, [[name, md5(name)] for name, _ in getattr(kind, listed)])
+            monkeypatch.setattr(kind, "meta", kind.meta | {"md5": md5(kind.meta["filename"])})
+
+
+def folders(source: Path) -> None:
+    names = ["auk", "bee", "cat", "dog"]
+    for seed, label in enumerate(LABELS):
+        photo(source / names[label] / f"{seed}.png", seed)
+    (source / "auk" / "._0.png").write_bytes(b"macOS")
+    (source / "auk" / "notes.txt").write_text("not an image")
+    (source / ".cache").mkdir()
+
+
+def split_folders(source: Path) -> None:
+    names = ["auk", "bee", "cat", "dog"]
+    for seed, label in enumerate(LABELS):
+        photo(source / ("train" if label < 3 else "test") / names[label] / f"{seed}.png", seed)
+
+
+def table(source: Path) -> None:
+    numbers = ["2", "9", "10", "100"]
+    splits = ["gallery", "query", *["train"] * 5]
+    rows = [f"pictures/{n}.jpg,{numbers[k]},{splits[n]},x" for n, k in enumerate(LABELS)]
+    text(source / "list.csv", "path,label,split,note", *rows)
+    for n in range(7):
+        photo(source / "pictures" / f"{n}.jpg", n)
+
+
+SPLIT_COUNTS = {"train": Count(4, 2), "test": Count(3, 2)}
+TREES = {
+    "cub200": Tree("cub200", cub, LABELS, MIXED, ["001.Zebra_Finch", "002.Auk", "003.Gull", "004.Crow"], COUNTS),
+    "nabirds": Tree(
+        "nabirds",
+        nabirds,
+        LABELS,
+        MIXED,
+        ["Eider (Adult male)", "Crow", "Jay", "Raven"],
+        Counts(Count(7, 4), dense=False),
+    ),
+    "cars-old": Tree("cars196", cars_old, LABELS, MIXED, CARS, COUNTS),
+    "cars-devkit": Tree(
+        "cars196", cars_devkit, [LABELS[i] for i in CAR_ORDER], [MIXED[i] for i in CAR_ORDER], CARS, COUNTS
+    ),
+    "cars-folders": Tree(
+        "cars196", cars_folders, [LABELS[i] for i in CAR_ORDER], [MIXED[i] for i in CAR_ORDER], CARS, COUNTS
+    ),
+    "sop": Tree(
+        "sop", sop, LABELS, ["train"] * 4 + ["test"] * 3, ["1", "2", "3", "4"], Counts(Count(7, 4), SPLIT_COUNTS)
+    ),
+    "inshop": Tree(
+        "inshop",
+        inshop,
+        LABELS,
+        INSHOP_SPLITS,
+        ["id_00000002", "id_00000009", "id_00000030", "id_00007982"],
+        Counts(Count(7, 4), {"train": Count(4, 2), "query": Count(1, 1), "gallery": Count(2, 2)}, dense=False),
+    ),
+    "cifar10": Tree(
+        "cifar10",
+        lambda source: cifar(source, CIFAR10, "labels"),
+        [1, 0] * 6,
+        ["train"] * 10 + ["test"] * 2,
+        ["auk", "bee"],
+        Counts(Count(12, 2), {"train": Count(10, 2)}),
+    ),
+    "cifar100": Tree(
+        "cifar100",
+        lambda source: cifar(source, CIFAR100, "fine_labels"),
+        [1, 0] * 2,
+        ["train"] * 2 + ["test"] * 2,
+        ["auk", "bee"],
+        Counts(Count(4, 2)),
+    ),
+    "folder": Tree("folder", folders, LABELS, ["train"] * 7, ["auk", "bee", "cat", "dog"]),
+    "folder-splits": Tree(
+        "folder", split_folders, [3, *LABELS[:-1]], ["test"] + ["train"] * 6, ["auk", "bee", "cat", "dog"]
+    ),
+    "csv": Tree("csv", table, LABELS, ["gallery", "query", *["train"] * 5], ["2", "9", "10", "100"]),
+}
+
+
+class Made(NamedTuple):
+    """A tree on disk, and a folder for data sets."""
+
+    tree: Tree
+    source: Path
+    root: Path
+
+    def prepare(self, **options: Any) -> Store:
+        own = self.tree.importer in ("folder", "csv")
+        return prepare(self.tree.importer, self.source, self.root, **({"name": "mine"} if own else {}) | options)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Made]:
+    def write(name: str) -> Made:
+        source = tmp_path / "source"
+        TREES[name].write(source)
+        publish(monkeypatch, source)
+        return Made(TREES[name], source, tmp_path / "data")
+
+    return write
+
+
+# --- whole
+
+
+@pytest.mark.parametrize("name", [name for name in TREES if not name.startswith("cifar")])
+def test_layouts(make: Callable[[str], Made], name: str) -> None:
+    made = make(name)
+    store = made.prepare()
+    assert store.labels.tolist() == made.tree.labels
+    assert store.splits.tolist() == made.tree.splits
+    assert store.class_names == made.tree.names
+    store.verify()
+    assert [child.name for child in made.root.iterdir()] == [store.name]  # no parts, no drafts
+    assert store.manifest["source"].startswith(str(made.source))
+    sources = store.column("source")
+    for row in range(len(store)):
+        assert store.encoded(row) == (Path(store.manifest["source"]) / sources[row]).read_bytes()
+        assert store.image(row).shape == (10, 12, 3)
+    np.testing.assert_array_equal(store.column("original_size"), np.tile([12, 10], (7, 1)))
+    opened = open_dataset(store.name, made.root)
+    assert opened.manifest == store.manifest
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_is_kept_to_the_pixel(make: Callable[[str], Made], name: str) -> None:
+    made = make(name)
+    store = made.prepare()
+    assert store.labels.tolist() == made.tree.labels
+    assert store.splits.tolist() == made.tree.splits
+    assert store.class_names == made.tree.names
+    first = {"cifar10": "cifar-10-batches-py/data_batch_1", "cifar100": "cifar-100-python/train"}[name]
+    pixels = pickle.loads((made.source / first).read_bytes())["data"].reshape(-1, 3, 32, 32)
+    np.testing.assert_array_equal(store.images([0, 1]).numpy(), pixels)
+    assert store.encoded(0).startswith(b"\x89PNG")
+    assert store.manifest["settings"] == {"importer": name, "encoding": "PNG"}
+
+
+@pytest.mark.parametrize("name", ["cub200", "cars-devkit", "sop", "inshop", "nabirds"])
+def test_the_first_half_of_the_classes_trains(make: Callable[[str], Made], name: str) -> None:
+    split = class_split(make(name).prepare(), validation_share=0, seed=0)
+    assert split.train_classes.tolist() == [0, 1]
+    assert (len(split.train), len(split.test)) == (4, 3)
+
+
+def test_boxes_and_super_classes(make: Callable[[str], Made]) -> None:
+    birds = make("nabirds").prepare()
+    np.testing.assert_array_equal(birds.column("box")[6], [1, 2, 12, 6])
+    assert birds.column("super_class").tolist() == [0, 0, 1, 1, 1, 1, 1]
+    assert birds.manifest["super_classes"] == ["Ducks, Geese", "Crows"]
+    with pytest.raises(DataError, match="no column 'boxes' \\(did you mean 'box'"):
+        birds.column("boxes")
+
+
+@pytest.mark.parametrize("name", ["cars-old", "cars-devkit", "cars-folders"])
+def test_boxes_of_cars_are_edges(make: Callable[[str], Made], name: str) -> None:
+    np.testing.assert_array_equal(make(name).prepare().column("box"), np.tile([2, 1, 10, 9], (7, 1)))
+
+
+def test_super_classes_of_products_and_clothes(make: Callable[[str], Made], tmp_path: Path) -> None:
+    products = make("sop").prepare()
+    assert products.manifest["super_classes"] == ["bicycle", "cabinet"]
+    assert products.column("super_class").tolist() == [0] * 4 + [1] * 3
+    inshop(tmp_path / "clothes")
+    clothes = prepare("inshop", tmp_path / "clothes", tmp_path / "data")
+    assert clothes.manifest["super_classes"] == ["WOMEN/Dresses", "WOMEN/Tees"]
+    assert clothes.column("super_class").tolist() == [0] * 6 + [1]
+    assert clothes.manifest["layout"] == "Img/img"
+
+
+def test_large_clothes_are_taken_where_there_are_no_others(make: Callable[[str], Made]) -> None:
+    made = make("inshop")
+    (made.source / "Img" / "img").rename(made.source / "img_highres")
+    assert made.prepare().manifest["layout"] == "img_highres"
+
+
+def test_the_archives_own_folder_may_be_named_too(make: Callable[[str], Made], tmp_path: Path) -> None:
+    made = make("cub200")
+    inner = prepare("cub200", made.source / "CUB_200_2011", tmp_path / "inner")
+    assert inner.manifest["digest"] == made.prepare().manifest["digest"]
+
+
+# --- what becomes of an image
+
+
+def one(tmp_path: Path, **options: Any) -> tuple[Store, bytes]:
+    """A store of one image, made with `options` of photo and of prepare; the image's own bytes."""
+    mine = {key: options.pop(key) for key in ("size_kept", "original") if key in options}
+    data = photo(tmp_path / "source" / "a" / options.pop("file", "1.jpg"), 0, **options)
+    kept = {"size": mine["size_kept"]} if "size_kept" in mine else {}
+    store = prepare("folder", tmp_path / "source", tmp_path / "data", name="one", original="original" in mine, **kept)
+    return store, data
+
+
+def decoded(data: bytes) -> Image.Image:
+    with Image.open(io.BytesIO(data)) as image:
+        image.load()
+        return image
+
+
+@pytest.mark.parametrize(("size", "scaled"), [((90, 60), (45, 30)), ((60, 91), (30, 46)), ((30, 300), (30, 300))])
+def test_the_shorter_side_is_scaled_down_and_never_up(
+    tmp_path: Path, size: tuple[int, int], scaled: tuple[int, int]
+) -> None:
+    store, data = one(tmp_path, size=size, size_kept=30)
+    kept = decoded(store.encoded(0))
+    assert (kept.size, kept.mode, kept.format) == (scaled, "RGB", "JPEG")
+    assert (store.encoded(0) == data) == (size == scaled)
+    assert store.column("original_size").tolist() == [list(size)]
+    assert store.manifest["settings"] == {
+        "importer": "folder",
+        "encoding": "JPEG",
+        "quality": 95,
+        "size": 30,
+        "resampling": "bicubic",
+    }
+
+
+@pytest.mark.parametrize(("mode", "file"), [("L", "1.jpg"), ("CMYK", "1.jpg"), ("RGBA", "1.png"), ("L", "1.png")])
+def test_every_image_becomes_rgb(tmp_path: Path, mode: str, file: str) -> None:
+    store, data = one(tmp_path, mode=mode, file=file, size=(16, 12))
+    kept = decoded(store.encoded(0))
+    assert (kept.mode, kept.format, kept.size) == ("RGB", "JPEG", (16, 12))
+    wanted = np.asarray(decoded(data).convert("RGB"), float)
+    again = io.BytesIO()
+    Image.fromarray(wanted.astype(np.uint8)).save(again, "JPEG", quality=95)
+    np.testing.assert_array_equal(store.image(0), np.asarray(decoded(again.getvalue())))
+
+
+def test_the_orientation_stays_as_stored(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # rotate by 90 degrees to show
+    store, data = one(tmp_path, size=(90, 60), size_kept=30, exif=exif, comment=b"made")
+    assert decoded(data).getexif()[0x0112] == 6
+    kept = decoded(store.encoded(0))
+    assert kept.size == (45, 30)
+    assert not kept.getexif() and "comment" not in kept.info
+
+
+def test_original_bytes(tmp_path: Path) -> None:
+    store, data = one(tmp_path, size=(900, 600), original=True, mode="L")
+    assert store.encoded(0) == data
+    assert store.manifest["settings"] == {"importer": "folder", "encoding": "original"}
+
+
+# --- broken
+
+
+def edit(file: str, change: Callable[[str], str]) -> Callable[[Made], object]:
+    def damage(made: Made) -> None:
+        path = made.source / file
+        changed = change(path.read_text())
+        assert changed != path.read_text()
+        path.write_text(changed)
+
+    return damage
+
+
+def remove(*files: str) -> Callable[[Made], object]:
+    return lambda made: [(made.source / file).unlink() for file in files]
+
+
+def truncate(*files: str) -> Callable[[Made], object]:
+    return lambda made: [(made.source / f).write_bytes((made.source / f).read_bytes()[:-60]) for f in files]
+
+
+def swap(old: str, new: str) -> Callable[[str], str]:
+    return lambda content: content.replace(old, new, 1)
+
+
+CUB = "CUB_200_2011/"
+AUK = CUB + "images/002.Auk/"
+SOP = "Stanford_Online_Products/"
+PARTITION = "Eval/list_eval_partition.txt"
+
+
+def counts_of(importer: str, **changes: Any) -> Callable[[Made], object]:
+    def damage(made: Made) -> None:
+        ARCHIVES[importer] = replace(ARCHIVES[importer], counts=replace(ARCHIVES[importer].counts, **changes))
+
+    return damage
+
+
+BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
+    # files
+    ("cub200", remove(AUK + "3.jpg", AUK + "4.jpg"), r"cub200: 2 of 7 images are missing in .*images/002.Auk/3.jpg, "),
+    ("cub200", lambda made: (made.source / CUB / "images").rename(made.source / "x"), r"7 of 7 .* and 4 more; unpack"),
+    ("cub200", remove(CUB + "bounding_boxes.txt"), r"bounding_boxes.txt: no such file; unpack the archive again"),
+    ("cub200", remove(CUB + "images.txt"), r"no images.txt in it, nor in CUB_200_2011/"),
+    ("cub200", truncate(AUK + "3.jpg"), r"1 of 7 images cannot be read: images/002.Auk/3.jpg \(.*truncated.*; replace"),
+    ("cub200", truncate(*(f"{AUK}{n}.jpg" for n in (3, 4))), r"2 of 7 .*Auk/3.jpg \(.*Auk/4.jpg \("),
+    ("cub200", lambda made: (made.source / AUK / "3.jpg").write_bytes(b""), r"1 of 7 images cannot be read: .*3.jpg"),
+    ("nabirds", remove("nabirds/hierarchy.txt"), "hierarchy.txt: no such file"),
+    ("cars-old", remove("cars_annos.mat"), "none of the three layouts"),
+    ("cars-old", remove("car_ims/000002.jpg"), "1 of 7 images are missing in .*: car_ims/000002.jpg;"),
+    ("cars-old", truncate("cars_annos.mat"), "cars_annos.mat: not a whole MATLAB file"),
+    ("cars-devkit", remove("cars_test_annos_withlabels.mat"), "cars_test_annos_withlabels.mat: no such file"),
+    ("cars-devkit", remove("devkit/cars_train_annos.mat"), "devkit/cars_train_annos.mat: no such file"),
+    ("cars-devkit", remove("cars_train/00001.jpg"), "1 of 7 .*: cars_train/00001.jpg;"),
+    ("cars-folders", remove("anno_test.csv"), "anno_test.csv: no such file"),
+    ("cars-folders", remove("car_data/car_data/train/Volvo 240/00000.jpg"), "1 of 7 .*Volvo 240/00000.jpg;"),
+    ("sop", remove(SOP + "Ebay_test.txt"), "Ebay_test.txt: no such file"),
+    ("sop", remove(SOP + "cabinet_final/6_0.JPG"), "1 of 7 .*: cabinet_final/6_0.JPG;"),
+    ("inshop", remove(PARTITION), "no Eval/list_eval_partition.txt in it"),
+    (
+        "inshop",
+        lambda made: (made.source / "Img").rename(made.source / "x"),
+        "no folder of images; needed is one of Img/img",
+    ),
+    ("cifar10", remove("cifar-10-batches-py/data_batch_2"), "missing or not as published: data_batch_2; unpack"),
+    ("cifar10", truncate("cifar-10-batches-py/test_batch"), "missing or not as published: test_batch"),
+    ("cifar100", truncate("cifar-100-python/meta"), "missing or not as published: meta"),
+    ("folder", lambda made: (made.source / "elk").mkdir(), r"elk: no images \(.jpg,.*every class needs one"),
+    ("folder", truncate("bee/2.png"), "1 of 7 images cannot be read: bee/2.png"),
+    ("csv", remove("pictures/2.jpg"), "mine: 1 of 7 images are missing in .*: pictures/2.jpg;"),
+    ("csv", remove("list.csv"), "no CSV file in it"),
+    ("csv", lambda made: text(made.source / "b.csv", "path,label"), "2 CSV files; name the one"),
+    # counts
+    (
+        "cub200",
+        edit(CUB + "images.txt", lambda t: t.replace("7 004.Crow/7.jpg\n", "")),
+        "6 images of 3 .*, not 7 images of 4",
+    ),
+    ("cub200", counts_of("cub200", first_half=5), "cub200, classes 1 to 2: 4 images, not 5 images: .*get it again"),
+    ("cars-old", counts_of("cars196", total=Count(8, 4)), "cars196: 7 images of 4 classes, not 8 images of 4 classes"),
+    (
+        "sop",
+        edit(SOP + "Ebay_train.txt", swap("4 2 2 bicycle_final/3_0.JPG\n", "")),
+        "sop, train: 3 images of 2 classes, not 4",
+    ),
+    ("inshop", edit(PARTITION, swap("7\n", "9\n")), "7 images, but its first line says 9: the file is not whole"),
+    ("nabirds", counts_of("nabirds", total=Count(7, 5)), "nabirds: 7 images of 4 classes, not 7 images of 5"),
+    (
+        "cifar10",
+        counts_of("cifar10", total=Count(60000, 10)),
+        "12 images of 2 classes, not 60,000 images of 10",
+    ),
+    # class ids
+    (
+        "cub200",
+        edit(CUB + "image_class_labels.txt", swap("3 2", "3 9")),
+        "labels.txt line 3: class 9 is not in classes.txt",
+    ),
+    (
+        "cub200",
+        edit(CUB + "image_class_labels.txt", swap("3 2", "3 1")),
+        "class 1, but the image is 002.Auk/3.jpg",
+    ),
+    ("cub200", edit(CUB + "image_class_labels.txt", swap("3 2", "3 two")), "class id 'two' should be a whole number"),
+    ("nabirds", edit("nabirds/image_class_labels.txt", swap(" 817", " 820")), "class 820, but the image is 0817/"),
+    ("nabirds", edit("nabirds/hierarchy.txt", swap("817 2\n", "")), "hierarchy.txt: no line for class 817"),
+    (
+        "nabirds",
+        edit("nabirds/hierarchy.txt", swap("817 2", "817 3")),
+        "line 4: parent class 3 is not in classes.txt",
+    ),
+    (
+        "cars-folders",
+        edit("anno_train.csv", swap("9,1\n", "9,5\n")),
+        "line 1: class 5 is not in names.csv",
+    ),
+    (
+        "sop",
+        edit(SOP + "Ebay_test.txt", lambda t: t.replace(" 4 3 ", " 7 3 ")),
+        "no class 4, but ids go up to 7",
+    ),
+    ("sop", edit(SOP + "Ebay_test.txt", swap(" 3 3 ", " 3 2 ")), "line 2: super_class_id 2 is bicycle elsewhere"),
+    (
+        "inshop",
+        edit(PARTITION, swap("id_00007982 ", "item_7982 ")),
+        "line 9: item_id 'item_7982' should be",
+    ),
+    # identifiers that are there twice
+    (
+        "cub200",
+        edit(CUB + "images.txt", swap("\n4 ", "\n3 ")),
+        "line 4: '3' is there twice, first on images.txt line 3",
+    ),
+    (
+        "cub200",
+        edit(CUB + "image_class_labels.txt", swap("\n4 ", "\n3 ")),
+        "line 4: '3' is there twice",
+    ),
+    ("cub200", edit(CUB + "images.txt", swap("/4.jpg", "/3.jpg")), "images/002.Auk/3.jpg listed twice"),
+    ("cub200", edit(CUB + "bounding_boxes.txt", lambda t: t.partition("\n")[0]), "no line for image id 2 and 5 more"),
+    (
+        "sop",
+        edit(SOP + "Ebay_test.txt", swap("\n5 ", "\n2 ")),
+        "'2' is there twice, first on Ebay_train.txt line 3",
+    ),
+    ("csv", edit("list.csv", swap("pictures/1", "pictures/0")), "list.csv line 3: 'pictures/0.jpg' is there twice"),
+    # what is written where
+    (
+        "cub200",
+        edit(CUB + "images.txt", swap("3.jpg", "../../../3.jpg")),
+        "'images/002.Auk/../../../3.jpg' leaves",
+    ),
+    (
+        "sop",
+        edit(SOP + "Ebay_train.txt", swap("bicycle_final/0", "/etc/0")),
+        "line 2: path '/etc/0_0.JPG' leaves",
+    ),
+    ("csv", edit("list.csv", swap("pictures/0", "../0")), "list.csv line 2: path '../0.jpg' leaves the source folder"),
+    ("csv", edit("list.csv", swap("pictures/0.jpg", "")), "list.csv line 2: path '' leaves"),
+    ("cub200", edit(CUB + "train_test_split.txt", swap("1 1", "1 2")), "train_test_split.txt line 1: '2' should be 1"),
+    ("cub200", edit(CUB + "bounding_boxes.txt", swap("1.0", "nan")), "bounding box 'nan' should be a number"),
+    ("cub200", edit(CUB + "bounding_boxes.txt", swap("1.0", "")), "bounding_boxes.txt line 1: 4 fields, not 5"),
+    ("cub200", lambda made: (made.source / CUB / "classes.txt").write_bytes(b"\xff\xfe"), "not a text file in UTF-8"),
+    (
+        "sop",
+        edit(SOP + "Ebay_train.txt", swap("super_class_id", "kind")),
+        "the header is 'image_id class_id kind path'",
+    ),
+    ("inshop", edit(PARTITION, swap("query", "qery")), "status 'qery' \\(did you mean 'query'"),
+    ("cars-folders", edit("anno_train.csv", swap(",1\n", "\n")), "anno_train.csv line 1: 5 fields, not 6"),
+    ("csv", edit("list.csv", swap("label", "lable")), "line 1: no column 'label' \\(did you mean 'lable'"),
+    ("csv", edit("list.csv", swap("gallery", "galery")), "line 2: split 'galery' \\(did you mean 'gallery'"),
+    ("csv", edit("list.csv", swap(",9,", ",,")), "line 4: no label"),
+    ("csv", edit("list.csv", swap(",x\n", "\n")), "line 2: 3 fields, but the header has 4"),
+    ("csv", edit("list.csv", lambda t: ""), "list.csv: empty; it needs columns path, label"),
+    ("csv", edit("list.csv", lambda t: t.partition("\n")[0]), "no image is listed"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "message"), BROKEN, ids=[f"{n}-{m}"[:60] for n, _, m in BROKEN])
+def test_broken_sources_are_named_in_one_line(
+    make: Callable[[str], Made], name: str, damage: Callable[[Made], object], message: str
+) -> None:
+    made = make(name)
+    damage(made)
+    with pytest.raises(DataError, match=message) as caught:
+        made.prepare()
+    assert "\n" not in str(caught.value)
+    assert not list(made.root.glob("[!.]*"))
+
+
+@pytest.mark.parametrize(
+    ("importer", "options", "message"),
+    [
+        ("cub", {}, "no data set 'cub' to prepare \\(did you mean 'cub200'"),
+        ("glyphs", {}, "glyphs: is drawn when first used"),
+        ("folder", {}, "--name: missing"),
+        ("folder", {"name": "cub200"}, "--name: 'cub200' is a known data set's own name"),
+        ("folder", {"name": "folder"}, "--name: 'folder' is a known"),
+        ("cub200", {"size": 0}, "--size 0: should be at least 1"),
+        ("cub200", {"size": 64, "original": True}, "--size 64: --original keeps"),
+        ("cifar10", {"size": 64}, "--size: cifar10 is kept as it is"),
+        ("cifar10", {"original": True}, "--original: cifar10 is kept as it is"),
+    ],
+)
+def test_bad_arguments(tmp_path: Path, importer: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepare(importer, tmp_path, tmp_path / "data", **options)
+    assert not list(tmp_path.iterdir())
+
+
+def test_sources_that_are_no_folders(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="--source: no folder .*/none"):
+        prepare("cub200", tmp_path / "none", tmp_path / "data")
+    text(tmp_path / "CUB_200_2011.tgz", "")
+    with pytest.raises(DataError, match="CUB_200_2011.tgz is a file; unpack it"):
+        prepare("cub200", tmp_path / "CUB_200_2011.tgz", tmp_path / "data")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match="empty: no folders in it; there should be one per class"):
+        prepare("folder", tmp_path / "empty", tmp_path / "data", name="mine")
+
+
+# --- the disk
+
+
+def test_unwritable_storage(make: Callable[[str], Made]) -> None:
+    made = make("folder")
+    made.root.write_text("a file in the way")
+    with pytest.raises(DataError, match="data/mine: cannot be written .*; choose another storage folder"):
+        made.prepare()
+
+
+@pytest.mark.parametrize(("module", "function"), [(encoding.os, "fsync"), (store, "_sync")])
+def test_a_full_disk_is_one_line(
+    make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch, module: Any, function: str
+) -> None:
+    made = make("folder")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, function, full)
+        with pytest.raises(DataError, match="cannot be written .*No space left on device.*; free some space"):
+            made.prepare()
+    assert not list(made.root.glob("[!.]*"))
+    assert len(made.prepare()) == 7
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_arrow_tells_of_a_full_disk() -> None:
+    """What `writing_problem` relies on."""
+    with pytest.raises(OSError, match="No space") as caught, store.pa.OSFile("/dev/full", "wb") as file:
+        file.write(b"x")
+    assert caught.value.errno == errno.ENOSPC
+
+
+# --- several processes, interruptions, repetitions
+
+
+def test_the_number_of_processes_changes_nothing(make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("folder")
+    one = made.prepare(name="one", size=8)
+    whole = (made.source / "dog" / "6.png").read_bytes()
+    truncate("dog/6.png")(made)
+    monkeypatch.setattr(importers, "PART", 2)
+    seen: list[tuple[int, int]] = []
+    with pytest.raises(DataError, match="1 of 7 images cannot be read: dog/6.png"):
+        made.prepare(name="two", workers=2, size=8, progress=lambda done, total: seen.append((done, total)))
+    assert sorted(seen) == seen and set(seen) == {(0, 7), (2, 7), (4, 7), (6, 7)}
+    assert sorted(child.name for child in made.root.iterdir()) == [".two.parts", "one"]
+    (made.source / "dog" / "6.png").write_bytes(whole)
+    counted = Counted(monkeypatch)
+    assert made.prepare(name="two", size=8).manifest["digest"] == one.manifest["digest"]
+    assert counted.images == 1  # the other processes' work was taken
+
+
+class Counted:
+    """Encodes, counts, and stops after a number of parts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, parts: int | None = None) -> None:
+        self.images = 0
+        monkeypatch.setattr(importers, "PART", 2)
+
+        def write_part(part: Path, contents: Any, size: int | None) -> Any:
+            if parts is not None and self.images == 2 * parts:
+                raise KeyboardInterrupt
+            self.images += len(contents)
+            return encoding.write_part(part, contents, size)
+
+        monkeypatch.setattr(importers, "write_part", write_part)
+
+
+@pytest.mark.parametrize(
+    ("between", "again"),
+    [
+        (lambda made: None, 3),
+        (lambda made: photo(made.source / "auk" / "0.png", 99), 5),  # that part is made anew
+        (lambda made: next((made.root / ".mine.parts").glob("00000-*")).write_bytes(b"damaged"), 5),
+        (lambda made: (made.root / ".mine.parts" / "00002-0.tmp").write_text(""), 3),
+    ],
+)
+def test_an_interrupted_preparation_goes_on(
+    make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch, between: Callable[[Made], object], again: int
+) -> None:
+    made = make("folder")
+    Counted(monkeypatch, parts=2)
+    with pytest.raises(KeyboardInterrupt, match="^4 of 7 images are kept; the same command goes on from there$"):
+        made.prepare()
+    assert not list(made.root.glob("[!.]*"))
+    between(made)
+    counted = Counted(monkeypatch)
+    seen: list[int] = []
+    resumed = made.prepare(progress=lambda done, total: seen.append(done))
+    assert counted.images == again and seen[0] == 7 - again
+    assert resumed.manifest["digest"] == made.prepare(name="fresh").manifest["digest"]
+    assert sorted(child.name for child in made.root.iterdir()) == ["fresh", "mine"]
+
+
+def test_other_settings_begin_anew(make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("folder")
+    Counted(monkeypatch, parts=2)
+    with pytest.raises(KeyboardInterrupt):
+        made.prepare()
+    counted = Counted(monkeypatch)
+    made.prepare(size=5)
+    assert counted.images == 7
+
+
+def test_one_at_a_time(make: Callable[[str], Made]) -> None:
+    made = make("folder")
+
+    def meanwhile(done: int, total: int) -> None:
+        with pytest.raises(DataError, match="another process is preparing it"):
+            made.prepare()
+
+    assert len(made.prepare(progress=meanwhile)) == 7
+
+
+def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:
+    made = make("folder")
+    command = ["datasets", "prepare", "folder", f"--source={made.source}", "--name=mine", "--workers=1"]
+    command.append(f"--storage={made.root.parent}")
+    for says in (r"mine: 7 images of 4 classes (7 train) in ", r"mine: is there already: 7 images of 4 classes"):
+        assert run(*command) == 0
+        printed = capsys.readouterr()
+        assert printed.out.startswith(says) and printed.out.count("\n") == 1 and not printed.err
+    assert run(*command, "--size=8") == 2
+    printed = capsys.readouterr()
+    assert "data/mine: is there already, with size 256, not 8; delete that folder" in printed.err
+    assert printed.err.count("\n") == 1
+
+
+# --- the command line
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    return int(leaving.value.code or 0)
+
+
+def test_interruption_at_the_command_line(
+    make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = make("csv")
+    Counted(monkeypatch, parts=1)
+    command = ["datasets", "prepare", "csv", f"--source={made.source / 'list.csv'}", "--name=mine", "--workers=1"]
+    assert run(*command, f"--storage={made.root.parent}") == 130
+    assert capsys.readouterr().err == "interrupted: 2 of 7 images are kept; the same command goes on from there\n"
+
+
+def test_what_is_prepared_is_listed(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:
+    made = make("cub200")
+    made.prepare()
+    prepare("folder", made.source / "CUB_200_2011" / "images", made.root, name="mine")
+    states = {name: info["state"] for name, info in overview(made.root).items()}
+    assert states.pop("cub200") == states.pop("mine") == "prepared"
+    (made.root / "broken").mkdir()
+    text(made.root / "broken" / "manifest.json", "{}")
+    assert overview(made.root)["broken"]["state"] == "damaged"
+    assert states.pop("glyphs") == "drawn when used"
+    assert set(states.values()) == {"not prepared", "drawn when used"}
+    storage = f"--storage={made.root.parent}"
+    assert run("datasets", storage) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in datasets())
+    assert "orchestrator datasets prepare NAME --source DIR" in listed
+    assert run("datasets", "mine", storage, "--json") == 0
+    assert json.loads(capsys.readouterr().out) | {"how_to_get": ""} == {
+        "name": "mine",
+        "summary": f"your own: folder {made.source}/CUB_200_2011/images",
+        "images": 7,
+        "classes": 4,
+        "how_to_get": "",
+        "state": "prepared",
+    }
+    assert run("datasets", "min", storage) == 2
+    assert "unknown data set 'min' (did you mean 'mine'?)" in capsys.readouterr().err
+
+
+def test_open_dataset_says_how_to_prepare(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"'sop' is not prepared in .*/data: orchestrator datasets prepare sop "):
+        open_dataset("sop", tmp_path / "data")
+    with pytest.raises(DataError, match="unknown data set '../data'"):
+        open_dataset("../data", tmp_path / "data")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
+    """A signal to the whole process group, workers included."""
+    for label in range(4):
+        photo(tmp_path / "source" / f"{label}" / "0.png", label, (700, 500))
+        for number in range(1, 100):
+            os.link(tmp_path / "source" / f"{label}" / "0.png", tmp_path / "source" / f"{label}" / f"{number}.png")
+    command = [sys.executable, "-m", "orchestrator.cli", "datasets", "prepare", "folder", "--source", "source"]
+    command += ["--name", "mine", "--workers", "2", "--storage", "runs"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    parts = tmp_path / "runs" / "data" / ".mine.parts"
+    while process.poll() is None and not list(parts.glob("*.arrow")):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert err.startswith("interrupted: ") and err.count("\n") == 1
+    assert not out and [child.name for child in parts.parent.iterdir()] == [".mine.parts"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("mine: 400 images of 4 classes (400 train)")
+    Store.open(parts.parent / "mine").verify()
+
+
+@pytest.mark.slow
+def test_the_full_number_of_birds(tmp_path: Path) -> None:
+    """Against the true counts: 5,864 images of classes 1 to 100, 5,924 of 101 to 200."""
+    images = [k for half, first in ((5_864, 1), (5_924, 101)) for k in sorted(first + n % 100 for n in range(half))]
+    root = tmp_path / "CUB_200_2011"
+    photo(tmp_path / "one.jpg", 0)
+    for k in range(1, 201):
+        (root / "images" / f"{k:03d}.Bird").mkdir(parents=True)
+    text(root / "images.txt", *(f"{i} {k:03d}.Bird/{i}.jpg" for i, k in enumerate(images, start=1)))
+    text(root / "image_class_labels.txt", *(f"{i} {k}" for i, k in enumerate(images, start=1)))
+    text(root / "classes.txt", *(f"{k} {k:03d}.Bird" for k in range(1, 201)))
+    text(root / "train_test_split.txt", *(f"{i} {i % 2}" for i in range(1, 11_789)))
+    text(root / "bounding_boxes.txt", *(f"{i} 0.0 0.0 9.0 9.0" for i in range(1, 11_789)))
+    for i, k in enumerate(images, start=1):
+        os.link(tmp_path / "one.jpg", root / "images" / f"{k:03d}.Bird" / f"{i}.jpg")
+    store = prepare("cub200", tmp_path, tmp_path / "data", workers=2)
+    split = class_split(store, validation_share=0, seed=0)
+    assert (len(store), store.num_classes) == (11_788, 200)
+    assert (len(split.train), len(split.test)) == (5_864, 5_924)
+    assert (split.train_classes.max(), split.test_classes.min()) == (99, 100)
+    store.verify()

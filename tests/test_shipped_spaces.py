@@ -1,0 +1,60 @@
+"""Every shipped search as a user runs it, but for two trials of one epoch, on one Ray cluster."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.cluster import RayRunner
+from orchestrator.ledger import leaderboard_rows
+from orchestrator.search import LEADERBOARD, start
+from orchestrator.spec import read_yaml, resolve_search, shipped_searches
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
+
+TRIALS = 2
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
+    """One storage folder for all: its MLflow database is made once."""
+    folder = tmp_path_factory.mktemp("storage")
+    (folder / "data").symlink_to(data_folder)
+    return folder
+
+
+def check_search(space: str, storage: Path, name: str, **settings: Any) -> None:
+    path = shipped_searches()[space]
+    search = resolve_search(
+        read_yaml(path),
+        name=name,
+        source=path.name,
+        overrides={"epochs": 1} | settings,
+        dataset="glyphs-small",
+        num_trials=TRIALS,
+    )
+    outcome = start(search, RayRunner(), storage=storage)
+    ledger = outcome.ledger
+    reasons = [trial.reason for trial in ledger.everyone()]
+    assert (outcome.state, reasons) == ("done", [None] * (TRIALS + 1))
+    assert [trial.state for trial in ledger.trials.values()] == ["done"] * TRIALS
+    first, second = (trial.params for trial in ledger.trials.values())
+    assert first != second
+    winner = ledger.winner()
+    assert winner is not None and winner.best is not None and 0 < winner.best <= 1
+    assert winner.best == max(trial.best or 0 for trial in ledger.trials.values())
+    assert ledger.final is not None and ledger.final.state == "done" and ledger.final.params == winner.params
+    assert 0 < ledger.final.test["map_at_r"] <= 1
+    assert outcome.problem is None, "MLflow has it all"
+    written = (outcome.journal.parent / LEADERBOARD).read_text().splitlines()
+    assert len(written) == 1 + len(leaderboard_rows(ledger)) == 2 + TRIALS
+
+
+@pytest.mark.parametrize("space", shipped_searches())
+def test_a_shipped_search_ends_with_a_winner_and_its_test(space: str, storage: Path) -> None:
+    check_search(space, storage, space)
+
+
+def test_anti_collapse_is_searched_with_language_guidance(storage: Path, data_folder: Path) -> None:
+    texts = str(data_folder / "texts.csv")
+    check_search("anti_collapse", storage, "guided", guidance_weight=0.1, text_embeddings=texts)
