@@ -2,9 +2,9 @@
 
 The files of `search_spaces/presets/` hold them, one file per paper. A file is a layer: settings; `source`; `readings`,
 what was decided where a paper is ambiguous; `unstated`, the settings that no source states, so that they have their
-default; `not_expressible`. Beneath `methods`, `datasets`, `backbones` and `variants` there are layers again, which hold
-for that name only and go before what is above them, and of these four a later one before an earlier one. A layer that
-has one of the four exists for the names in it only.
+default. Beneath `methods`, `datasets`, `backbones` and `variants` there are layers again, which hold for that name only
+and go before what is above them, and of these four a later one before an earlier one. A layer that has one of the four
+exists for the names in it only.
 """
 
 import io
@@ -77,7 +77,6 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
         "settings": {key: settings[key] for key in preset.settings},
         "readings": preset.readings,
         "unstated": preset.unstated,
-        "not_expressible": preset.not_expressible,
         "defaults": {key: value for key, value in settings.items() if key not in preset.settings},
     }
 
@@ -146,14 +145,12 @@ def _preset(layers: list[Mapping[str, Any]], parts: list[str]) -> Preset:
     source = ""
     settings: dict[str, Any] = dict(zip(("method", "dataset", "backbone"), parts, strict=False))
     notes: dict[str, dict[str, str]] = {"readings": {}, "unstated": {}}
-    not_expressible: list[str] = []
     for layer in layers:
-        own = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source", "not_expressible")}
+        own = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source")}
         unstated = layer.get("unstated", {})
         settings = {key: value for key, value in (settings | own).items() if key not in unstated}
         source = layer.get("source", source)
         notes["readings"] |= layer.get("readings", {})
         notes["unstated"] |= unstated
         notes["unstated"] = {key: why for key, why in notes["unstated"].items() if key not in own}
-        not_expressible += layer.get("not_expressible", [])
-    return Preset("/".join(parts), source, settings, not_expressible=not_expressible, **notes)
+    return Preset("/".join(parts), source, settings, **notes)

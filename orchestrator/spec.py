@@ -522,7 +522,6 @@ class Preset:
     settings: dict[str, Any]
     readings: dict[str, str]
     unstated: dict[str, str]
-    not_expressible: list[str]
 
 
 Algorithm = Literal["tpe", "random", "grid"]
