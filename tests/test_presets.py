@@ -233,6 +233,7 @@ def test_section_5_1_of_ccp(variant: str, dataset: str) -> None:
     for backbone, batch_size in (("bn_inception", 128), ("resnet50", 96)):
         conventional = f"ccp/{dataset}/{backbone}/{variant}_conventional"
         holds(conventional, **ADAM, **own, embedding_dim=512, pooling="average+max")
+        assert experiment(conventional).training.protocol == "conventional"
         assert experiment(conventional).training.batch_size == batch_size
 
 
