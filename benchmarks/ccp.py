@@ -3,7 +3,8 @@
     python benchmarks/ccp.py --backbone resnet18 --batch 32 --size 64
 
 Steps of the two alternate in one process, so that both see the same machine; the median of the steps' ratios is
-printed. The paper reports 8% more time per step. The bound is 1: the proximal term reads and writes each parameter once.
+printed. The paper reports 8% more time per step. The bound is 1: the proximal term reads and writes each parameter
+once.
 """
 
 import argparse
