@@ -634,19 +634,16 @@ def soft_triple(
     Qian et al., SoftTriple Loss, ICCV 2019.
     """
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
-    lowest = torch.finfo(matrix.dtype).min
-
-    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        by_class = (len(matrix), -1, centres_per_class)
-        counted = positive | negative
+    by_class = (len(matrix), -1, centres_per_class)
+    counted = positive | negative
+    similarity, logits = matrix, matrix / gamma
+    if not counted.view(torch.uint8).amin():
         similarity = torch.where(counted, matrix, 0)
-        share = torch.where(counted, similarity / gamma, lowest).reshape(by_class).softmax(2)
-        class_similarity = (share * similarity.reshape(by_class)).sum(2)
-        own = positive.reshape(by_class).any(2)
-        below = counted.reshape(by_class).any(2)
-        return _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
-
-    return _mean_of_terms(terms, matrix, positive, negative)
+        logits = torch.where(counted, similarity / gamma, torch.finfo(matrix.dtype).min)
+    class_similarity = (logits.reshape(by_class).softmax(2) * similarity.reshape(by_class)).sum(2)
+    own, below = (_any(mask.reshape(by_class), 2) for mask in (positive, counted))
+    total, rows = _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
+    return (total / rows.clamp(min=1)).sum()
 
 
 def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
