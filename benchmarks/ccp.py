@@ -79,7 +79,8 @@ def main() -> None:
     medians = {way: statistics.median(values[3:]) for way, values in seconds.items()}
     for way, median in medians.items():
         print(f"{way:8s} {median * 1000:8.1f} ms a step")
-    ratio = statistics.median(with_it / without for without, with_it in zip(*seconds.values(), strict=True))
+    pairs = zip(seconds["with"][3:], seconds["without"][3:], strict=True)
+    ratio = statistics.median(with_it / without for with_it, without in pairs)
     print(f"ratio {ratio:.3f}")
     found = {"seconds": medians, "ratio": ratio}
     print(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}"} | vars(arguments) | found))
