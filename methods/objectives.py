@@ -543,12 +543,12 @@ def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int
     edges = torch.linspace(0, 4, num_bins + 1, dtype=matrix.dtype, device=matrix.device)[:, None, None]
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        counted = positive | negative
-        squared = torch.where(counted, matrix, 0).square()
+        # what is neither lies too far for any edge: 16 - 4 is at least three half-widths
+        squared = torch.where(positive | negative, matrix, 4).square()
         share = (1 - (squared - edges).abs() * (num_bins / 4)).relu()  # (edges, Q, R)
         at_edge_positive = (share * positive.to(share.dtype)).sum(2)
         up_to_positive = at_edge_positive.cumsum(0)
-        up_to = (share * counted.to(share.dtype)).sum(2).cumsum(0)
+        up_to = share.sum(2).cumsum(0)
         precision = up_to_positive / torch.where(up_to > 0, up_to, 1)
         average_precision = (at_edge_positive * precision).sum(0) / positive.sum(1).clamp(min=1)
         return _total(1 - average_precision, _any(positive, 1))
@@ -634,19 +634,16 @@ def soft_triple(
     Qian et al., SoftTriple Loss, ICCV 2019.
     """
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
-    lowest = torch.finfo(matrix.dtype).min
-
-    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        by_class = (len(matrix), -1, centres_per_class)
-        counted = positive | negative
+    by_class = (len(matrix), -1, centres_per_class)
+    counted = positive | negative
+    similarity, logits = matrix, matrix / gamma
+    if not counted.view(torch.uint8).amin():
         similarity = torch.where(counted, matrix, 0)
-        share = torch.where(counted, similarity / gamma, lowest).reshape(by_class).softmax(2)
-        class_similarity = (share * similarity.reshape(by_class)).sum(2)
-        own = positive.reshape(by_class).any(2)
-        below = counted.reshape(by_class).any(2)
-        return _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
-
-    return _mean_of_terms(terms, matrix, positive, negative)
+        logits = torch.where(counted, similarity / gamma, torch.finfo(matrix.dtype).min)
+    class_similarity = (logits.reshape(by_class).softmax(2) * similarity.reshape(by_class)).sum(2)
+    own, below = (_any(mask.reshape(by_class), 2) for mask in (positive, counted))
+    total, rows = _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
+    return (total / rows.clamp(min=1)).sum()
 
 
 def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
