@@ -123,6 +123,10 @@ def search(
     final_seeds: Annotated[
         int | None, typer.Option(min=1, help="Final runs of each of them, over so many seeds; 1 by default.")
     ] = None,
+    final_protocol: Annotated[
+        Literal["same", "conventional"] | None,
+        typer.Option(help="Protocol of the final runs of a search over folds (protocol=mlrc); same by default."),
+    ] = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
@@ -142,6 +146,8 @@ def search(
     - `orchestrator search my_space.yaml --set delta=0.2 --dry-run`
 
     - `orchestrator search pfml --preset pfml/cub200/resnet50`
+
+    - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
     changes = {
         "dataset": dataset,
@@ -151,6 +157,7 @@ def search(
         "final_workers": final_workers,
         "final_trials": final_trials,
         "final_seeds": final_seeds,
+        "final_protocol": final_protocol,
         "seed": seed,
     }
     if dry_run:
@@ -313,6 +320,22 @@ def evaluate(
     approximate: Annotated[
         bool, typer.Option("--approximate", help="Search a share of the gallery only, for a million images.")
     ] = False,
+    class_groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="All images, in consecutive groups of so many classes, each by itself.",
+            callback=_not_empty,
+        ),
+    ] = None,
+    out_of_distribution: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another data set: how well uncertainty tells its images from those of the first.",
+            callback=_not_empty,
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
@@ -324,10 +347,14 @@ def evaluate(
     - `orchestrator evaluate my-search --dataset glyphs --per-class classes.csv`
 
     - `orchestrator evaluate runs/searches/my-search/trials/0003/best.pt --dataset glyphs`
+
+    - `orchestrator evaluate my-search --dataset nabirds --class-groups 200,200,155`
+
+    - `orchestrator evaluate my-search --dataset cifar10 --out-of-distribution cifar100`
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
-    from orchestrator.loop import evaluate_model_by_query
+    from orchestrator.loop import detect_outside, evaluate_model_by_query, saved_model
     from orchestrator.report import find_model
     from orchestrator.search import Places
 
@@ -335,9 +362,45 @@ def evaluate(
         _refuse_table(option, path)
     if per_query is not None and per_query == per_class:
         raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
+    tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class}
+    if class_groups is not None:
+        _refuse_together("--class-groups", tables)
+    if out_of_distribution is not None:
+        others = tables | {"--class-groups": class_groups, "--approximate": approximate}
+        _refuse_together("--out-of-distribution", others)
+        if out_of_distribution == dataset:
+            raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
     model = find_model(checkpoint_or_run, places)
     store = open_dataset(dataset, places.data)
+    saved = saved_model(model)
+    same_data = saved.get("dataset_digest") == store.manifest["digest"]
+    on_test = same_data and saved["experiment"].get("selection") == "test"
+    done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
+    how = ", approximate search" if approximate else ""
+    word = " (selection: test)" if on_test else ""
+    if out_of_distribution is not None:
+        other = open_dataset(out_of_distribution, places.data)
+        metrics = detect_outside(model, store, other, device)
+        title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, test classes{word}"
+        done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
+        _show_metrics(title, {"value": metrics}, done if json_ else None)
+        return
+    if class_groups is not None:
+        groups = _class_groups(store, class_groups)
+        if same_data:
+            typer.echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
+        parts = {
+            name: evaluate_model_by_query(model, store, rows, device, approximate=approximate)
+            for name, rows in groups.items()
+        }
+        done["groups"] = [
+            {"classes": name, "queries": len(part.queries), "metrics": part.metrics, "intervals": part.intervals()}
+            for name, part in parts.items()
+        ]
+        columns = {f"classes {name}": part.metrics for name, part in parts.items()}
+        _show_metrics(f"{model} on {dataset}, all images of each group{how}{word}", columns, done if json_ else None)
+        return
     rows = class_split(store, validation_share=0.0, seed=0).test
     found = evaluate_model_by_query(model, store, rows, device, approximate=approximate)
     intervals = found.intervals()
@@ -348,11 +411,12 @@ def evaluate(
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
     if json_:
-        done = {"model": str(model), "dataset": dataset, "split": "test", "queries": len(found.queries)}
+        done |= {"split": "test", "queries": len(found.queries)}
         print(json.dumps(done | {"metrics": found.metrics, "intervals": intervals}))
         return
-    how = ", approximate search" if approximate else ""
-    Console().print(Text(f"{model} on {dataset}, test classes, {len(found.queries)} queries{how}"), soft_wrap=True)
+    Console().print(
+        Text(f"{model} on {dataset}, test classes{word}, {len(found.queries)} queries{how}"), soft_wrap=True
+    )
     table = Table(box=SIMPLE_HEAD)
     table.add_column("metric")
     table.add_column("value", justify="right")
@@ -753,6 +817,43 @@ def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, o
         if value is not None and key in overrides:
             raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
     return overrides
+
+
+def _refuse_together(option: str, others: Mapping[str, object]) -> None:
+    for other, value in others.items():
+        if value:
+            raise InputError(f"{option}: not together with {other}; leave one out")
+
+
+def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
+    """The rows of consecutive groups of classes, named by their first and last index."""
+    from orchestrator.data.splits import class_groups
+
+    try:
+        numbers = [int(size) for size in sizes.split(",")]
+    except ValueError:
+        raise InputError(f"--class-groups: '{sizes}' should be numbers of classes such as 200,200,155") from None
+    try:
+        rows = class_groups(store, numbers)
+    except InputError as error:
+        raise InputError(f"--class-groups: {sizes}: {error}") from None
+    ends = [sum(numbers[: place + 1]) for place in range(len(numbers))]
+    return {f"{end - size}-{end - 1}": part for end, size, part in zip(ends, numbers, rows, strict=True)}
+
+
+def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float]], as_json: Any) -> None:
+    """Metrics of several groups beside one another; or the JSON object given."""
+    if as_json is not None:
+        print(json.dumps(as_json))
+        return
+    Console().print(Text(title), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("metric")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for key in dict.fromkeys(key for metrics in columns.values() for key in metrics):
+        table.add_row(key, *(f"{metrics[key]:.4f}" if key in metrics else "" for metrics in columns.values()))
+    Console().print(table)
 
 
 def _refuse_table(option: str, path: Path | None) -> None:

@@ -105,15 +105,21 @@ class Conductor:
             return runs
         only = self.search.final_runs == 1
         for trial in self.ledger.finished()[: self.search.final_trials]:
-            experiment = self.search.experiment(trial.params)
+            conventional = self.search.final_protocol == "conventional"
+            point = trial.params | ({"protocol": "conventional"} if conventional else {})
+            experiment = self.search.experiment(point)
             note = f"retrained from trial {trial.trial_id}"
-            if find_method(experiment.method).needs_validation:
+            if conventional:
+                note += " as one model"
+            if find_method(experiment.method).needs_validation and experiment.training.selection == "validation":
                 note += ", held-out classes kept for the method's own use"
             if experiment.training.protocol == "mlrc":
                 note += ", mean of the folds' models"
+            if experiment.training.selection == "test":
+                note += ", its best validation chosen on the test classes"
             for repeat in range(self.search.final_seeds):
                 seed = experiment.training.seed + repeat
-                params = trial.params if self.search.final_seeds == 1 else trial.params | {"seed": seed}
+                params = point if self.search.final_seeds == 1 else point | {"seed": seed}
                 name = FINAL if only else f"{FINAL}-{trial.trial_id}-seed-{seed}"
                 runs.append(TrialRecord(name, len(runs), "final", params, 0, note=note, source=trial.trial_id))
         return runs
@@ -145,7 +151,8 @@ class Conductor:
             kind=trial.kind,
             params=trial.params,
             config=experiment.flat(),
-            tags={} if trial.note is None else {"orchestrator.note": trial.note},
+            tags={"selection": experiment.training.selection}
+            | ({} if trial.note is None else {"orchestrator.note": trial.note}),
             note=trial.note,
             source=trial.source,
         )
@@ -160,13 +167,15 @@ class Conductor:
     def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
         final = trial.kind == "final"
         source = self.ledger.find(trial.source) if trial.source else None
+        training = experiment.training
+        # each fold selects its own best model, and may need longer than their mean; so does a run that still selects
+        selects = training.protocol == "mlrc" or training.selection == "test"
         return {
             "settings": experiment.flat(),
             "data": str(self.data),
             "folder": str(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
-            # each fold selects its own best model, and may need longer than their mean
-            "stop_after": source.best_validation if source and experiment.training.protocol != "mlrc" else None,
+            "stop_after": source.best_validation if source and not selects else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
         }
 

@@ -168,15 +168,20 @@ class Display(Watcher):
             self.line(f"{self.label(trial)} lost a process and goes on from validation {trial.validations}")
         elif event == "validated" and trial.curve and trial.last_metrics:
             value = trial.last_metrics.get(self.conductor.search.objective.metric)
-            self.line(f"{self.label(trial)} validation {trial.validations}: {value:.4f} (best {trial.best:.4f})")
+            score = f"{value:.4f} (best {trial.best:.4f}){self.carried()}"
+            self.line(f"{self.label(trial)} validation {trial.validations}: {score}")
         elif event == "ended":
             why = f": {trial.reason}" if trial.reason and trial.state == "failed" else ""
-            best = f", best {trial.best:.4f}" if trial.best is not None else ""
+            best = f", best {trial.best:.4f}{self.carried()}" if trial.best is not None else ""
             self.line(f"{self.label(trial)} {trial.state} after {counted(trial.validations, 'validation')}{best}{why}")
 
     def line(self, text: str) -> None:
         """One event. Written whole, unwrapped: it may be read by a program."""
         self.console.print(Text(text), soft_wrap=True)
+
+    def carried(self) -> str:
+        """What goes with a number of a search that selects on the test classes."""
+        return " (selection: test)" if self.conductor.ledger.selection == "test" else ""
 
     def label(self, trial: TrialRecord) -> str:
         """`trial 0007`, `final run`, `final run of trial 0007, seed 3`"""
@@ -223,7 +228,7 @@ class Display(Watcher):
             best = Text.assemble(
                 " best so far: ",
                 (f"{short(search.objective.metric)} {winner.best:.4f}", "bold green"),
-                f" by trial {winner.trial_id}",
+                f" by trial {winner.trial_id}{self.carried()}",
             )
         room = max(3, min(RECENT, self.console.height - 11))
         trials = list(ledger.trials.values())
@@ -246,7 +251,10 @@ class Display(Watcher):
 def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     """The table at the end of a search and of `orchestrator report`."""
     ranking = ledger.ranking()
-    title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on held-out classes")
+    on_test = ledger.selection == "test"
+    selected_on = "TEST classes (selection: test)" if on_test else "held-out classes"
+    tested_on = selected_on if on_test else "classes never seen before"
+    title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on {selected_on}")
     if ledger.state != "done":
         states = ", ".join(f"{count} {state}" for state, count in ledger.counts().items() if count)
         title.append(f"\n{ledger.state}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
@@ -257,7 +265,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     for group in repeated:
         what = f"final test of trial {group.source}" if group.source else "test"
         head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
-        parts.append(Text.assemble((head, "bold"), ", on classes never seen before"))
+        parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
         parts += [_spread(name, group.metrics[name]) for name in HEADLINES]
     together = {trial_id for group in repeated for trial_id in group.trial_ids}
     for trial in [*ledger.finals.values(), *ranking]:
@@ -266,7 +274,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
         scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
         head = "final test: " if trial.kind == "final" else "test: "
-        parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on classes never seen before{what}"))
+        parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
     parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)

@@ -115,6 +115,21 @@ class Evaluation:
         return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
 
+def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
+    """Area under the ROC curve of scores (I,) and (O,): the probability that one of `outside` is above one of
+    `inside`, where a tie counts half.
+
+    Raises:
+        ValueError: a side is empty, or a score is not finite.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    sides = [np.asarray(scores, np.float64) for scores in (inside, outside)]
+    if not all(len(scores) and np.isfinite(scores).all() for scores in sides):
+        raise ValueError("scores: need finite numbers, one at least on either side")
+    return float(roc_auc_score(np.repeat([0, 1], [len(scores) for scores in sides]), np.concatenate(sides)))
+
+
 def evaluate_embeddings(
     embeddings: ArrayLike,
     labels: ArrayLike,

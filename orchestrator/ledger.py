@@ -129,6 +129,11 @@ class Ledger:
         return [*self.trials.values(), *self.finals.values()]
 
     @property
+    def selection(self) -> str:
+        """What its trainings select on: `validation` or `test` classes."""
+        return str(self.config.get("settings", {}).get("selection", "validation"))
+
+    @property
     def final(self) -> TrialRecord | None:
         """The winner's final run, the first if there are several."""
         return next(iter(self.finals.values()), None)
@@ -158,8 +163,8 @@ def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
     rows = []
     for rank, trial in enumerate(ledger.ranking(), start=1):
         row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
-        rows.append(row | _row(trial, ledger.metric))
-    rows += [{"rank": "final"} | _row(final, ledger.metric) for final in ledger.finals.values()]
+        rows.append(row | _row(trial, ledger))
+    rows += [{"rank": "final"} | _row(final, ledger) for final in ledger.finals.values()]
     return rows
 
 
@@ -212,8 +217,9 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
     return found
 
 
-def _row(trial: TrialRecord, metric: str) -> dict[str, Any]:
-    row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best}
+def _row(trial: TrialRecord, ledger: Ledger) -> dict[str, Any]:
+    metric = ledger.metric
+    row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best, "selection": ledger.selection}
     row |= {"validations": trial.validations, "best_validation": trial.best_validation}
     row |= trial.params
     row |= {"seconds": round(trial.seconds, 2)}

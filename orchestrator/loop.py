@@ -35,7 +35,14 @@ from orchestrator.data.splits import Split, class_folds, class_split, noisy_labe
 from orchestrator.data.store import Store
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.evaluation import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, evaluate_embeddings, evaluate_queries
+from orchestrator.evaluation import (
+    DEFAULT_RECALL_AT,
+    RECALL_AT,
+    Evaluation,
+    auroc,
+    evaluate_embeddings,
+    evaluate_queries,
+)
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
@@ -174,7 +181,7 @@ def fit(
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
             held_out = embed_split(learner, store, split.validation, device, reader) if len(split.validation) else None
             if held_out is not None:
-                metrics |= validate(held_out)
+                metrics |= validate(held_out, store)
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
             metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
             window.clear()
@@ -334,11 +341,13 @@ def memory_faults(training: Training) -> Iterator[None]:
 
 def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> list[Split]:
     """The split that a training asks for, or the folds of MLRC. Without `hold_out` the whole training half trains
-    (folds hold out in any case)."""
+    (folds hold out in any case). With `selection: test` it does too, and validations are of the test classes."""
     if training.protocol == "mlrc":
         return class_folds(store, class_subset=training.class_subset)
-    share = training.validation_share if hold_out else 0.0
-    return [class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)]
+    on_test = training.selection == "test"
+    share = training.validation_share if hold_out and not on_test else 0.0
+    split = class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
+    return [replace(split, validation=split.test, validation_classes=split.test_classes) if on_test else split]
 
 
 def new_reader(store: Store, training: Training) -> Reader:
@@ -574,13 +583,14 @@ def embed_split(
     return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
 
 
-def validate(held_out: Embedded) -> dict[str, float]:
-    """`val/...`: the retrieval metrics on held-out training classes."""
+def validate(held_out: Embedded, store: Store) -> dict[str, float]:
+    """`val/...`: the retrieval metrics on the classes that the training selects on, queries among the gallery where
+    they have both."""
     if not torch.isfinite(held_out.outputs["embedding"]).all():
         raise TrainingFailed("the embeddings are not finite")
     metrics: dict[str, float] = {}
     if rank() == 0:
-        metrics = evaluate_embeddings(held_out.outputs["embedding"], held_out.labels, clustering=False)
+        metrics = evaluate_embeddings(**queries_and_gallery(held_out, store)[1], clustering=False)
     metrics = broadcast_object(metrics)
     return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}
 
@@ -618,6 +628,32 @@ def evaluate_model_by_query(
     return replace(result, metrics=result.metrics | scalars)
 
 
+def detect_outside(model: Path, inside: Store, outside: Store, device: str = "auto") -> dict[str, float]:
+    """`out_of_distribution/auroc`: how well the uncertainty ||u|| tells the images of another data set (they should
+    have more) from those of its own; of both data sets, the images of the test classes.
+
+    Raises InputError if the model has no uncertainty embedding: one is the output `uncertainty` (N, D) of the network,
+    a head of the method's. Source: IDML's Table 4.
+    """
+    sides = []
+    for store in (inside, outside):  # whatever is wrong is found before anything is computed
+        learner, experiment = load_learner(model, store)
+        if "uncertainty" not in learner.network.heads:
+            raise InputError(
+                f"{model}: trained by '{experiment.method}' it has no uncertainty embedding to detect images with; "
+                "idml learns one"
+            )
+        sides.append((store, class_split(store, validation_share=0.0, seed=0).test))
+    levels = []
+    for store, rows in sides:
+        _, embedded = embed_model(model, store, rows, device)
+        levels.append(torch.linalg.vector_norm(embedded.outputs["uncertainty"].double(), dim=1))
+    try:
+        return {"out_of_distribution/auroc": auroc(*levels)}
+    except ValueError as error:
+        raise InputError(f"{model} on {inside.name} and {outside.name}: {error}") from None
+
+
 def embed_model(
     model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
 ) -> tuple[Learner, Embedded]:
@@ -633,26 +669,29 @@ def retrieve(
     embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
 ) -> Evaluation:
     """All metrics of these embeddings, as `evaluate_model_by_query` says. `what` is named in errors."""
-    embeddings, labels = embedded.outputs["embedding"].to(choose_device(device)), embedded.labels
-    rows = embedded.samples.numpy()
-    queries = torch.from_numpy(store.splits[rows] == "query")
-    gallery: dict[str, Tensor] = {}
-    if queries.any() and not queries.all():
-        gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
-    else:
-        queries = torch.ones_like(queries)
+    rows, parts = queries_and_gallery(embedded, store, choose_device(device))
     try:
         result = evaluate_queries(
-            embeddings[queries],
-            labels[queries],
-            gallery=gallery.get("gallery"),
-            gallery_labels=gallery.get("gallery_labels"),
+            **parts,
             recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
             approximate=approximate,
         )
     except ValueError as error:
         raise InputError(f"{what} on {store.name}: {error}") from None
-    return replace(result, queries=result.queries.set_column(0, "query", [rows[queries.numpy()]]))
+    return replace(result, queries=result.queries.set_column(0, "query", [rows]))
+
+
+def queries_and_gallery(
+    embedded: Embedded, store: Store, device: torch.device | None = None
+) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+    """The queries' rows in the data set, and what `evaluate_queries` is given: rows of the split `query` are searched
+    for among the others; where there are not both, each row among all."""
+    embeddings, labels, rows = embedded.outputs["embedding"].to(device), embedded.labels, embedded.samples.numpy()
+    queries = torch.from_numpy(store.splits[rows] == "query")
+    if not queries.any() or queries.all():
+        return rows, {"embeddings": embeddings, "labels": labels}
+    gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
+    return rows[queries.numpy()], {"embeddings": embeddings[queries], "labels": labels[queries]} | gallery
 
 
 def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:
@@ -688,12 +727,18 @@ def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[
     }
 
 
-def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
-    """The learner of a model file or of a checkpoint, on the CPU."""
-    saved = load_checkpoint(path)
+def saved_model(path: Path) -> dict[str, Any]:
+    """The `model_state` of a model file or of a checkpoint."""
+    saved: dict[str, Any] = load_checkpoint(path)
     saved = saved.get("model", saved)
     if "learner" not in saved or "experiment" not in saved:
         raise InputError(f"{path}: holds no model of this tool")
+    return saved
+
+
+def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
+    """The learner of a model file or of a checkpoint, on the CPU."""
+    saved = saved_model(path)
     settings = saved["experiment"]
     settings = settings | {"weights": "random", "weights_sha256": None}  # the weights come from this file
     experiment = resolve_experiment(settings, str(path))

@@ -44,6 +44,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
         "trials at a time": search.max_concurrent or "as many as fit",
         "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
         "final runs": search.final_runs,
+        **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
         "space": search.raw_space,
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},

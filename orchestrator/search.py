@@ -179,7 +179,7 @@ def start(
             objective=search.objective.model_dump(),
             config=search.model_dump(),
             params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
-            tags=provenance() | {"dataset.digest": digest},
+            tags=provenance() | {"dataset.digest": digest, "selection": search.example().training.selection},
             tracking_uri=recorded_address(uri, places),
         )
         return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
@@ -283,6 +283,8 @@ def check_data(search: Search, places: Places) -> str:
 
     experiment = search.example()
     training = experiment.training
+    if training.selection == "test":
+        say("note: selection=test: the best validation is chosen on the TEST classes, and all numbers are on these")
     store = open_dataset(training.dataset, places.data, say=say)
     unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
     check_images(store, training.augmentation, unreadable)

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
@@ -38,6 +38,11 @@ class Training(BaseModel):
         "conventional",
         description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
         "classes, in lockstep",
+    )
+    selection: Literal["validation", "test"] = Field(
+        "validation",
+        description="what the best validation is chosen on: held-out training classes, or, as most papers do, the test "
+        "classes, and every number carries the word",
     )
     validation_share: float = Field(
         0.3, ge=0, le=0.9, description="share of the training classes held out for validation (conventional protocol)"
@@ -135,6 +140,15 @@ class Training(BaseModel):
         if not VALIDATE_EVERY.fullmatch(value):
             raise ValueError("should read like '1 epoch' or '25 steps'")
         return value
+
+    @model_validator(mode="after")
+    def _one_selection(self) -> Self:
+        if self.selection == "test" and self.protocol == "mlrc":
+            raise ValueError(
+                "selection: 'test': not with protocol: mlrc, whose folds hold out classes to select on: "
+                "take protocol: conventional"
+            )
+        return self
 
     @property
     def degraded(self) -> Degradation | None:
@@ -525,6 +539,7 @@ class Preset:
 
 
 Algorithm = Literal["tpe", "random", "grid"]
+FinalProtocol = Literal["same", "conventional"]
 
 
 class Search(BaseModel):
@@ -553,6 +568,9 @@ class Search(BaseModel):
     final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
     final_trials: int = Field(1, ge=1, description="so many of the best trials have final runs")
     final_seeds: int = Field(1, ge=1, description="final runs of each of them, one per seed")
+    final_protocol: FinalProtocol = Field(
+        "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
+    )
 
     @property
     def final_runs(self) -> int:
@@ -603,6 +621,7 @@ FILE_KEYS: dict[str, Any] = {
     "final_workers": int,
     "final_trials": int,
     "final_seeds": int,
+    "final_protocol": str,
 }
 
 
@@ -660,6 +679,10 @@ def resolve_search(
     algorithm = merged.get("algorithm", "tpe")
     if algorithm not in get_args(Algorithm):
         raise InputError(f"{source}: algorithm: '{algorithm}' is unknown{suggestion(algorithm, get_args(Algorithm))}")
+    final_protocol = merged.get("final_protocol", "same")
+    if final_protocol not in get_args(FinalProtocol):
+        hint = suggestion(final_protocol, get_args(FinalProtocol))
+        raise InputError(f"{source}: final_protocol: '{final_protocol}' is unknown{hint}")
     try:
         search = Search(
             name=check_name(name),
@@ -680,6 +703,7 @@ def resolve_search(
             final_workers=merged.get("final_workers"),
             final_trials=merged.get("final_trials", 1),
             final_seeds=merged.get("final_seeds", 1),
+            final_protocol=final_protocol,
         )
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error)}") from None
@@ -697,6 +721,8 @@ def idle_settings(search: Search) -> list[str]:
         if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
             others = ", ".join(f"{name}={json.dumps(values[name])}" for name in because)
             lines.append(f"{key} has no effect with {others}")
+    if experiment.training.selection == "test" and "validation_share" in search.settings:
+        lines.append('validation_share has no effect with selection="test"')
     return lines
 
 
@@ -784,8 +810,18 @@ def _check_search(search: Search) -> None:
         raise InputError(f"{search.source}: space: a list of spaces (their union) is for algorithm: grid only")
     elif search.num_trials is None:
         raise InputError(f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm}")
+    for parameter in space.parameters():
+        if parameter.key == "selection":
+            raise InputError(
+                f"{search.source}: space.selection: what is selected on cannot be searched; fix it in settings"
+            )
+    selection = search.settings.get("selection", Training.model_fields["selection"].default)
+    if selection == "test" and any(parameter.key == "validation_share" for parameter in space.parameters()):
+        raise InputError(
+            f"{search.source}: space.validation_share: nothing is held out with selection: test; leave it out"
+        )
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
-    if not share:
+    if not share and selection == "validation":
         raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
     if search.gpus_per_trial not in (None, 1) and search.workers > 1:
         raise InputError(
@@ -795,6 +831,11 @@ def _check_search(search: Search) -> None:
     first = search.experiment(space.first()).training
     if first.seed + search.final_seeds > 2**31:
         raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
+    searched = {parameter.key for parameter in space.parameters()}
+    if search.final_protocol == "conventional" and (first.protocol != "mlrc" or "protocol" in searched):
+        raise InputError(
+            f"{search.source}: final_protocol: conventional: confirms trials over folds: set protocol: mlrc too"
+        )
     batch = first.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:

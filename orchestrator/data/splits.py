@@ -1,6 +1,8 @@
 """Class-disjoint splits: no class is in two of training, validation and test."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +67,20 @@ def class_folds(store: Store, *, class_subset: int | None = None) -> list[Split]
         )
     ranges = np.array_split(training_half, FOLDS)
     return [_split(store, np.setdiff1d(training_half, part), part, test_classes) for part in ranges]
+
+
+def class_groups(store: Store, sizes: Sequence[int]) -> list[Rows]:
+    """All rows of consecutive groups of classes by their index: the first `sizes[0]` classes, the next `sizes[1]`, ...
+
+    Classes beyond the last group are in none. Raises DataError if a group has fewer than two classes, or all together
+    have more than there are.
+    """
+    if not sizes or min(sizes) < 2:
+        raise DataError(f"groups of {', '.join(map(str, sizes)) or 'no'} classes: each needs 2 at least")
+    if sum(sizes) > store.num_classes:
+        raise DataError(f"the groups have {sum(sizes)} classes, {store.name} has {store.num_classes}")
+    ends = np.cumsum([0, *sizes])
+    return [_rows(store, np.arange(first, end)) for first, end in pairwise(ends)]
 
 
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:

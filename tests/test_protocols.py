@@ -1,0 +1,355 @@
+"""How results are obtained: the test classes chosen on, folds confirmed on the whole half, classes in groups, images of
+another data set; and the page that gives the papers' tables their commands."""
+
+import csv
+import io
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from test_cli import TINY, run
+from test_loop import resolved
+from test_study import TPE, drive, result, search_of, start
+
+from orchestrator.checkpoint import save_checkpoint
+from orchestrator.cli import main
+from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.splits import class_groups, class_split
+from orchestrator.data.store import Row, Store, write_store
+from orchestrator.display import leaderboard
+from orchestrator.errors import InputError
+from orchestrator.evaluation import auroc, evaluate_embeddings
+from orchestrator.journal import Journal
+from orchestrator.ledger import leaderboard_rows
+from orchestrator.loop import build_learner, data_splits, embed_model, evaluate_model, model_state, validate
+from orchestrator.method import Embedded
+from orchestrator.report import summary
+from orchestrator.spec import Search, Training, idle_settings
+
+# Chosen on the test classes --------------------------------------------------------------------------------
+
+ON_TEST = TPE | {"settings": {"epochs": 6, "selection": "test"}, "scheduler": "none", "num_trials": 2}
+
+
+def text_of(shown: Any) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(shown)
+    return console.file.getvalue()  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.parametrize("hold_out", [True, False])
+def test_the_whole_half_trains_and_the_test_classes_validate(hold_out: bool, glyphs: Store) -> None:
+    whole = class_split(glyphs, validation_share=0, seed=0)
+    (split,) = data_splits(Training(selection="test"), glyphs, hold_out=hold_out)
+    for name in ("train", "test", "train_classes", "test_classes"):
+        assert np.array_equal(getattr(split, name), getattr(whole, name))
+    assert np.array_equal(split.validation, whole.test)
+    assert np.array_equal(split.validation_classes, whole.test_classes)
+
+
+def test_a_validation_searches_for_queries_in_the_gallery(data_folder: Path) -> None:
+    store = Store.open(data_folder / "glyphs-small")
+    rows = np.arange(0, len(store), 7)
+    store.splits = np.where(np.arange(len(store)) % 3 == 0, "query", "gallery")
+    embeddings, labels = torch.randn(len(rows), 5, dtype=torch.float64), torch.from_numpy(store.labels[rows]).long()
+    asked = torch.from_numpy(rows % 3 == 0)
+    expected = evaluate_embeddings(
+        embeddings[asked],
+        labels[asked],
+        gallery=embeddings[~asked],
+        gallery_labels=labels[~asked],
+        clustering=False,
+    )
+    found = validate(Embedded({"embedding": embeddings}, labels, torch.from_numpy(rows)), store)
+    assert found == {f"val/{name}": value for name, value in expected.items() if name != "queries_left_out"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"selection": "test", "protocol": "mlrc"}}, "settings: selection: 'test': not with protocol"),
+        ({"settings": {"selection": "tests"}}, "settings: selection: 'tests': input should be 'validation' or 'test'"),
+        ({"space": {"selection": ["validation", "test"]}}, "space.selection: what is selected on cannot be searched"),
+        (
+            {"settings": {"selection": "test"}, "space": {"validation_share": [0.2, 0.3]}},
+            "space.validation_share: nothing is held out with selection: test",
+        ),
+        (
+            {"settings": {"selection": "test"}, "space": {"protocol": ["conventional", "mlrc"]}},
+            "space.protocol: selection: 'test': not with protocol: mlrc",
+        ),
+    ],
+)
+def test_what_does_not_go_with_it_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^s.yaml: {message}") as caught:
+        search_of(TPE, **change)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_share_without_effect_is_told() -> None:
+    settings = {"selection": "test", "validation_share": 0.0}
+    assert idle_settings(search_of(TPE, settings=settings)) == ['validation_share has no effect with selection="test"']
+    assert idle_settings(search_of(TPE, settings={"selection": "test"})) == []
+
+
+@pytest.mark.parametrize("selection", ["test", "validation"])
+def test_every_number_carries_the_word(selection: str, tmp_path: Path) -> None:
+    conductor = start(search_of(ON_TEST, settings={"epochs": 6, "selection": selection}, final_seeds=2), tmp_path)
+    drive(conductor)
+    ledger, events = conductor.ledger, Journal.read(tmp_path / "journal.jsonl")
+    begun = [event for event in events if event["event"] == "trial_started"]
+    assert [event["tags"]["selection"] for event in begun] == [selection] * 4
+    assert {row["selection"] for row in leaderboard_rows(ledger)} == {selection}
+    found = summary(ledger, tmp_path / "journal.jsonl")
+    assert found["selection"] == found["best"]["selection"] == found["finals"][0]["selection"] == selection
+    lines = [line for line in text_of(leaderboard(ledger)).splitlines() if "classes" in line.lower()]
+    assert len(lines) == 2
+    assert all(("on TEST classes (selection: test)" in line) == (selection == "test") for line in lines)
+    # each final run chooses its own best, as its trial did
+    final = begun[-1]
+    assert ("chosen on the test classes" in final["note"]) == (selection == "test")
+    assert (ledger.finals[final["trial_id"]].validations == 6) == (selection == "test")
+
+
+def test_a_training_says_it_from_first_to_last(
+    tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from mlflow.tracking import MlflowClient
+
+    (tmp_path / "data").symlink_to(data_folder)
+    command = f"train --method proxy_anchor --dataset glyphs-small --epochs 1 --name t --storage {tmp_path} {TINY}"
+    ran = run(capsys, f"{command} --set selection=test --set class_subset=12 --json")
+    assert ran.code == 0
+    assert ran.err.splitlines()[0].startswith("note: selection=test: the best validation is chosen on the TEST classes")
+    assert all("selection: test" in line for line in ran.err.splitlines() if "0." in line and "trial 0000" in line)
+    found = json.loads(ran.out)
+    assert found["selection"] == "test"
+    assert found["best"]["metrics"]["test/map_at_r"] == pytest.approx(found["best"]["objective"], abs=1e-9)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    runs = client.search_runs([found["experiment_id"]])
+    assert [run.data.tags["selection"] for run in runs] == ["test", "test"]
+    with (tmp_path / "searches" / "t" / "leaderboard.csv").open() as file:
+        assert [row["selection"] for row in csv.DictReader(file)] == ["test"]
+    measured = run(capsys, f"evaluate t --dataset glyphs-small --storage {tmp_path}")
+    assert "on glyphs-small, test classes (selection: test)," in measured.out
+
+
+# Searched on folds, confirmed on the whole half ------------------------------------------------------------
+
+CONFIRMED = TPE | {"settings": {"epochs": 6, "protocol": "mlrc"}, "final_trials": 2, "final_seeds": 2}
+
+
+@pytest.mark.parametrize("protocol", ["conventional", "same"])
+def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path) -> None:
+    conductor = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
+    given = []
+    following = conductor.next
+    conductor.next = lambda: given.append(following()) or given[-1]  # type: ignore[assignment, func-returns-value]
+    drive(conductor)
+    trials, finals = ([work for work in given if work["test"] == test] for test in (False, True))
+    assert {work["arguments"]["settings"]["protocol"] for work in trials} == {"mlrc"}
+    assert [work["arguments"]["settings"]["seed"] for work in finals] == [0, 1, 0, 1]
+    for work in finals:
+        arguments, record = work["arguments"], conductor.ledger.finals[work["trial_id"]]
+        best = conductor.ledger.trials[record.source or ""]
+        assert best.trial_id in [trial.trial_id for trial in conductor.ledger.finished()[:2]]
+        if protocol == "same":
+            assert (arguments["settings"]["protocol"], arguments["stop_after"]) == ("mlrc", None)
+            continue
+        assert arguments["settings"]["protocol"] == "conventional"
+        assert (arguments["stop_after"], arguments["hold_out"]) == (best.best_validation, False)
+        assert record.note == f"retrained from trial {best.trial_id} as one model"
+    resumed = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
+    assert resumed.complete and resumed.next() is None
+
+
+def test_a_method_that_needs_held_out_classes_keeps_them(tmp_path: Path) -> None:
+    raw = CONFIRMED | {"method": "ccp", "space": {"lr": [0.001, 0.01]}, "num_trials": 2}
+    conductor = start(search_of(raw, final_protocol="conventional"), tmp_path)
+    while work := conductor.next():
+        conductor.report(result(work, 1, 0.5, 1))
+    note = next(iter(conductor.ledger.finals.values())).note
+    assert note is not None and note.endswith("as one model, held-out classes kept for the method's own use")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"settings": {"epochs": 2}}, "conventional: confirms trials over folds: set protocol: mlrc"),
+        ({"space": {"protocol": ["mlrc", "conventional"]}, "settings": {}}, "conventional: confirms trials over folds"),
+        ({"final_protocol": "convetional"}, "'convetional' is unknown \\(did you mean 'conventional'\\?"),
+        ({"final_protocol": 3}, "3 should be text"),
+    ],
+)
+def test_a_final_protocol_that_cannot_be_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=f"^s.yaml: final_protocol: {message}"):
+        search_of(CONFIRMED | {"final_protocol": "conventional"}, **change)
+
+
+# Groups of classes, and images of another data set ---------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
+    """A storage folder with the small glyphs, halves of their classes as data sets `other` and `third`, and a model of
+    each of two methods, as it begins."""
+    folder = tmp_path_factory.mktemp("models")
+    (folder / "data").mkdir()
+    (folder / "data" / "glyphs-small").symlink_to(data_folder / "glyphs-small")
+    store = open_dataset("glyphs-small", data_folder)
+    for remainder, name in enumerate(("other", "third")):
+        chosen = [row for row in range(0, len(store), 4) if store.labels[row] % 2 == remainder]
+        rows = (Row(store.encoded(row), int(store.labels[row]) // 2, str(store.splits[row])) for row in chosen)
+        made: dict[str, Any] = {"name": name, "channels": 1, "seed": 0, "settings": {}}
+        write_store(folder / "data" / name, class_names=store.class_names[remainder::2], rows=rows, **made)
+    for method in ("idml", "pfml"):
+        experiment = resolved(data_folder, {"method": method, "dataset": "glyphs-small"})
+        learner = build_learner(experiment, store, num_classes=6).double()
+        save_checkpoint(folder / f"{method}.pt", model_state(experiment, store, learner))
+    return folder
+
+
+def test_groups_are_all_images_of_consecutive_classes(glyphs: Store) -> None:
+    groups = class_groups(glyphs, [4, 2, 3])
+    for rows, classes in zip(groups, ([0, 1, 2, 3], [4, 5], [6, 7, 8]), strict=True):
+        assert np.array_equal(rows, np.flatnonzero(np.isin(glyphs.labels, classes)))
+
+
+def test_each_group_is_evaluated_apart(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"evaluate {models}/pfml.pt --dataset other --storage {models} --class-groups 4,3"
+    found = json.loads(run(capsys, f"{command} --json").out)["groups"]
+    assert [group["classes"] for group in found] == ["0-3", "4-6"]
+    store = open_dataset("other", models / "data")
+    for group, rows in zip(found, class_groups(store, [4, 3]), strict=True):
+        assert group["queries"] == len(rows)
+        assert group["metrics"] == pytest.approx(evaluate_model(models / "pfml.pt", store, rows))
+        low, high = group["intervals"]["recall_at_1"]
+        assert low <= group["metrics"]["recall_at_1"] <= high
+    shown = run(capsys, command)
+    assert (shown.code, shown.err) == (0, "")
+    (head,) = (line for line in shown.out.splitlines() if line.strip().startswith("metric"))
+    assert head.split() == ["metric", "classes", "0-3", "classes", "4-6"]
+    (row,) = (line.split() for line in shown.out.splitlines() if line.strip().startswith("map_at_r "))
+    assert row[1:] == [f"{group['metrics']['map_at_r']:.4f}" for group in found]
+    seen = run(capsys, f"evaluate {models}/pfml.pt --dataset glyphs-small --storage {models} --class-groups 2")
+    assert seen.err == "note: the model was trained on classes of this data set: these are not new to it\n"
+
+
+def test_uncertainty_tells_images_of_another_data_set(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = f"evaluate {models}/idml.pt --dataset other --storage {models} --out-of-distribution third"
+    found = json.loads(run(capsys, f"{command} --json").out)["metrics"]
+    levels = []
+    for name in ("other", "third"):
+        store = open_dataset(name, models / "data")
+        rows = class_split(store, validation_share=0, seed=0).test
+        u = embed_model(models / "idml.pt", store, rows)[1].outputs["uncertainty"]
+        levels.append(u.double().square().sum(dim=1).sqrt().numpy())
+    inside, outside = levels
+    pairs = np.mean([(level > inside).mean() + (level == inside).mean() / 2 for level in outside])
+    assert found == {"out_of_distribution/auroc": pytest.approx(pairs)}
+
+
+def test_auroc_counts_pairs_in_order() -> None:
+    assert auroc(torch.tensor([1.0, 2.0]), np.array([2.0, 3.0, 0.0])) == pytest.approx((1.5 + 2 + 0) / 6)
+    for bad in ([], [1.0, float("nan")]):
+        with pytest.raises(ValueError, match="^scores: need finite numbers"):
+            auroc(np.array(bad), np.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--class-groups 4,x", "--class-groups: '4,x' should be numbers of classes such as 200,200,155"),
+        ("--class-groups 4,", "--class-groups: '4,' should be numbers of classes"),
+        ("--class-groups 4,1", "--class-groups: 4,1: groups of 4, 1 classes: each needs 2 at least"),
+        ("--class-groups 4,-2", "--class-groups: 4,-2: groups of 4, -2 classes: each needs 2 at least"),
+        ("--class-groups 4,9999", "--class-groups: 4,9999: the groups have 10003 classes, other has "),
+        ("--class-groups ''", "--class-groups: empty"),
+        ("--class-groups 4,4 --per-query {models}/q.csv", "--class-groups: not together with --per-query"),
+        ("--class-groups 4,4 --out-of-distribution glyphs-small", "--out-of-distribution: not together with --class"),
+        ("--approximate --out-of-distribution glyphs-small", "--out-of-distribution: not together with --approximate"),
+        ("--out-of-distribution other", "--out-of-distribution: other: is the data set itself; name another"),
+        ("--out-of-distribution glyps-small", "unknown data set 'glyps-small'"),
+        (
+            "--out-of-distribution glyphs-small",
+            "{models}/pfml.pt: trained by 'pfml' it has no uncertainty embedding to detect images with",
+        ),
+    ],
+)
+def test_what_cannot_be_evaluated_so_is_one_line(
+    options: str, message: str, models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, message = options.format(models=models), message.format(models=models)
+    ran = run(capsys, f"evaluate {models}/pfml.pt --dataset other --storage {models} {options}")
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(f"error: {message}") and ran.err.count("\n") == 1
+    assert not (models / "q.csv").exists()
+
+
+# The page of protocols -------------------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent / "docs" / "protocols.md"
+TABLES = {
+    "PFML": range(1, 10),
+    "IDML": range(1, 17),
+    "CCP": [1, 2, "S1", "S2"],
+    "Anti-Collapse": ["I", "II", "III", "IV", "V", "VI"],
+}
+
+
+class Resolved(Exception):
+    """Everything of a command was accepted."""
+
+
+def shown_commands() -> list[str]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return sorted({line.split(" #")[0].strip() for line in lines if line.startswith("orchestrator ")})
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Preset, space, settings and options are there, and go together: all but the run itself."""
+    known = overview(tmp_path)
+    resolved: list[Any] = []
+
+    def start(search: Search, *_: Any, **__: Any) -> None:
+        resolved.append(search)
+        raise Resolved
+
+    def find_model(name: str, _: Any) -> None:
+        resolved.append(name)
+        raise Resolved
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("orchestrator.search.start", start)
+    monkeypatch.setattr("orchestrator.report.find_model", find_model)
+    words = shlex.split(command)[1:]
+    ends = SystemExit if words[0] == "presets" else Resolved
+    with pytest.raises(ends) as ended:
+        main(words)
+    if words[0] == "presets":
+        assert not ended.value.code  # type: ignore[attr-defined]
+    elif words[0] == "evaluate":
+        assert {words[words.index("--dataset") + 1]} <= known.keys()
+        if "--out-of-distribution" in words:
+            assert words[words.index("--out-of-distribution") + 1] in known
+        trained = [other for other in shown_commands() if f"--name {resolved[0]} " in other]
+        assert len(trained) == 1
+    else:
+        assert resolved[0].dataset in known
+
+
+def test_every_table_of_the_papers_is_named() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## ([\w-]+) \(.*?$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    assert sections.keys() == TABLES.keys()
+    for paper, tables in TABLES.items():
+        lists = re.findall(r"Tables? ((?:[\dIVS]+\b(?: \(.*?\))?(?:, | and )?)+)", sections[paper])
+        named = {number for some in lists for number in re.findall(r"\b[\dIVS]+\b", some)}
+        assert {str(table) for table in tables} <= named, paper
