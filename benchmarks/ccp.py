@@ -2,8 +2,9 @@
 
     python benchmarks/ccp.py --backbone resnet18 --batch 32 --size 64
 
-Steps of the two alternate in one process, so that both see the same machine; the ratio of the medians is printed. The
-paper reports 8% more time per step. The bound is 1: the proximal term reads and writes each parameter once.
+Steps of the two alternate in one process, so that both see the same machine; the median of the steps' ratios is
+printed. The paper reports 8% more time per step. The bound is 1: the proximal term reads and writes each parameter
+once.
 """
 
 import argparse
@@ -66,8 +67,9 @@ def main() -> None:
     both["with"][0].method.problem += 1  # from the second problem on there is a proximal term
     rng = torch.Generator().manual_seed(0)
     seconds: dict[str, list[float]] = {way: [] for way in both}
-    for _ in range(arguments.steps):
-        for way, (learner, optimizer) in both.items():
+    for step in range(arguments.steps):
+        ways = list(both.items())
+        for way, (learner, optimizer) in ways if step % 2 else ways[::-1]:
             started = time.perf_counter()
             terms, _ = learner(batch, rng)
             optimizer.zero_grad(set_to_none=True)
@@ -77,8 +79,11 @@ def main() -> None:
     medians = {way: statistics.median(values[3:]) for way, values in seconds.items()}
     for way, median in medians.items():
         print(f"{way:8s} {median * 1000:8.1f} ms a step")
-    print(f"ratio {medians['with'] / medians['without']:.3f}")
-    print(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}"} | vars(arguments) | {"seconds": medians}))
+    pairs = zip(seconds["with"][3:], seconds["without"][3:], strict=True)
+    ratio = statistics.median(with_it / without for with_it, without in pairs)
+    print(f"ratio {ratio:.3f}")
+    found = {"seconds": medians, "ratio": ratio}
+    print(json.dumps({"date": f"{datetime.now(UTC):%Y-%m-%d}"} | vars(arguments) | found))
 
 
 if __name__ == "__main__":

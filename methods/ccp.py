@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from methods.baselines import BASELINES, over
 from methods.objectives import pair_masks
@@ -57,23 +57,9 @@ def proximal_term(parameters: Iterable[Tensor], anchor: Iterable[Tensor]) -> Ten
     for parameter, best in pairs:
         if parameter.shape != best.shape:
             raise ValueError(f"anchor has shape {tuple(best.shape)} for a parameter {tuple(parameter.shape)}")
-    terms = [_HalfSquaredDistance.apply(parameter, best.detach()) for parameter, best in pairs]  # type: ignore[no-untyped-call]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
-
-
-class _HalfSquaredDistance(torch.autograd.Function):
-    """1/2 ||p - a||^2, its gradient p - a computed when it is asked for: nothing is kept, each tensor is read twice."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, best: Tensor) -> Tensor:
-        ctx.save_for_backward(parameter, best)
-        return (parameter - best).square_().sum() / 2
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        parameter, best = ctx.saved_tensors
-        return (parameter - best).mul_(gradient), None
+    # one pass forward and one backward, without a copy of the differences
+    terms = [F.mse_loss(parameter, best.detach(), reduction="sum") for parameter, best in pairs]
+    return torch.stack(terms).sum() / 2 if terms else torch.zeros(())
 
 
 def lipschitz_normalize(v: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -122,7 +121,7 @@ class _EuclideanDistance(torch.autograd.Function):
     def listed(q: Tensor, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """The lists, some pairs at a time."""
         size = max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))
-        return zip(*(part.split(size) for part in lists), strict=True)
+        return zip(*(torch.split(part, size) for part in lists), strict=True)
 
     @staticmethod
     @once_differentiable
@@ -226,8 +225,8 @@ def _mean_of_terms(
     if size >= matrix.shape[dim]:
         sums, counts = terms(matrix, positive, negative)
     else:
-        sums, counts = _InBlocks.apply(matrix, positive, negative, terms, dim, max(1, size))  # type: ignore[no-untyped-call]
-    return cast(Tensor, (sums / counts.clamp(min=1)).sum())
+        sums, counts = _InBlocks.apply(matrix, positive, negative, terms, dim, max(1, size))
+    return (sums / counts.clamp(min=1)).sum()
 
 
 class _InBlocks(torch.autograd.Function):
@@ -237,7 +236,7 @@ class _InBlocks(torch.autograd.Function):
     def forward(
         ctx: Any, matrix: Tensor, positive: Tensor, negative: Tensor, terms: Terms, dim: int, size: int
     ) -> tuple[Tensor, Tensor]:
-        blocks = zip(*(part.split(size, dim) for part in (matrix, positive, negative)), strict=True)
+        blocks = zip(*(torch.split(part, size, dim) for part in (matrix, positive, negative)), strict=True)
         found = [terms(*block) for block in blocks]
         sums, counts = (torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
         ctx.save_for_backward(matrix, positive, negative)
@@ -250,7 +249,7 @@ class _InBlocks(torch.autograd.Function):
     def backward(ctx: Any, on_sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         matrix, positive, negative = ctx.saved_tensors
         gradient = torch.empty_like(matrix)
-        parts = (part.split(ctx.size, ctx.dim) for part in (gradient, matrix, positive, negative))
+        parts = (torch.split(part, ctx.size, ctx.dim) for part in (gradient, matrix, positive, negative))
         for to, block, *masks in zip(*parts, strict=True):
             leaf = block.detach().requires_grad_()
             with torch.enable_grad():
@@ -273,7 +272,7 @@ def _exp_of_at_most_zero(logits: Tensor) -> Tensor:
     """In place e^logit, and exactly 0 where that falls below the smallest normal number, which exp is slow to find."""
     info = torch.finfo(logits.dtype)
     floor = math.log(info.tiny) + 1
-    return F.threshold_(logits.clamp_(min=floor).exp_(), 2 * math.exp(floor), 0)
+    return torch.threshold_(logits.clamp_(min=floor).exp_(), 2 * math.exp(floor), 0)
 
 
 class _LogSumExp(torch.autograd.Function):
@@ -544,12 +543,12 @@ def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int
     edges = torch.linspace(0, 4, num_bins + 1, dtype=matrix.dtype, device=matrix.device)[:, None, None]
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        counted = positive | negative
-        squared = torch.where(counted, matrix, 0).square()
+        # what is neither lies too far for any edge: 16 - 4 is at least three half-widths
+        squared = torch.where(positive | negative, matrix, 4).square()
         share = (1 - (squared - edges).abs() * (num_bins / 4)).relu()  # (edges, Q, R)
         at_edge_positive = (share * positive.to(share.dtype)).sum(2)
         up_to_positive = at_edge_positive.cumsum(0)
-        up_to = (share * counted.to(share.dtype)).sum(2).cumsum(0)
+        up_to = share.sum(2).cumsum(0)
         precision = up_to_positive / torch.where(up_to > 0, up_to, 1)
         average_precision = (at_edge_positive * precision).sum(0) / positive.sum(1).clamp(min=1)
         return _total(1 - average_precision, _any(positive, 1))
@@ -635,19 +634,16 @@ def soft_triple(
     Qian et al., SoftTriple Loss, ICCV 2019.
     """
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
-    lowest = torch.finfo(matrix.dtype).min
-
-    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        by_class = (len(matrix), -1, centres_per_class)
-        counted = positive | negative
+    by_class = (len(matrix), -1, centres_per_class)
+    counted = positive | negative
+    similarity, logits = matrix, matrix / gamma
+    if not counted.view(torch.uint8).amin():
         similarity = torch.where(counted, matrix, 0)
-        share = torch.where(counted, similarity / gamma, lowest).reshape(by_class).softmax(2)
-        class_similarity = (share * similarity.reshape(by_class)).sum(2)
-        own = positive.reshape(by_class).any(2)
-        below = counted.reshape(by_class).any(2)
-        return _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
-
-    return _mean_of_terms(terms, matrix, positive, negative)
+        logits = torch.where(counted, similarity / gamma, torch.finfo(matrix.dtype).min)
+    class_similarity = (logits.reshape(by_class).softmax(2) * similarity.reshape(by_class)).sum(2)
+    own, below = (_any(mask.reshape(by_class), 2) for mask in (positive, counted))
+    total, rows = _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
+    return (total / rows.clamp(min=1)).sum()
 
 
 def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
@@ -667,7 +663,7 @@ def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
         squared = 2 - 2 * (grouped @ grouped.mT)[:, first, second]
     apart = squared > 0
     # The product of equal rows is not exactly 1, hence the comparison of those that are close.
-    for pairs in (apart & (squared < 1e-3)).nonzero().split(CLOSE_PAIRS):
+    for pairs in torch.split((apart & (squared < 1e-3)).nonzero(), CLOSE_PAIRS):
         of, pair = pairs.unbind(1)
         apart[of, pair] = (grouped[of, first[pair]] != grouped[of, second[pair]]).any(1)
     distance = torch.where(apart, torch.where(apart, squared, 1).sqrt(), 0)
