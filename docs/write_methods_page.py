@@ -7,7 +7,8 @@ from typing import Any
 
 from orchestrator.check import CHECKS, verdicts
 from orchestrator.method import find_method, registry
-from orchestrator.report import describe_method
+from orchestrator.report import describe_method, describe_settings
+from orchestrator.spec import Training
 
 PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"
@@ -36,11 +37,18 @@ def documentation() -> str:
             lines += [f"Draws its batches by the {method['sampler']} sampler.", ""]
         if method["name"] in PICTURES:
             lines += [PICTURES[method["name"]], ""]
-        lines += ["| hyperparameter | type | default | range | meaning |", "| --- | --- | --- | --- | --- |"]
-        for row in method["hyperparameters"]:
-            cells = [row["name"], row["type"], _plain(row["default"]), row["range"], row["description"]]
-            lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+        lines += _settings("hyperparameter", method["hyperparameters"])
+    lines += ["", "## Every training", "", "What any method is trained with, in the same files and options.", ""]
+    lines += _settings("setting", describe_settings(Training))
     return "\n".join(lines) + "\n\n"
+
+
+def _settings(head: str, rows: list[dict[str, Any]]) -> list[str]:
+    lines = [f"| {head} | type | default | range | meaning |", "| --- | --- | --- | --- | --- |"]
+    for row in rows:
+        cells = [row["name"], row["type"], _plain(row["default"]), row["range"], row["description"]]
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    return lines
 
 
 def conformance() -> str:

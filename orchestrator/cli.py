@@ -691,6 +691,7 @@ def prepare_dataset(
     """
     with _status("reading the annotations") as status:
         from orchestrator.data.importers import prepare
+        from orchestrator.data.splits import unused_split
         from orchestrator.search import Places
         from orchestrator.spec import check_name
 
@@ -728,6 +729,8 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
+    if note := unused_split(store):
+        typer.echo(f"note: {note}", err=True)
     made = "" if bar.tasks else "is there already: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
     typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")

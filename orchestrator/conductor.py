@@ -64,8 +64,9 @@ class Conductor:
             if event["event"] == "trial_started" and trial_id not in self.study.trials:
                 self.study.enter(trial_id, event["params"])
             elif event["event"] == "validation":
-                value = event["metrics"][self.search.objective.metric]
-                if self.study.report(trial_id, event["validation"], value) and not event.get("finished"):
+                value = event["metrics"].get(self.search.objective.metric)
+                stop = value is not None and self.study.report(trial_id, event["validation"], value)
+                if stop and not event.get("finished"):
                     stopped.add(trial_id)
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"])
@@ -91,7 +92,9 @@ class Conductor:
             trial_id = f"{number:04d}"
             params = self.study.ask(trial_id, number)
             if params is not None:
-                return self._begin(TrialRecord(trial_id, number, "trial", params, 0))
+                folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
+                note = "mean of the folds' models" if folds else None
+                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=note))
             self.exhausted = True
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
@@ -204,8 +207,8 @@ class Conductor:
                 seconds=result["seconds"],
                 finished=bool(result["finished"]),
             )
-            if trial.kind == "trial":
-                value = result["metrics"][self.search.objective.metric]
+            value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out
+            if trial.kind == "trial" and value is not None:
                 stop = self.study.report(trial.trial_id, result["validation"], value)
             self.listener("validated", trial)
         if result["finished"]:
@@ -256,7 +259,8 @@ class Conductor:
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
-        state = "interrupted" if not self.complete else "done" if self.ledger.winner() else "failed"
+        finished = any(trial.state == "done" for trial in self.ledger.trials.values())
+        state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
         if state == "done":
             self._artifacts()
         winner = self.ledger.winner()
@@ -269,7 +273,8 @@ class Conductor:
         for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
             for folder in model_folders(self.trial_folder(trial)):
                 fold = folder.relative_to(self.trial_folder(trial))
-                models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or trial in final]
+                tested = trial in final or self.search.test_trials
+                models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or tested]
                 diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
                 for path, place in models + diagnostics:
                     if path.exists():

@@ -275,9 +275,17 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
         head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
+    done, wanted = sum(final.state == "done" for final in ledger.finals.values()), final_runs(ledger.config)
+    if done < wanted and ledger.finals:
+        parts.append(Text(f"{done} of {wanted} final runs are done", style="yellow"))
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
     parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)
+
+
+def final_runs(config: Mapping[str, Any]) -> int:
+    """How many final runs a recorded search has at most."""
+    return config.get("final_trials", 1) * config.get("final_seeds", 1) if config.get("final", True) else 0
 
 
 def _spread(name: str, interval: Interval) -> Text:

@@ -1,5 +1,6 @@
 """What a search would do and cost, without doing it."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     splits = data_splits(training, store)
     split = splits[0]
     clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
-    step, validation = time_training(experiment, store, split)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one point of the space, which the search may never try
+        step, validation = time_training(experiment, store, split)
     trials = Study(search).budget
     per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return {
@@ -54,6 +57,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
             "validations per trial": clock.total_validations,
             "seconds per trial, at most": round(per_trial, 1),
             "seconds of all trials, at most": round(per_trial * trials, 1),
+            "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
             "estimated from": f"{STEPS} steps and one validation, timed on this machine",
         },
     }

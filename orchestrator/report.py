@@ -8,6 +8,8 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+from pydantic import BaseModel
+
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
 from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
@@ -70,7 +72,7 @@ def find_model(named: str, places: Places) -> Path:
     if (searches / name).is_dir():
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
-            ranking = [trial for trial in ledger.ranking() if trial.best is not None]
+            ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
             finals = [final for final in ledger.finals.values() if final.state == "done"]
             if finals:
                 trial_id = finals[0].trial_id
@@ -99,9 +101,23 @@ def _model_in(folder: Path, named: str) -> Path:
 def describe_method(method: type[Method]) -> dict[str, Any]:
     """A method's name, documentation and hyperparameters, as plain values."""
     documentation = inspect.cleandoc(method.__doc__ or "")
+    return {
+        "name": method.name,
+        "summary": documentation.splitlines()[0] if documentation else "",
+        "paper": method.paper,
+        "documentation": documentation,
+        "needs_validation": method.needs_validation,
+        "sampler": method.sampler,
+        "hyperparameters": describe_settings(method.Config),
+        "presets": presets_of(method.name),
+    }
+
+
+def describe_settings(settings: type[BaseModel]) -> list[dict[str, Any]]:
+    """Name, type, default, range and description of each, as plain values."""
     rows = []
-    for name, info in method.Config.model_fields.items():
-        bounds = [str(bound) for bound in info.metadata]
+    for name, info in settings.model_fields.items():
+        bounds = [str(bound) for bound in info.metadata if re.match("G[te]|L[te]", type(bound).__name__)]
         rows.append(
             {
                 "name": name,
@@ -111,16 +127,7 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
                 "description": info.description or "",
             }
         )
-    return {
-        "name": method.name,
-        "summary": documentation.splitlines()[0] if documentation else "",
-        "paper": method.paper,
-        "documentation": documentation,
-        "needs_validation": method.needs_validation,
-        "sampler": method.sampler,
-        "hyperparameters": rows,
-        "presets": presets_of(method.name),
-    }
+    return rows
 
 
 def _type(annotation: Any) -> str:

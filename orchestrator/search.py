@@ -275,7 +275,7 @@ def check_data(search: Search, places: Places) -> str:
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
-    from orchestrator.data.splits import noisy_labels, train_labels
+    from orchestrator.data.splits import noisy_labels, train_labels, unused_split
     from orchestrator.loop import data_splits, new_learner
 
     def say(line: str) -> None:
@@ -286,11 +286,14 @@ def check_data(search: Search, places: Places) -> str:
     if training.selection == "test":
         say("note: selection=test: the best validation is chosen on the TEST classes, and all numbers are on these")
     store = open_dataset(training.dataset, places.data, say=say)
+    split = data_splits(training, store)[0]
+    if note := unused_split(store):
+        say(f"note: {note}")
     unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
     check_images(store, training.augmentation, unreadable)
     if unreadable:
         say(f"warning: {describe_unreadable(store, unreadable)}")
-    split = without(data_splits(training, store)[0], unreadable)
+    split = without(split, unreadable)
     ClassBalancedSampler(
         noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
         classes_per_batch=training.classes_per_batch,

@@ -828,6 +828,10 @@ def _check_search(search: Search) -> None:
             f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
             "each; leave it out, or give workers: 1"
         )
+    if search.num_trials is not None and search.final_trials > search.num_trials:
+        raise InputError(
+            f"{search.source}: final_trials: {search.final_trials}: there are {search.num_trials} trials only"
+        )
     first = search.experiment(space.first()).training
     if first.seed + search.final_seeds > 2**31:
         raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")

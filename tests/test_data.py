@@ -22,7 +22,7 @@ from PIL import Image
 
 from orchestrator.data.catalog import datasets, open_dataset
 from orchestrator.data.glyphs import FACES, GlyphSettings, build_glyphs, characters
-from orchestrator.data.splits import class_split, train_labels
+from orchestrator.data.splits import class_split, train_labels, unused_split
 from orchestrator.data.store import IMAGES, MANIFEST, DataError, Row, Store, write_store
 
 # --- a small made set: 6 classes of 3 images
@@ -466,7 +466,28 @@ def test_own_split_that_shares_classes_is_not_taken(tmp_path: Path) -> None:
     assert split.train_classes.tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("share", "message"), [(-0.1, "at least 0"), (1.0, "below 1"), (0.5, "smaller share")])
+SPLIT_OF: dict[str, Callable[[Row, bool], str]] = {
+    "nothing is to train": lambda row, first: "test",
+    "1 of 6 classes are on both sides": lambda row, first: "train" if row.label < 3 or first else "test",
+    "taken": lambda row, first: "train" if row.label < 3 else "test",
+    "by image": lambda row, first: "train" if first else "test",
+    "none": lambda row, first: "train",
+}
+
+
+@pytest.mark.parametrize("case", SPLIT_OF)
+def test_a_split_that_is_not_taken_is_told(tmp_path: Path, case: str) -> None:
+    seen: set[int] = set()
+    rows = []
+    for row in made_rows():
+        first = row.label not in seen and (row.label == 5 or case == "by image")
+        seen.add(row.label)
+        rows.append(row._replace(split=SPLIT_OF[case](row, first)))
+    told = unused_split(write_made(tmp_path / "made", rows))
+    assert told is None if case in ("taken", "by image", "none") else case in str(told)
+
+
+@pytest.mark.parametrize(("share", "message"), [(-0.1, "at least 0"), (1.0, "below 1"), (0.5, "more classes")])
 def test_impossible_shares(made: Store, share: float, message: str) -> None:
     with pytest.raises(DataError, match=message):
         class_split(made, validation_share=share, seed=0)

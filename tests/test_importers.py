@@ -23,7 +23,7 @@ from torchvision.datasets import CIFAR10, CIFAR100
 
 from orchestrator.cli import main
 from orchestrator.data import encoding, importers, store
-from orchestrator.data.archives import ARCHIVES, Count, Counts
+from orchestrator.data.archives import ARCHIVES, Count, Counts, read_folder
 from orchestrator.data.catalog import datasets, open_dataset, overview
 from orchestrator.data.importers import prepare
 from orchestrator.data.splits import class_split
@@ -612,7 +612,13 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     ("csv", edit("list.csv", swap(",9,", ",,")), "line 4: no label"),
     ("csv", edit("list.csv", swap(",x\n", "\n")), "line 2: 3 fields, but the header has 4"),
     ("csv", edit("list.csv", lambda t: ""), "list.csv: empty; it needs columns path, label"),
-    ("csv", edit("list.csv", lambda t: t.partition("\n")[0]), "no image is listed"),
+    ("csv", edit("list.csv", lambda t: t.partition("\n")[0]), "list.csv: it lists no image"),
+    ("csv", edit("list.csv", swap("split", "splt")), "line 1: column 'splt' \\(did you mean 'split'"),
+    (
+        "csv",
+        lambda made: (made.source / "list.csv").write_bytes(b"path,label\na.jpg,cl\xe9\n"),
+        "not a text file in UTF-8",
+    ),
 ]
 
 
@@ -788,6 +794,17 @@ def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixtu
     printed = capsys.readouterr()
     assert "data/mine: is there already, with size 256, not 8; delete that folder" in printed.err
     assert printed.err.count("\n") == 1
+    elsewhere = made.source.parent / "elsewhere"
+    elsewhere.mkdir()
+    assert run(*[word.replace(str(made.source), str(elsewhere)) for word in command]) == 2
+    assert f"is there already, made from {made.source}, not {elsewhere}" in capsys.readouterr().err
+
+
+def test_a_folder_of_validation_images_is_no_class(tmp_path: Path) -> None:
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match="folders train, val: parts are called train, test, query, gallery"):
+        read_folder(tmp_path)
 
 
 # --- the command line

@@ -13,7 +13,7 @@ from scipy import stats
 from orchestrator.conductor import Conductor
 from orchestrator.journal import Journal
 from orchestrator.ledger import Interval, Ledger, repeated_tests
-from orchestrator.spec import Search, resolve_search
+from orchestrator.spec import Search, resolve_search, single_training
 from orchestrator.study import Study
 
 TPE: dict[str, Any] = {
@@ -165,6 +165,23 @@ def test_final_runs_survive_the_driver(tmp_path: Path, died_in_final: int) -> No
     assert list(resumed.ledger.finals) == list(whole.ledger.finals)
     assert [run.state for run in resumed.ledger.finals.values()] == ["done"] * 6
     assert board(resumed) == board(whole)
+
+
+def test_a_training_without_held_out_classes_is_done(tmp_path: Path) -> None:
+    whole = {"method": "pfml", "dataset": "glyphs-small", "epochs": 3, "validation_share": 0.0}
+    for die_after in (2, math.inf):  # and is taken up again
+        conductor = start(single_training("s", whole), tmp_path)
+        work = conductor.next()
+        assert work is not None
+        for number in (1, 2, 3):
+            if number > die_after:
+                break
+            conductor.report(result(work, number, None, 3))
+        if die_after == math.inf:
+            assert conductor.end() == "done"
+        conductor.journal.close()
+    trial = conductor.ledger.find("0000")
+    assert (trial.state, trial.best, trial.test["map_at_r"]) == ("done", None, 0.5)
 
 
 def test_final_runs_share_the_slots(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ must amount to.
 """
 
 import csv
+import difflib
 import os
 import re
 from collections import Counter
@@ -379,6 +380,11 @@ def read_folder(source: Path) -> Listing:
     if not children:
         raise DataError(f"{source}: no folders in it; there should be one per class")
     own = all(child.name in SPLITS for child in children)
+    if not own and all(child.name in (*SPLITS, "val", "valid", "validation", "dev") for child in children):
+        raise DataError(
+            f"{source}: folders {', '.join(child.name for child in children)}: parts are called {', '.join(SPLITS)}; "
+            "validation classes are held out of train: rename or merge them"
+        )
     files: list[tuple[str, str, str]] = []  # class, path, split
     for split, parent in [(child.name, child) for child in children] if own else [("train", source)]:
         classes = _subfolders(parent)
@@ -402,12 +408,18 @@ def read_csv(source: Path) -> Listing:
         source = found[0]
     reader = csv.reader(line for _, line in _lines(source, keep_empty=True))
     try:
-        header, *table = [(f"{source} line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
+        rows = [(f"{source} line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
         raise DataError(f"{source} line {reader.line_num}: {error}") from None
-    except ValueError:
-        raise DataError(f"{source}: empty; it needs columns path, label and perhaps split") from None
+    if not rows:
+        raise DataError(f"{source}: empty; it needs columns path, label and perhaps split")
+    header, *table = rows
     columns = header[1]
+    for column in columns:
+        if column != "split" and difflib.get_close_matches(column.lower(), ["split"], cutoff=0.7):
+            raise DataError(f"{header[0]}: column '{column}' (did you mean 'split'?)")
+    if not table:
+        raise DataError(f"{source}: it lists no image")
     for needed in ("path", "label"):
         if needed not in columns:
             raise DataError(f"{header[0]}: no column '{needed}'{suggestion(needed, columns)}")

@@ -67,7 +67,7 @@ def prepare(
     settings = _settings(importer, size, original)
     path = Path(root).absolute() / name
     if path.exists():
-        return _there_already(path, importer, settings)
+        return _there_already(path, importer, settings, source)
     listing = _read(importer, Path(source).expanduser().absolute(), name)
     folder = path.parent / f".{name}.parts"
     try:
@@ -77,7 +77,7 @@ def prepare(
         raise writing_problem(path, error) from None
     with _alone(lock, path):
         if path.exists():  # another process was a moment quicker
-            return _there_already(path, importer, settings)
+            return _there_already(path, importer, settings, source)
         shorter = None if original else size or SIZE
         parts = _parts(listing, folder, shorter)
         _remove_others(folder, parts)
@@ -118,8 +118,14 @@ def _settings(importer: str, size: int | None, original: bool) -> dict[str, Any]
     return {"importer": importer, "encoding": "JPEG", "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
 
 
-def _there_already(path: Path, importer: str, settings: dict[str, Any]) -> Store:
+def _there_already(path: Path, importer: str, settings: dict[str, Any], source: Path | str) -> Store:
+    """The store in the place; DataError if it was made otherwise, or from other images of one's own."""
     store = Store.open(path)
+    made_of, given = store.manifest.get("source"), Path(source).expanduser().absolute()
+    if importer in OWN and made_of is not None and Path(made_of) not in (given, given.parent):
+        raise DataError(
+            f"{path}: is there already, made from {made_of}, not {given}; delete that folder, or give another --name"
+        )
     found = store.manifest.get("settings", {})
     for key, value in settings.items():
         if found.get(key) != value:

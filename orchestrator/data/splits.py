@@ -45,9 +45,10 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     training_half, test_classes = _halves(store, class_subset)
     held_out = max(2, round(validation_share * len(training_half))) if validation_share else 0
     if len(training_half) - held_out < 2:
+        remedy = "take a smaller share" if held_out > 2 else "the data set needs more classes"
         raise DataError(
             f"{store.name}: validation_share {validation_share} holds out {held_out} of {len(training_half)} training "
-            "classes and leaves fewer than 2 to train on; take a smaller share"
+            f"classes (at least 2, unless it is 0) and leaves fewer than 2 to train on; {remedy}"
         )
     shuffled = np.random.default_rng(seed).permutation(training_half)
     return _split(store, np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out]), test_classes)
@@ -81,6 +82,18 @@ def class_groups(store: Store, sizes: Sequence[int]) -> list[Rows]:
         raise DataError(f"the groups have {sum(sizes)} classes, {store.name} has {store.num_classes}")
     ends = np.cumsum([0, *sizes])
     return [_rows(store, np.arange(first, end)) for first, end in pairwise(ends)]
+
+
+def unused_split(store: Store) -> str | None:
+    """Why a store's own split is not taken, in one line; None if it is, if there is none, or if it parts the images of
+    every class, as those of benchmarks for classification do."""
+    own = store.splits == "train"
+    training, others = np.unique(store.labels[own]), np.unique(store.labels[~own])
+    both = np.intersect1d(training, others)
+    if own.all() or len(both) == store.num_classes or (len(training) and not len(both)):
+        return None
+    reason = f"{len(both)} of {store.num_classes} classes are on both sides" if len(training) else "nothing is to train"
+    return f"{store.name}: its own split is not used ({reason}): the first half of the classes trains, the other tests"
 
 
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
