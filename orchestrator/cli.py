@@ -410,21 +410,10 @@ def evaluate(
         classes = found.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
-    if json_:
-        done |= {"split": "test", "queries": len(found.queries)}
-        print(json.dumps(done | {"metrics": found.metrics, "intervals": intervals}))
-        return
-    Console().print(
-        Text(f"{model} on {dataset}, test classes{word}, {len(found.queries)} queries{how}"), soft_wrap=True
-    )
-    table = Table(box=SIMPLE_HEAD)
-    table.add_column("metric")
-    table.add_column("value", justify="right")
-    table.add_column("95% interval", justify="right")
-    for key, value in found.metrics.items():
-        between = " to ".join(f"{end:.4f}" for end in intervals.get(key, ()))
-        table.add_row(key, f"{value:.4f}", between)
-    Console().print(table)
+    done |= {"split": "test", "queries": len(found.queries), "metrics": found.metrics, "intervals": intervals}
+    title = f"{model} on {dataset}, test classes{word}, {len(found.queries)} queries{how}"
+    between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in intervals.items()}
+    _show_metrics(title, {"value": found.metrics, "95% interval": between}, done if json_ else None)
 
 
 @app.command()
@@ -844,8 +833,8 @@ def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
     return {f"{end - size}-{end - 1}": part for end, size, part in zip(ends, numbers, rows, strict=True)}
 
 
-def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float]], as_json: Any) -> None:
-    """Metrics of several groups beside one another; or the JSON object given."""
+def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], as_json: Any) -> None:
+    """A row per metric, with what each column says of it; or the JSON object given."""
     if as_json is not None:
         print(json.dumps(as_json))
         return
@@ -854,8 +843,9 @@ def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float]], as_jso
     table.add_column("metric")
     for name in columns:
         table.add_column(name, justify="right")
-    for key in dict.fromkeys(key for metrics in columns.values() for key in metrics):
-        table.add_row(key, *(f"{metrics[key]:.4f}" if key in metrics else "" for metrics in columns.values()))
+    for key in dict.fromkeys(key for cells in columns.values() for key in cells):
+        cells = [column.get(key, "") for column in columns.values()]
+        table.add_row(key, *(cell if isinstance(cell, str) else f"{cell:.4f}" for cell in cells))
     Console().print(table)
 
 

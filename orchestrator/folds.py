@@ -18,8 +18,7 @@ from torch import Tensor
 from orchestrator.checkpoint import BEST, DIAGNOSTICS, fold_folder
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.distributed import rank
-from orchestrator.loop import Validation, embed_model, fit, retrieve, save_diagnostics
+from orchestrator.loop import Validation, evaluate_and_embed, fit, retrieve
 from orchestrator.spec import Experiment, Objective
 
 
@@ -32,12 +31,8 @@ def evaluate_folds(
     metrics: list[dict[str, float]] = []
     parts: list[Tensor] = []
     for folder in folders:
-        learner, embedded = embed_model(folder / BEST, store, rows, device)
-        seen_of_method = learner.method.diagnostics(None, embedded)
-        if rank() == 0:
-            save_diagnostics(folder / DIAGNOSTICS, seen_of_method, prefix="test_")
-        scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
-        metrics.append(retrieve(embedded, store, device, what=str(folder)).metrics | scalars)
+        found, embedded = evaluate_and_embed(folder / BEST, store, rows, device, folder=folder / DIAGNOSTICS)
+        metrics.append(found.metrics)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
     both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
     together = retrieve(both, store, device, what=str(folders[0].parent)).metrics

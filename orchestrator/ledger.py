@@ -201,18 +201,17 @@ class Interval:
 
 def repeated_tests(ledger: Ledger) -> list[Repeated]:
     """The tested runs that differ in nothing but their seed, two or more together, in the order of the search."""
-    groups: dict[str, list[TrialRecord]] = {}
+    groups: dict[str, tuple[dict[str, Any], list[TrialRecord]]] = {}
     for trial in ledger.everyone():
         if trial.test:
             point = {key: value for key, value in trial.params.items() if key != "seed"}
-            groups.setdefault(f"{trial.kind} {sorted(point.items())!r}", []).append(trial)
+            groups.setdefault(f"{trial.kind} {sorted(point.items())!r}", (point, []))[1].append(trial)
     found = []
-    for trials in groups.values():
+    for point, trials in groups.values():
         if len(trials) < 2:
             continue
         shared = [name for name in trials[0].test if all(name in trial.test for trial in trials)]
         metrics = {name: Interval.of([trial.test[name] for trial in trials]) for name in shared}
-        point = {key: value for key, value in trials[0].params.items() if key != "seed"}
         found.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
     return found
 

@@ -617,6 +617,19 @@ def evaluate_model_by_query(
     all. In the table of queries, `query` is the image's row in the data set. `images_left_out` counts photographs that
     cannot be decoded, if there are any. Raises InputError if none can be evaluated or the embeddings are not finite.
     """
+    return evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)[0]
+
+
+def evaluate_and_embed(
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    folder: Path | None = None,
+    approximate: bool = False,
+) -> tuple[Evaluation, Embedded]:
+    """`evaluate_model_by_query`, and the images as the model sees them."""
     learner, embedded = embed_model(model, store, rows, device)
     result = retrieve(embedded, store, device, what=str(model), approximate=approximate)
     seen_of_method = learner.method.diagnostics(None, embedded)
@@ -625,7 +638,7 @@ def evaluate_model_by_query(
     scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
     if left_out := len(rows) - len(embedded.samples):
         scalars["images_left_out"] = float(left_out)
-    return replace(result, metrics=result.metrics | scalars)
+    return replace(result, metrics=result.metrics | scalars), embedded
 
 
 def detect_outside(model: Path, inside: Store, outside: Store, device: str = "auto") -> dict[str, float]:
