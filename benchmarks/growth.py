@@ -87,9 +87,10 @@ def evaluation(items: int, dimensions: int, queries: int | None, ways: list[str]
                 what = "every item a query" if count is None else f"{count:,} queries among the rest"
                 found = one["found"].get("approximate_recall")
                 recall = "" if found is None else f", {found:.4f} of the neighbours found"
+                score = f", MAP@R {one['found']['map_at_r']:.4f}" if "map_at_r" in one["found"] else ""
                 print(
                     f"{items:9,} x {dimensions}, {what}, {way}: {one['seconds']:7.1f} s, {one['processor']:7.1f} s of "
-                    f"processors, {one['memory']:.2f} GB, MAP@R {one['found'].get('map_at_r', float('nan')):.4f}{recall}",
+                    f"processors, {one['memory']:.2f} GB{score}{recall}",
                     flush=True,
                 )
 
