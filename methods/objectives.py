@@ -221,8 +221,9 @@ def _objective(function: Objective) -> Objective:
 Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From some rows (or columns) of the matrix and the masks: the sums of their terms (K,), and their numbers (K,)."""
 
-BLOCK = 2**22
-"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each."""
+BLOCK, BLOCK_ON_ACCELERATOR = 2**20, 2**22
+"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each: fewer where they
+are quick to start."""
 CACHED = 2**16  # numbers that stay in a CPU's cache with what is made of them
 CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
 
@@ -236,7 +237,8 @@ def _mean_of_terms(
     terms make of one. The backward pass computes the blocks again, so that nothing but the matrix, its gradient and
     the masks is ever as large as the matrix.
     """
-    size = BLOCK // (width * matrix.shape[1 - dim])
+    block = BLOCK if matrix.device.type == "cpu" else BLOCK_ON_ACCELERATOR
+    size = block // (width * matrix.shape[1 - dim])
     if size >= matrix.shape[dim]:
         sums, counts = terms(matrix, positive, negative)
     else:
