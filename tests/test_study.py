@@ -277,7 +277,7 @@ def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
     drive(conductor)
     assert [t.state for t in conductor.ledger.trials.values()] == ["failed", "failed", "done"]
     assert conductor.ledger.trials["0000"].reason == "the loss is not finite"
-    states = [trial.state for trial in conductor.study.study.trials]
+    states = [trial.state for trial in conductor.study.studies[0].trials]
     assert states == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
 
 
@@ -359,8 +359,8 @@ def test_no_validation_is_reported_twice() -> None:
     study.report("0", 2, 0.4)
     study.report("0", 2, 0.9)
     study.tell("0", "done")
-    assert study.study.trials[0].intermediate_values == {1: 0.5, 2: 0.5}
-    assert study.study.trials[0].value == 0.5
+    assert study.studies[0].trials[0].intermediate_values == {1: 0.5, 2: 0.5}
+    assert study.studies[0].trials[0].value == 0.5
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 0.8), ("min", 0.2)])
@@ -370,7 +370,7 @@ def test_the_direction_is_the_objective_s(mode: str, best: float) -> None:
     for number, value in enumerate([0.5, 0.8, 0.2, 0.4], start=1):
         study.report("0", number, value)
     study.tell("0", "done")
-    assert study.study.trials[0].value == best
+    assert study.studies[0].trials[0].value == best
 
 
 def test_a_ledger_is_a_fold_of_the_journal(tmp_path: Path) -> None:
