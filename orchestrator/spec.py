@@ -1092,8 +1092,8 @@ def _check_algorithm(search: Search) -> None:
                 )
         if sum(parameter.low < parameter.high for parameter in parameters) < 2:
             raise InputError(f"{where}: needs two ranges or more: take tpe or gp")
-        if several:
-            raise InputError(f"{where}: has one objective only: take nsga2, tpe, gp, qmc, random or grid")
+    if search.algorithm in ("gp", "cmaes") and several:
+        raise InputError(f"{where}: has one objective only: take nsga2, tpe, qmc, random or grid")
     if search.algorithm == "nsga2" and not several:
         raise InputError(f"{where}: is for two objectives (objectives: [...]): take tpe, gp or cmaes for one")
     if search.objective.metric in COSTS:
