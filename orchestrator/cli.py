@@ -953,10 +953,11 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
+    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
-        then = "" if before["state"] in ("done", "failed") else f"; go on with: orchestrator resume {name}"
+        then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
         raise InputError(f"{wish}: search '{name}' does not run (it is {before['state']}){then}")
     try:
         request(journal.parent, wish)
@@ -969,7 +970,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     found = state_of(read_search(name, storage)[0], journal.parent)
     _show_status(found, storage, as_json=as_json)
     if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
-        typer.echo(f"  pausing: it ends once these have; go on then with:  orchestrator resume {name}")
+        typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
         typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
 
