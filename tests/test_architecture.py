@@ -42,6 +42,7 @@ ORDER = [
     "data.transforms",
     "data.importers",
     "data.catalog",
+    "data.remote",
     "data.archives",
     "data.glyphs",
     "data.store",
