@@ -218,9 +218,11 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
     `busy` is called if another process holds it; unless that raises, this one waits. Raises OSError if the folder
     cannot be written.
     """
+    folder.parent.mkdir(parents=True, exist_ok=True)
     while True:
-        folder.mkdir(parents=True, exist_ok=True)
         try:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
             lock = (folder / LOCK).open("w")
         except FileNotFoundError:
             continue  # whoever held it removed it just now
