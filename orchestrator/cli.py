@@ -84,7 +84,12 @@ TrackingUri = Annotated[
     ),
 ]
 Dataset = Annotated[
-    str, typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=_not_empty)
+    str,
+    typer.Option(
+        help="Name of the data set (see `orchestrator datasets`), or s3://bucket/prefix.",
+        metavar="NAME",
+        callback=_not_empty,
+    ),
 ]
 SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
 PresetName = Annotated[
@@ -494,7 +499,7 @@ def evaluate(
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
     models = find_models(checkpoint_or_run, places)
-    store = open_dataset(dataset, places.data)
+    store = open_dataset(dataset, places.data, say=_say)
     saved = saved_model(models[0])
     training = resolve_experiment(saved["experiment"], str(models[0])).training
     same_data = saved.get("dataset_digest") == store.manifest["digest"]
@@ -507,7 +512,7 @@ def evaluate(
     if out_of_distribution is not None:
         if len(models) > 1:
             raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
-        other = open_dataset(out_of_distribution, places.data)
+        other = open_dataset(out_of_distribution, places.data, say=_say)
         metrics = detect_outside(models[0], store, other, device)
         title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
         done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
@@ -746,7 +751,7 @@ app.add_typer(
 
 @datasets_app.command("show")
 def show_datasets(
-    name: Annotated[str | None, typer.Argument(help="Show this data set.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
     storage: Storage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
@@ -755,14 +760,20 @@ def show_datasets(
     - `orchestrator datasets`
 
     - `orchestrator datasets cub200`
+
+    - `orchestrator datasets s3://bucket/cub200`
     """
-    from orchestrator.data.catalog import overview
+    from orchestrator.data.catalog import describe_remote, overview
+    from orchestrator.data.remote import Address, is_address
     from orchestrator.search import Places
 
     shown = overview(Places(storage.expanduser().resolve()).data)
     if name is not None:
+        if is_address(name):
+            name = str(Address.parse(name))
+            shown |= {} if name in shown else {name: describe_remote(name)}
         if name not in shown:
-            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare'])}")
+            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
         shown = {name: shown[name]}
     if json_:
         print(json.dumps(shown[name] if name is not None else list(shown.values())))
@@ -820,9 +831,11 @@ def prepare_dataset(
     """
     with _status("reading the annotations") as status:
         from orchestrator.data.importers import prepare
-        from orchestrator.data.splits import unused_split
+        from orchestrator.data.splits import too_few_classes, unused_split
         from orchestrator.search import Places
         from orchestrator.spec import check_name
+
+        notes: list[str | None] = []
 
         if name is not None:
             check_name(name)
@@ -851,6 +864,7 @@ def prepare_dataset(
                 original=original,
                 workers=workers or os.cpu_count() or 1,
                 progress=show,
+                say=notes.append,
             )
         except KeyboardInterrupt as interrupt:
             stop()
@@ -858,11 +872,35 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
-    if note := unused_split(store):
+    for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
         typer.echo(f"note: {note}", err=True)
     made = "" if bar.tasks else "is there already: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
     typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+
+
+@datasets_app.command("publish")
+def publish_dataset(
+    name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
+    address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Copy a data set to S3, where it can be used by its address in place of a name.
+
+    Endpoint, region and credentials come from AWS's usual variables.
+
+    - `orchestrator datasets publish cub200 s3://bucket/cub200`
+    """
+    with _status("looking there"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.data.remote import Address, publish
+        from orchestrator.search import Places
+
+        where = Address.parse(address)
+        store = open_dataset(name, Places(storage.expanduser().resolve()).data, say=_say)
+        new = publish(store, address, say=_say)
+    state = "published" if new else "is there already"
+    typer.echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
 
 
 class _Rate(ProgressColumn):
@@ -1076,6 +1114,10 @@ def _note_idle(search: "Search") -> None:
 
     for line in idle_settings(search):
         typer.echo(f"note: {line}", err=True)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _status(doing: str) -> Status:

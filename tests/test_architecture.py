@@ -43,6 +43,7 @@ ORDER = [
     "data.transforms",
     "data.importers",
     "data.catalog",
+    "data.remote",
     "data.archives",
     "data.glyphs",
     "data.store",
