@@ -665,8 +665,8 @@ def presets(
         if json_:
             typer.echo(json.dumps(listed))
             return
-        typer.echo("\n".join(["METHOD/DATASET/BACKBONE[/VARIANT]", *names]))
-        typer.echo("more of one: orchestrator presets NAME", err=True)
+        typer.echo("\n".join(names))
+        typer.echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
     typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
