@@ -216,7 +216,7 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
-    from orchestrator.display import counted
+    from orchestrator.ledger import counted
     from orchestrator.search import Places, tracking_address
     from orchestrator.tracking import redact, sync
 

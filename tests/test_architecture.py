@@ -30,6 +30,7 @@ ORDER = [
     "loop",
     "evaluation",
     "checkpoint",
+    "published",
     "presets",
     "spec",
     "learner",
