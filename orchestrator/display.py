@@ -248,7 +248,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         title.append(f"\n{ledger.state}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
-        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
+        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
     repeated = repeated_tests(ledger)
     for group in repeated:
         what = f"final test of trial {group.source}" if group.source else "test"

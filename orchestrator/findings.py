@@ -5,6 +5,7 @@
 All of it comes from the journal's ledger alone, so that it can be asked of a search that runs, stopped, or ended.
 """
 
+import json
 import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +20,6 @@ from orchestrator.ledger import (
     Repeated,
     TrialRecord,
     counted,
-    duration,
     params_text,
     repeated_tests,
     value_text,
@@ -32,16 +32,20 @@ from orchestrator.study import importances
 
 HEADLINES = ("map_at_r", "recall_at_1")
 """The metrics of a test that are told first."""
+PAPER_METRICS = ("recall_at_1", "map_at_r")
+"""Those that papers tell first."""
 ENOUGH_TRIALS = 10
 TRIALS_PER_SETTING = 4
 """With fewer trials, or fewer for each searched setting, importances would be noise."""
+SIGNIFICANT = 0.05
 EDGE = 0.05
 """The winner is at the edge of a range within this share of it."""
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
 TRIAL_LINK = "trial:"
 """Links to trials in a note go here; the tracker puts the addresses of their runs in."""
-NOTE_CHARACTERS = 4800
+NOTE_CHARACTERS = 3900
+"""Of at most 5,000: links to runs are longer than their names."""
 LEADERS = 10
 STATE_ORDER = ("done", "pruned", "running", "interrupted", "failed")
 
@@ -112,8 +116,12 @@ class Findings:
     widen: str
     warnings: tuple[str, ...]
     published: tuple[Beside, ...]
+    distance: str
+    """How far the test is from the closest published row."""
+    test: Mapping[str, tuple[float, float | None]]
+    """The winner's test metrics; mean and deviation where they are of several seeds."""
     tested: Mapping[str, str]
-    """The winner's test metrics, as text with their interval."""
+    """The same as text, with their interval."""
     command: str | None
     """Trains the winner again."""
 
@@ -126,7 +134,8 @@ class Findings:
         space = _space(ledger)
         searched = tuple(_searched(ledger, space, winner, settings))
         shares = _importances(ledger, space, searched)
-        tested = _tested(ledger, winner)
+        tested, test = _tested(ledger, winner), _test(ledger, winner)
+        published = tuple(beside(settings, [*test, *PAPER_METRICS]))
         return cls(
             ledger=ledger,
             winner=winner,
@@ -137,7 +146,9 @@ class Findings:
             certainty=_certainty(ledger, winner),
             widen=_widen(winner, searched),
             warnings=tuple(_warnings(ledger, winner, searched)),
-            published=tuple(beside(settings, [*_metrics(ledger, winner), "recall_at_1", "map_at_r"])),
+            published=published,
+            distance=_distance(published, test, settings),
+            test=test,
             tested=tested,
             command=_command(winner),
         )
@@ -291,7 +302,7 @@ def _first_line(ledger: Ledger, winner: TrialRecord | None) -> str:
 
 
 def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
-    where = "test (selection: test)" if ledger.selection == "test" else "test on unseen classes"
+    where = "Test (selection: test)" if ledger.selection == "test" else "Test on unseen classes"
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
     cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {seconds / 3600:.2f} hours of training"
@@ -301,11 +312,6 @@ def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
 def _states(ledger: Ledger) -> str:
     counts = ledger.counts()
     return ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state]) or "none begun"
-
-
-def _metrics(ledger: Ledger, winner: TrialRecord | None) -> list[str]:
-    runs = [*ledger.finals.values(), *([winner] if winner is not None else [])]
-    return list(dict.fromkeys(name for run in runs for name in run.test))
 
 
 def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:
@@ -318,8 +324,8 @@ def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:
 def _tested(ledger: Ledger, winner: TrialRecord | None) -> dict[str, str]:
     if (group := _of_winner(ledger, winner)) is not None:
         return {
-            name: f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} over {len(group.trial_ids)} seeds "
-            f"(95% of the mean: {spread.low:.4f} to {spread.high:.4f})"
+            name: f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} "
+            f"({len(group.trial_ids)} seeds, 95%: {spread.low:.4f} to {spread.high:.4f})"
             for name, spread in group.metrics.items()
         }
     runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
@@ -334,6 +340,34 @@ def _tested(ledger: Ledger, winner: TrialRecord | None) -> dict[str, str]:
     }
 
 
+def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, tuple[float, float | None]]:
+    if (group := _of_winner(ledger, winner)) is not None:
+        return {name: (spread.mean, spread.standard_deviation) for name, spread in group.metrics.items()}
+    runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
+    test = runs[0].test if runs else {}
+    return {name: (value, None) for name, value in test.items() if not name.endswith(("_low", "_high"))}
+
+
+def _distance(
+    published: Sequence[Beside], test: Mapping[str, tuple[float, float | None]], settings: Mapping[str, Any]
+) -> str:
+    """How far from the paper's number, and whether the comparison is fair."""
+    of = f"{settings.get('method')} on {settings.get('dataset')}"
+    closest = next((b for b in published if b.same_method), None)
+    if closest is None:
+        return f"None of the papers' tables here has {of}."
+    row = closest.row
+    metric = next((name for name in (*PAPER_METRICS, *row.values) if name in row.values and name in test), None)
+    where = f"{row.paper}, Table {row.table}, {row.method}"
+    if metric is None:
+        return f"The closest published row is of {where}; there is no test yet to compare with it."
+    gap = 100 * (test[metric][0] - row.values[metric].value)
+    far = "equals" if abs(gap) < 0.05 else f"is {abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
+    differ = ", ".join(dict.fromkeys(d.setting for d in closest.differences))
+    fair = f"Not like for like: {differ} differ." if differ else "No stated setting differs."
+    return f"{metric} {100 * test[metric][0]:.1f} {far} {100 * row.values[metric].value:.1f} of {where}. {fair}"
+
+
 def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
     """How sure it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
@@ -342,28 +376,18 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
     if not others:
         return "There is one result only: nothing to compare it with."
     metric = ledger.metric.removeprefix("val/")
-    groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
-    mine = next((group for group in groups if group.source == winner.trial_id), None)
-    rivals = [group for group in groups if group is not mine]
-    if mine is not None and rivals:
-        from scipy.stats import ttest_ind_from_stats
-
-        pick = max if ledger.mode == "max" else min
-        rival = pick(rivals, key=lambda group: group.metrics[metric].mean)
+    mine, rival, p = _seeds(ledger, winner)
+    if mine is not None and rival is not None:
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
-        sizes = len(mine.trial_ids), len(rival.trial_ids)
-        spread = (ours.mean, ours.standard_deviation, sizes[0]), (theirs.mean, theirs.standard_deviation, sizes[1])
-        p = float(ttest_ind_from_stats(*spread[0], *spread[1], equal_var=False).pvalue)
-        better = ledger.better(ours.mean, theirs.mean)
+        how = f"(Welch's t-test, p = {p:.2g})"
         if math.isnan(p):
-            return f"Its test equals that of trial {rival.source} in every seed: they cannot be told apart."
-        verdict = (
-            f"seeds confirm it (Welch's t-test, p = {p:.2g})"
-            if better and p < 0.05
-            else f"seeds do not tell them apart (Welch's t-test, p = {p:.2g})"
-            if p >= 0.05
-            else f"over seeds trial {rival.source} is the better one (Welch's t-test, p = {p:.2g})"
-        )
+            verdict = "they cannot be told apart, for every seed gives the same"
+        elif p >= SIGNIFICANT:
+            verdict = f"seeds do not tell them apart {how}"
+        elif ledger.better(ours.mean, theirs.mean):
+            verdict = f"seeds confirm it {how}"
+        else:
+            verdict = f"over seeds trial {rival.source} is the better one {how}"
         return (
             f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against "
             f"{theirs.mean:.4f} ± {theirs.standard_deviation:.4f} of trial {rival.source}: {verdict}."
@@ -377,6 +401,26 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
         than = "more" if lead > 2 * noise else "not clearly more"
         return f"{ahead}, {than} than seeds change its test (deviation {noise:.4f} over {len(mine.trial_ids)} seeds)."
     return f"{ahead}, with one seed each: that may be chance. Final runs of the best over seeds would tell."
+
+
+def _seeds(ledger: Ledger, winner: TrialRecord) -> tuple[Repeated | None, Repeated | None, float]:
+    """The repeated tests of the winner and of the best other point, and p of Welch's t-test of their means."""
+    from scipy.stats import ttest_ind_from_stats
+
+    metric = ledger.metric.removeprefix("val/")
+    groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
+    mine = next((group for group in groups if group.source == winner.trial_id), None)
+    pick = max if ledger.mode == "max" else min
+    rival = pick((g for g in groups if g is not mine), key=lambda group: group.metrics[metric].mean, default=None)
+    if mine is None or rival is None:
+        return mine, rival, math.nan
+    one, other = (
+        (group.metrics[metric].mean, group.metrics[metric].standard_deviation, len(group.trial_ids))
+        for group in (mine, rival)
+    )
+    if one[1] == other[1] == 0:
+        return mine, rival, math.nan if one[0] == other[0] else 0.0
+    return mine, rival, float(ttest_ind_from_stats(*one, *other, equal_var=False).pvalue)
 
 
 def _widen(winner: TrialRecord | None, searched: Sequence[Searched]) -> str:
@@ -402,7 +446,7 @@ def _end(setting: Searched) -> Any:
 
 def _warnings(ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Searched]) -> Iterator[str]:
     if ledger.selection == "test":
-        yield "selection: test: the best validation was chosen on the TEST classes; no number here is of unseen classes."
+        yield "selection: test: the best validation was chosen on the TEST classes; no number is of unseen classes."
     if ledger.state in ("interrupted", "failed"):
         yield f"The search is {ledger.state}: {_states(ledger)}."
     failed = [trial for trial in ledger.everyone() if trial.state == "failed"]
@@ -430,9 +474,9 @@ def _warnings(ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Sea
             f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
-    mine = _of_winner(ledger, winner)
+    mine, rival, p = _seeds(ledger, winner)
     others = [trial.best for trial in ledger.finished() if trial is not winner and trial.best is not None]
-    if mine is not None and metric in mine.metrics and others and winner.best is not None:
+    if mine is not None and others and winner.best is not None and (rival is None or not p < SIGNIFICANT):
         noise, lead = mine.metrics[metric].standard_deviation, abs(winner.best - others[0])
         if noise > lead:
             yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead, {lead:.4f}."
@@ -461,7 +505,8 @@ def _command(winner: TrialRecord | None) -> str | None:
     words = ["orchestrator", "train", "--method", str(settings["method"]), "--dataset", str(settings.get("dataset"))]
     for key, value in settings.items():
         if key not in ("method", "dataset") and value != default.get(key):
-            words += ["--set", f"{key}={'null' if value is None else str(value).lower() if value in (True, False) and isinstance(value, bool) else value}"]
+            plain = json.dumps(value) if value is None or isinstance(value, bool) else value
+            words += ["--set", f"{key}={plain}"]
     return shlex.join(words)
 
 

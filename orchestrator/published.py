@@ -156,7 +156,6 @@ def read_paper(path: Path) -> Paper:
         raise InputError(f"{path}: {table}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
-
 @cache
 def papers() -> tuple[Paper, ...]:
     """All papers with published tables."""

@@ -19,6 +19,8 @@ ORDER = [
     "display",
     "cluster",
     "search",
+    "page",
+    "findings",
     "trial",
     "conductor",
     "study",
