@@ -445,16 +445,14 @@ def report(
         raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
     ledger, journal = read_search(name, storage)
     if html is not None:
-        from orchestrator.checkpoint import write_atomically
         from orchestrator.findings import Findings
-        from orchestrator.page import page
+        from orchestrator.page import write_page
 
         if html.is_dir() or not html.absolute().parent.is_dir():
             reason = "is a folder" if html.is_dir() else f"the folder {html.absolute().parent} does not exist"
             raise InputError(f"--html: {html}: {reason}; name another file")
-        content = page(Findings.of(ledger)).encode()
         try:
-            write_atomically(html.absolute(), lambda file: file.write(content))
+            write_page(Findings.of(ledger), html.absolute())
         except OSError as error:
             raise InputError(f"--html: {html} cannot be written ({error.strerror}): name another file") from None
         typer.echo(f"report of {name} written to {html}", err=True)

@@ -7,6 +7,7 @@ All of it comes from the journal's ledger alone, so that it can be asked of a se
 
 import json
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -191,9 +192,8 @@ def _searched(
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         values.sort(key=(lambda value: value) if numeric else str)
         best = None if winner is None else winner.params.get(key)
-        parameter = by_key.get(key)  # type: ignore[assignment]
-        edge = None if best is None else _edge(key, parameter, best, settings)
-        yield Searched(key, parameter, tuple(values), best, edge, _marked(key, ledger, settings))
+        edge = None if best is None else _edge(key, by_key.get(key), best, settings)
+        yield Searched(key, by_key.get(key), tuple(values), best, edge, _marked(key, ledger, settings))
 
 
 def _joined(one: Parameter, other: Parameter) -> Parameter:
@@ -485,7 +485,7 @@ def _warnings(ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Sea
 def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
     """What the last fifth of a full training gained, if it is much."""
     curve = winner.curve
-    if winner.state != "done" or len(curve) < 5 or winner.best is None:
+    if winner.state != "done" or len(curve) < 3 or winner.best is None:
         return 0.0
     pick: Callable[[Sequence[float]], float] = max if ledger.mode == "max" else min
     before = pick(curve[: len(curve) - max(1, len(curve) // 5)])
@@ -527,6 +527,12 @@ def markdown_text(text: object) -> str:
     return " ".join(escaped.split())
 
 
+def markdown_code(text: str) -> str:
+    """A block of code that nothing in it can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
+
+
 def note(findings: Findings) -> str:
     """The findings in Markdown, for the tracker: verdict first, the rest as far as it fits. Links read `trial:0003`."""
     text, ledger = markdown_text, findings.ledger
@@ -560,7 +566,7 @@ def note(findings: Findings) -> str:
         coverage = [[text(s.key), text(s.range_text), text(_tried(s))] for s in findings.searched]
         parts.append("**Coverage**\n\n" + markdown_table(["setting", "range", "tried"], coverage))
     if findings.command:
-        parts.append(f"**Train the winner again**\n\n```\n{findings.command}\n```")
+        parts.append(f"**Train the winner again**\n\n{markdown_code(findings.command)}")
     whole = parts[0]
     for part in parts[1:]:
         if len(whole) + len(part) + 2 <= NOTE_CHARACTERS:

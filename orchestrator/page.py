@@ -13,13 +13,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from orchestrator.checkpoint import write_atomically
 from orchestrator.findings import Findings, Searched
 from orchestrator.ledger import Ledger, TrialRecord, counted, duration, repeated_tests, value_text
 
 HERE = Path(__file__).parent
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
+LEADERS = 500
+"""So many trials stand in a table, the best; a large search keeps a page that opens at once."""
+WORDY = 300
+"""With more trials than this, what is shown on hovering is a trial's name only."""
 CURVES = 60
 """So many learning curves are drawn, the best."""
 SLICES = 8
@@ -51,6 +56,16 @@ def page(findings: Findings) -> str:
         f'<script type="application/json" id="figures">{data}</script>\n'
         f"<script>{get_plotlyjs()}</script>\n<script>\n{script}</script></body></html>\n"
     )
+
+
+def write_page(findings: Findings, path: Path) -> None:
+    """The report as a file, whole or not at all."""
+    html = page(findings).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(html)
+
+    write_atomically(path, write)
 
 
 def _json(value: Any) -> str:
@@ -157,7 +172,12 @@ def _table(name: str, heads: Sequence[str], rows: Cells, *, best: int | None = N
         shown = value_text(value) if isinstance(value, int) or abs(value) >= 1e4 else f"{value:.4g}"
         return f'<td class="number" data-value="{value}">{escape(shown)}</td>'
 
-    head = "".join(f'<th scope="col"><button type="button">{escape(h)}</button></th>' for h in heads)
+    def head(text: str, column: int) -> str:
+        numbers = any(_is_number(row[column]) for row in rows)
+        kind = ' class="number"' if numbers else ""
+        return f'<th scope="col"{kind}><button type="button">{escape(text)}</button></th>'
+
+    top = "".join(head(text, column) for column, text in enumerate(heads))
     lines = []
     for number, row in enumerate(rows):
         mark = ' class="best"' if number == best else ""
@@ -165,7 +185,7 @@ def _table(name: str, heads: Sequence[str], rows: Cells, *, best: int | None = N
     return (
         f'<button type="button" class="copy" data-of="{name}-table">Copy the table</button>'
         f'<div class="table" tabindex="0" role="region" aria-label="{name} table">'
-        f'<table class="sortable" id="{name}-table"><thead><tr>{head}</tr></thead><tbody>'
+        f'<table class="sortable" id="{name}-table"><thead><tr>{top}</tr></thead><tbody>'
         f"{''.join(lines)}</tbody></table></div>"
     )
 
@@ -175,6 +195,10 @@ class _Html(str):
 
     key = ""
     number = False
+
+
+def _is_number(value: Any) -> bool:
+    return value.number if isinstance(value, _Html) else isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _state(state: str) -> _Html:
@@ -210,12 +234,17 @@ def _leaderboard(findings: Findings) -> str:
     heads = ["#", "trial", "state", ledger.metric, *([also] if also else []), *keys, "validations", "time"]
     heads += [f"test {name}" for name in shown] + ["note"]
     rows, best = [], None
-    for rank, trial in enumerate(ledger.ranking(), start=1):
+    ranking = ledger.ranking()
+    for rank, trial in enumerate(ranking[:LEADERS], start=1):
         if trial is findings.winner:
             best = rank - 1
         rows.append(_trial_row(rank if trial.best is not None else None, trial, keys, also, shown))
     rows += [_trial_row("final", final, keys, also, shown) for final in ledger.finals.values()]
     parts = [_table("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
+    if len(ranking) > LEADERS:
+        parts.append(
+            _empty(f"The best {LEADERS} of {len(ranking)}; all: orchestrator report {ledger.name} --format csv")
+        )
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
         cells = [[n, *map(_score, (s.mean, s.standard_deviation, s.low, s.high))] for n, s in group.metrics.items()]
@@ -334,14 +363,16 @@ def _by_state(
                     "marker": {"color": f"var(--{state})", "symbol": symbol, "size": 8, "opacity": 0.85},
                     "x": [x(trial) for trial in own],
                     "y": [y(trial) for trial in own],
-                    "text": [_hover(trial) for trial in own],
+                    "text": [_hover(trial, wordy=len(trials) <= WORDY) for trial in own],
                     "hovertemplate": "%{text}<br><b>%{y:.4f}</b><extra></extra>",
                 }
             )
     return traces
 
 
-def _hover(trial: TrialRecord) -> str:
+def _hover(trial: TrialRecord, *, wordy: bool) -> str:
+    if not wordy:
+        return f"trial {escape(trial.trial_id)}, {escape(trial.state)}"
     point = "<br>".join(f"{escape(str(k))}: {escape(value_text(v))}" for k, v in list(trial.params.items())[:12])
     return f"trial {escape(trial.trial_id)}, {escape(trial.state)}<br>{point}"
 
@@ -440,7 +471,7 @@ def _parallel(
     own = [trial for trial in trials if all(s.key in trial.params for s in varied)]
     if len(own) < 2:
         return ""
-    dimensions = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
+    dimensions: list[Figure] = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
     values = [_best(trial) for trial in own]
     dimensions.append({"label": escape(ledger.metric), "values": values})
     line = {"color": values, "colorscale": "Viridis", "reversescale": ledger.mode == "min", "showscale": False}
@@ -457,14 +488,14 @@ def _dimension(setting: Searched, values: Sequence[Any]) -> Figure:
     label = escape(setting.key)
     if not setting.numeric:
         names = [str(value) for value in dict.fromkeys(setting.values)]
-        ticks = list(range(len(names)))
         places = [names.index(str(value)) for value in values]
-        return {"label": label, "values": places, "tickvals": ticks, "ticktext": [escape(name) for name in names]}
+        ticks = {"tickvals": list(range(len(names))), "ticktext": [escape(name) for name in names]}
+        return {"label": label, "values": places, **ticks}
     if setting.log and min(values) > 0:
         low, high = math.log10(min(values)), math.log10(max(values))
-        ticks = [low + (high - low) * i / 4 for i in range(5)]
-        text = [value_text(10**tick) for tick in ticks]
-        return {"label": label, "values": [math.log10(v) for v in values], "tickvals": ticks, "ticktext": text}
+        at = [low + (high - low) * i / 4 for i in range(5)]
+        ticks = {"tickvals": at, "ticktext": [value_text(10**tick) for tick in at]}
+        return {"label": label, "values": [math.log10(v) for v in values], **ticks}
     return {"label": label, "values": list(values)}
 
 
@@ -577,14 +608,21 @@ def _map(
     for trial in own:
         cells.setdefault((trial.params[x.key], trial.params[y.key]), []).append(_best(trial))
     xs, ys = sorted({at for at, _ in cells}), sorted({at for _, at in cells})
-    scale = {"colorscale": "Viridis", "reversescale": ledger.mode == "min", "colorbar": {"thickness": 12}}
+    data: list[Figure]
+    z: list[Any]
+    scale: Figure = {"colorscale": "Viridis", "reversescale": ledger.mode == "min", "colorbar": {"thickness": 12}}
     xaxis, yaxis = _axis(x), _axis(y)
     places = list(cells)
     if len(xs) <= MAP_VALUES and len(ys) <= MAP_VALUES and 2 * len(cells) >= len(xs) * len(ys):
         means = {at: statistics.fmean(found) for at, found in cells.items()}
         z = [[means.get((a, b)) for a in xs] for b in ys]
         text = [[f"{means[a, b]:.4f}" if (a, b) in means else "" for a in xs] for b in ys]
-        trace = {"type": "heatmap", "x": [value_text(a) for a in xs], "y": [value_text(b) for b in ys], "z": z} | scale
+        trace: Figure = {
+            "type": "heatmap",
+            "x": [value_text(a) for a in xs],
+            "y": [value_text(b) for b in ys],
+            "z": z,
+        } | scale
         if len(cells) <= 60:
             trace |= {"text": text, "texttemplate": "%{text}"}
         data = [trace]
@@ -620,7 +658,7 @@ def _map(
             data[-1] |= {"showlegend": False, "hovertemplate": f"{escape(x.marked.source)}<extra></extra>"}
             said += f" Cross: {x.marked.source}."
     layout = {"xaxis": xaxis, "yaxis": yaxis, "height": 400, "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
-    rows = [[a, b, _score(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())]
+    rows = [[a, b, _score(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]]
     table = _details(name, [x.key, y.key, ledger.metric, "trials"], rows)
     title = f"{ledger.metric} over {x.key} and {y.key}"
     return _figure(figures, name, title, f"{said} Star: the best.", {"data": data, "layout": layout}, table)
@@ -694,7 +732,7 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
     rows = [
         [t.trial_id, _state(t.state), len(t.curve), *map(_score, (t.curve[0], t.best, t.curve[-1])), t.best_validation]
-        for t in trials
+        for t in trials[:LEADERS]
     ]
     heads = ["trial", "state", "validations", "first", "best", "last", "best at"]
     table = _details("curve", heads, rows)

@@ -108,7 +108,7 @@ class Paper(_Strict):
         """Every row, apart for each data set."""
         for name, table in self.tables.items():
             for cells in table.rows:
-                said = dict(zip(table.columns, cells, strict=True))
+                said: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
                 for dataset, values in _by_dataset(table, said).items():
                     yield Row(
                         paper=self.paper,

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
-from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_table, markdown_text
+from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
 from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_text, write_csv
 from orchestrator.method import Method
 from orchestrator.presets import presets_of
@@ -80,17 +80,16 @@ def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, lis
     """Heads, and for each trial its cells and whether it is the winner; tests are those of its final runs."""
     ledger = findings.ledger
     keys = [setting.key for setting in findings.searched]
-    groups = {group.source or group.trial_ids[0]: group.metrics for group in repeated_tests(ledger)}
-    singles = {run.source: run.test for run in ledger.finals.values() if run.test}
-    singles |= {trial.trial_id: trial.test for trial in ledger.trials.values() if trial.test}
-    tested = [name for name in HEADLINES if any(name in values for values in [*groups.values(), *singles.values()])]
+    tests: dict[str | None, Mapping[str, Interval | float]] = {}
+    tests |= {run.source or run.trial_id: run.test for run in ledger.everyone() if run.test}
+    tests |= {group.source or group.trial_ids[0]: group.metrics for group in repeated_tests(ledger)}
+    tested = [name for name in HEADLINES if any(name in values for values in tests.values())]
     rows = []
     for trial in ledger.ranking():
         cells = [trial.trial_id, trial.state]
         cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
         cells.append("" if trial.best is None else f"{trial.best:.4f}")
-        found: Mapping[str, Interval | float] = groups.get(trial.trial_id) or singles.get(trial.trial_id) or {}
-        cells += [_tested(found.get(name)) for name in tested]
+        cells += [_tested(tests.get(trial.trial_id, {}).get(name)) for name in tested]
         rows.append((trial, cells, trial is findings.winner))
     return ["trial", "state", *keys, ledger.metric, *(f"test {name}" for name in tested)], rows
 
@@ -123,7 +122,7 @@ def _markdown(findings: Findings) -> str:
         ]
         parts.append(markdown_table(["paper", "method", *map(text, PAPER_METRICS), "settings that differ"], cells))
     if findings.command:
-        parts.append(f"```bash\n{findings.command}\n```")
+        parts.append(markdown_code(findings.command))
     return "\n\n".join(parts) + "\n"
 
 

@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import write_atomically
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError, suggestion
 from orchestrator.journal import Journal, JournalError
@@ -355,12 +354,11 @@ def write_report(ledger: Ledger, journal: Journal) -> None:
     """The search's page, and its note for the tracker. What goes wrong here must not cost what was trained: it is told,
     and the command line can try again."""
     from orchestrator.findings import Findings, note
-    from orchestrator.page import page
+    from orchestrator.page import write_page
 
     try:
         findings = Findings.of(ledger)
-        html = page(findings).encode()
-        write_atomically(journal.path.parent / PAGE, lambda file: file.write(html))
+        write_page(findings, journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         journal.append("note", text=note(findings))
     except Exception as error:
