@@ -41,14 +41,13 @@ function draw(node) {
 }
 
 const plots = [...document.querySelectorAll(".plot")];
-const seen = new IntersectionObserver((entries) => {
-  for (const entry of entries) {
-    if (entry.isIntersecting && !entry.target.dataset.drawn) draw(entry.target);
+(function next(place) {  // one after the other, so that the page can be read and scrolled meanwhile
+  if (place < plots.length) {
+    draw(plots[place]);
+    setTimeout(next, 0, place + 1);
   }
-}, { rootMargin: "800px" });
-plots.forEach((node) => seen.observe(node));
+})(0);
 dark.addEventListener("change", () => plots.filter((node) => node.dataset.drawn).forEach(draw));
-addEventListener("beforeprint", () => plots.filter((node) => !node.dataset.drawn).forEach(draw));
 
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells];
