@@ -68,7 +68,9 @@ class Table(_Strict):
     """One table of a paper."""
 
     title: str
-    protocol: Literal["conventional", "mlrc"] | None = Field(description="null: neither, or none is said")
+    protocol: Literal["conventional", "mlrc", "classification"] | None = Field(
+        description="null: neither, or none is said"
+    )
     selection: Literal["validation", "test", "unstated"]
     dataset: str | None = None
     backbone: str | None = None
