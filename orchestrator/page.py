@@ -21,10 +21,10 @@ from orchestrator.ledger import Ledger, TrialRecord, counted, duration, repeated
 
 HERE = Path(__file__).parent
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
-LEADERS = 500
+LEADERS = 300
 """So many trials stand in a table, the best; a large search keeps a page that opens at once."""
 WORDY = 300
-"""With more trials than this, what is shown on hovering is a trial's name only."""
+"""With more trials than this, hovering over a point shows its numbers only."""
 CURVES = 60
 """So many learning curves are drawn, the best."""
 SLICES = 8
@@ -333,7 +333,6 @@ def _best(trial: TrialRecord) -> float:
 
 
 def _step_line(steps: Sequence[Step]) -> Figure:
-    text = [f"trial {escape(trial.trial_id)}" for _, _, trial in steps]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -341,8 +340,7 @@ def _step_line(steps: Sequence[Step]) -> Figure:
         "line": {"shape": "hv", "color": "var(--best)", "width": 2},
         "x": [x for x, _, _ in steps],
         "y": [y for _, y, _ in steps],
-        "text": text,
-        "hovertemplate": "%{y:.4f}, %{text}<extra>best so far</extra>",
+        "hovertemplate": "%{y:.4f}<extra>best so far</extra>",
     }
 
 
@@ -354,6 +352,7 @@ def _by_state(
     for state, symbol in SYMBOLS.items():
         own = [trial for trial in trials if trial.state == state]
         if own:
+            words = {"text": [_hover(t) for t in own], "hovertemplate": "%{text}<br><b>%{y:.4f}</b><extra></extra>"}
             traces.append(
                 {
                     "type": "scatter",
@@ -363,16 +362,14 @@ def _by_state(
                     "marker": {"color": f"var(--{state})", "symbol": symbol, "size": 8, "opacity": 0.85},
                     "x": [x(trial) for trial in own],
                     "y": [y(trial) for trial in own],
-                    "text": [_hover(trial, wordy=len(trials) <= WORDY) for trial in own],
-                    "hovertemplate": "%{text}<br><b>%{y:.4f}</b><extra></extra>",
+                    "hovertemplate": f"%{{x}}<br><b>%{{y:.4f}}</b><extra>{state}</extra>",
                 }
+                | (words if len(trials) <= WORDY else {})
             )
     return traces
 
 
-def _hover(trial: TrialRecord, *, wordy: bool) -> str:
-    if not wordy:
-        return f"trial {escape(trial.trial_id)}, {escape(trial.state)}"
+def _hover(trial: TrialRecord) -> str:
     point = "<br>".join(f"{escape(str(k))}: {escape(value_text(v))}" for k, v in list(trial.params.items())[:12])
     return f"trial {escape(trial.trial_id)}, {escape(trial.state)}<br>{point}"
 
@@ -640,7 +637,7 @@ def _map(
         data += _by_state(own, lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
         for points in data[1:]:
             points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
-            points["hovertemplate"] = "%{text}<extra></extra>"
+            points["hovertemplate"] = "%{text}<extra></extra>" if "text" in points else "%{x}, %{y}<extra></extra>"
         said = "Interpolated between the trials, and left blank outside of them."
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:

@@ -305,6 +305,20 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
         go.Figure(plain["data"], plain["layout"])  # refuses what plotly does not know
 
 
+def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("LEADERS", "WORDY", "CURVES"):
+        monkeypatch.setattr(f"orchestrator.page.{limit}", 20)
+    monkeypatch.setattr("orchestrator.findings.MOST_TRIALS", 30)
+    findings = Findings.of(made(tmp_path, spread(60), epochs=2))
+    assert "(30 of them, evenly from best to worst)" in findings.importances.basis
+    html = page(findings)
+    assert "The best 20 of 60; all: orchestrator report made --format csv" in html
+    assert sum(tag == "tr" for tag, _ in Elements(html.partition('id="settings"')[0]).tags) < 40
+    shown = figures(html)
+    assert len(shown["learning"]["data"]) == 20 and len(shown["history"]["data"][0]["x"]) == 60
+    assert not any("text" in trace for trace in shown["history"]["data"])
+
+
 @pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
 def test_exports(tmp_path: Path, form: Any) -> None:
     order = sorted(range(12), key=lambda n: -bowl(spread(12)[n]))
