@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,8 @@ app = typer.Typer(
 - `orchestrator search demo`: a first search, in minutes, on images that come with the package
 
 - `orchestrator report NAME`: its leaderboard, also while it runs
+
+- `orchestrator list`, `status NAME`, `stop NAME`: searches that run, here or elsewhere
 
 - `orchestrator ui`: every trial's curves, in MLflow
 
@@ -95,12 +98,22 @@ PresetName = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
+BudgetWords = Annotated[
+    list[str],
+    typer.Option(
+        "--budget",
+        metavar="KEY=LIMIT",
+        help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
+    ),
+]
 Address = Annotated[
     str | None, typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", callback=_not_empty)
 ]
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 DEFAULT_STORAGE = Path("runs")
 PORT = 5000
+STOP_SECONDS = 120.0
+"""How long `stop` waits for a search to end in order."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty SETTINGS
 
 
@@ -115,6 +128,28 @@ def search(
     ] = None,
     preset: PresetName = None,
     num_trials: Annotated[int | None, typer.Option(min=1, help="How many points to try.")] = None,
+    budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="tpe, gp, cmaes, nsga2, qmc, random or grid, in place of the file's.",
+            metavar="NAME",
+            callback=_not_empty,
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="asha, median, hyperband or none, in place of the file's.", metavar="NAME", callback=_not_empty
+        ),
+    ] = None,
+    start_from: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Try first: a preset, or SEARCH:K, the best K of an earlier search; repeat as needed.",
+        ),
+    ] = [],  # noqa: B006 (typer reads the default)
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
     final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
@@ -148,11 +183,17 @@ def search(
 
     - `orchestrator search pfml --preset pfml/cub200/resnet50`
 
+    - `orchestrator search pfml --budget hours=8 --start-from my-search:3`
+
     - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
     changes = {
         "dataset": dataset,
         "num_trials": num_trials,
+        "budget": _limits(budget) or None,
+        "algorithm": algorithm,
+        "scheduler": scheduler,
+        "start_from": start_from or None,
         "max_concurrent": max_concurrent,
         "workers": workers,
         "final_workers": final_workers,
@@ -163,14 +204,14 @@ def search(
     }
     if dry_run:
         with _status("timing a few steps"):
-            resolved = _resolve(space, name, preset, epochs, set_, changes)
+            resolved = _resolve(space, name, preset, epochs, set_, changes, storage)
             planned = _plan(resolved, storage)
         _warn_of_plugins()
         _note_idle(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
-        resolved = _resolve(space, name, preset, epochs, set_, changes)
+        resolved = _resolve(space, name, preset, epochs, set_, changes, storage)
         _warn_of_plugins()
         _note_idle(resolved)
         from orchestrator.cluster import RayRunner
@@ -186,15 +227,21 @@ def search(
 @app.command()
 def resume(
     name: SearchName,
+    num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
+    budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
     json_: Json = False,
     ray_output: RayOutput = False,
 ) -> None:
-    """Go on with a search after Ctrl-C, a crash or a reboot; no finished trial runs again.
+    """Go on with a search after a stop, a pause, a crash or a reboot; no finished trial runs again.
+
+    A search that has come to its end goes on if it is given more trials, or another budget.
 
     - `orchestrator resume my-search`
+
+    - `orchestrator resume my-search --num-trials 80 --budget hours=none`
     """
     with _status("taking the search up again") as status:
         from orchestrator.cluster import RayRunner
@@ -203,8 +250,71 @@ def resume(
 
         _refuse_shadows()
         runner = RayRunner(_reachable(address), ray_output)
-        outcome = go_on(name, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
+        outcome = go_on(
+            name,
+            runner,
+            storage=storage,
+            tracking_uri=tracking_uri,
+            watcher=Display(status=status),
+            num_trials=num_trials,
+            budget=_limits(budget),
+        )
     _conclude(outcome, storage, as_json=json_)
+
+
+@app.command()
+def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """How far a search is, wherever it runs.
+
+    - `orchestrator status my-search`
+    """
+    from orchestrator.control import status as state_of
+    from orchestrator.report import read_search
+
+    ledger, journal = read_search(name, storage)
+    _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
+
+
+@app.command()
+def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Stop a search that runs, here or elsewhere, in order; `resume` goes on from each trial's last validation.
+
+    - `orchestrator stop my-search`
+    """
+    _steer(name, storage, "stop", as_json=json_)
+
+
+@app.command()
+def pause(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Let a search end once the trials that run now have; `resume` goes on with the next.
+
+    - `orchestrator pause my-search`
+    """
+    _steer(name, storage, "pause", as_json=json_)
+
+
+@app.command("list")
+def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """The searches and trainings of a storage folder, the newest first.
+
+    - `orchestrator list`
+    """
+    from orchestrator.control import status as state_of
+    from orchestrator.display import status_table
+    from orchestrator.search import Places, read_journal
+
+    found = []
+    for journal in Places(storage.expanduser().resolve()).journals():
+        try:
+            found.append(state_of(read_journal(journal)[1], journal.parent))
+        except InputError as error:
+            typer.echo(f"warning: {error}", err=True)
+    if json_:
+        print(json.dumps(found))
+    elif found:
+        Console().print(status_table(found))
+    else:
+        typer.echo(f"no search under {storage} yet; begin with: orchestrator search demo")
 
 
 @app.command()
@@ -821,9 +931,11 @@ def _resolve(
     preset: str | None,
     epochs: int | None,
     assignments: list[str],
-    changes: dict[str, str | int | None],
+    changes: dict[str, Any],
+    storage: Path,
 ) -> "Search":
     from orchestrator.presets import find_preset
+    from orchestrator.search import Places, starting_settings
     from orchestrator.spec import find_search, read_yaml, resolve_search
 
     path = find_search(space)
@@ -836,8 +948,17 @@ def _resolve(
         source=path.name,
         preset=None if preset is None else find_preset(preset),
         overrides=overrides,
+        find_settings=lambda name: starting_settings(name, Places(storage.expanduser().resolve())),
         **changes,
     )
+
+
+def _limits(words: list[str]) -> dict[str, Any]:
+    """The limits of `--budget`; `none` lifts one."""
+    from orchestrator.spec import parse_assignments
+
+    given = parse_assignments(words, "--budget", "hours=8")
+    return {key: None if value == "none" else value for key, value in given.items()}
 
 
 def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
@@ -855,6 +976,43 @@ def _refuse_together(option: str, others: Mapping[str, object]) -> None:
     for other, value in others.items():
         if value:
             raise InputError(f"{option}: not together with {other}; leave one out")
+
+
+def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
+    from orchestrator.display import status_text
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Console().print(status_text(found, str(storage)), soft_wrap=True)
+
+
+def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
+    """Ask the driver of a search, and wait until it has stopped or has noticed."""
+    from orchestrator.control import driver, pending, request
+    from orchestrator.control import status as state_of
+    from orchestrator.report import read_search
+
+    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
+    ledger, journal = read_search(name, storage)
+    before = state_of(ledger, journal.parent)
+    if before["driver"] is None:
+        then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
+        raise InputError(f"{wish}: search '{name}' does not run (it is {before['state']}){then}")
+    try:
+        request(journal.parent, wish)
+    except OSError as error:
+        raise InputError(f"--storage: {journal.parent} cannot be written ({error.strerror})") from None
+    end = time.monotonic() + STOP_SECONDS
+    with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
+        while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
+            time.sleep(0.2)
+    found = state_of(read_search(name, storage)[0], journal.parent)
+    _show_status(found, storage, as_json=as_json)
+    if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
+        typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
+    elif found["driver"]:
+        typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:

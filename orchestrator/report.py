@@ -39,6 +39,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "state": record.state,
             "selection": ledger.selection,
             "objective": record.best,
+            **({"second_objective": record.second} if ledger.second is not None else {}),
             "params": record.params,
             "validations": record.validations,
             "best_validation": record.best_validation,
@@ -54,6 +55,8 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "parent_run_id": runs.parent_run_id,
         "objective": ledger.metric,
         "mode": ledger.mode,
+        **({"second_objective": ledger.second, "front": sorted(ledger.front)} if ledger.second is not None else {}),
+        **({"reason": ledger.reason} if ledger.reason else {}),
         "selection": ledger.selection,
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
@@ -191,7 +194,7 @@ def find_models(named: str, places: Places) -> list[Path]:
             ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
             finals = [final for final in ledger.finals.values() if final.state == "done"]
             if finals:
-                trial_id = finals[0].trial_id
+                trial_id = (ledger.final if ledger.final in finals else finals[0]).trial_id
             elif ranking:
                 trial_id = ranking[0].trial_id
             else:

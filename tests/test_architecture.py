@@ -21,6 +21,7 @@ ORDER = [
     "search",
     "page",
     "findings",
+    "control",
     "trial",
     "conductor",
     "study",
