@@ -1,5 +1,6 @@
 """What a search would do and cost, without doing it."""
 
+import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.loop import Clock, data_splits, fit
 from orchestrator.search import Places, check_data
-from orchestrator.spec import Experiment, Search
+from orchestrator.spec import SCHEDULER_KEYS, Experiment, Search
 from orchestrator.study import Study
 
 STEPS = 5
@@ -26,15 +27,20 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     places = Places(storage.expanduser().resolve())
     places.new_journal(search.name)
     experiment = search.example()
-    trials = Study(search).budget
+    most = Study(search).budget
+    trials = int(most) if math.isfinite(most) else None
     shown = {
         "name": search.name,
         "description": search.description,
         **({"preset": search.preset} if search.preset else {}),
         "algorithm": search.algorithm,
-        "scheduler": search.scheduler.model_dump(),
+        "scheduler": search.scheduler.model_dump(include=SCHEDULER_KEYS[search.scheduler.name]),
+        **({"brackets": search.brackets} if search.scheduler.name == "hyperband" else {}),
         "objective": search.objective.model_dump(),
-        "trials": trials,
+        **({"second objective": search.second_objective.model_dump()} if search.second_objective else {}),
+        "trials": "as many as the budget allows" if trials is None else trials,
+        **({"budget": search.budget.limits()} if search.budget.limits() else {}),
+        **({"given points first": len(search.start_from)} if search.start_from else {}),
         "trials at a time": search.max_concurrent or "as many as fit",
         "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
         "final runs": search.final_runs,
@@ -62,7 +68,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
             "steps per model": clock.total_steps,
             "validations per trial": clock.total_validations,
             "seconds per trial, at most": round(per_trial, 1),
-            "seconds of all trials, at most": round(per_trial * trials, 1),
+            **({} if trials is None else {"seconds of all trials, at most": round(per_trial * trials, 1)}),
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
             "estimated from": f"{STEPS} steps and one validation, timed on this machine",
         },
