@@ -30,6 +30,7 @@ from typer.core import TyperGroup
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
+    from orchestrator.evaluation import Evaluation
     from orchestrator.search import Outcome
     from orchestrator.spec import Search
 
@@ -363,6 +364,7 @@ def train(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved training and its cost.")] = False,
     json_: Json = False,
 ) -> None:
     """Train one method once, in this process, and test it; or several times, for mean, deviation and interval.
@@ -393,6 +395,12 @@ def train(
         training = single_training(
             name or _fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
         )
+        if dry_run:
+            planned = _plan(training, storage)
+            status.stop()
+            _note_idle(training)
+            _show_plan(planned, as_json=json_)
+            return
         runner: Runner = InlineRunner()
         if repeats > 1:
             from orchestrator.cluster import RayRunner
@@ -410,7 +418,7 @@ def evaluate(
     checkpoint_or_run: Annotated[
         str,
         typer.Argument(
-            help="A model file, a search (its final model), SEARCH/TRIAL, or an MLflow run id.",
+            help="A model file, a search (its final model, or its folds' models), SEARCH/TRIAL, or an MLflow run id.",
             metavar="CHECKPOINT_OR_RUN",
         ),
     ],
@@ -450,6 +458,9 @@ def evaluate(
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
 
+    Of a training over folds: the mean of its models' metrics, and those of their embeddings side by side (concatenated;
+    the tables and intervals are of these).
+
     Intervals are of 95%, by bootstrap over the queries: they cover neither the drawing of classes nor training seeds.
 
     - `orchestrator evaluate my-search --dataset glyphs`
@@ -463,10 +474,11 @@ def evaluate(
     - `orchestrator evaluate my-search --dataset cifar10 --out-of-distribution cifar100`
     """
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import class_split
-    from orchestrator.loop import detect_outside, evaluate_model_by_query, saved_model
-    from orchestrator.report import find_model
+    from orchestrator.folds import evaluate_folds
+    from orchestrator.loop import detect_outside, evaluate_model_by_query, rows_to_test, saved_model
+    from orchestrator.report import find_models
     from orchestrator.search import Places
+    from orchestrator.spec import resolve_experiment
 
     for option, path in (("--per-query", per_query), ("--per-class", per_class)):
         _refuse_table(option, path)
@@ -481,49 +493,63 @@ def evaluate(
         if out_of_distribution == dataset:
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
-    model = find_model(checkpoint_or_run, places)
+    models = find_models(checkpoint_or_run, places)
     store = open_dataset(dataset, places.data)
-    saved = saved_model(model)
+    saved = saved_model(models[0])
+    training = resolve_experiment(saved["experiment"], str(models[0])).training
     same_data = saved.get("dataset_digest") == store.manifest["digest"]
-    on_test = same_data and saved["experiment"].get("selection") == "test"
+    on_test = same_data and training.selection == "test"
+    tested = "test images" if training.protocol == "classification" else "test classes"
+    model = models[0] if len(models) == 1 else models[0].parent.parent
     done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
     how = ", approximate search" if approximate else ""
     word = " (selection: test)" if on_test else ""
     if out_of_distribution is not None:
+        if len(models) > 1:
+            raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
         other = open_dataset(out_of_distribution, places.data)
-        metrics = detect_outside(model, store, other, device)
-        title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, test classes{word}"
+        metrics = detect_outside(models[0], store, other, device)
+        title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
         done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
         _show_metrics(title, {"value": metrics}, done if json_ else None)
         return
+
+    def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any]]":
+        """Of a single model, or of the folds' embeddings side by side; what it says in JSON, and as columns."""
+        if len(models) == 1:
+            found = evaluate_model_by_query(models[0], store, rows, device, approximate=approximate)
+            metrics, columns, prefix = found.metrics, {"value": found.metrics}, ""
+        else:
+            metrics, found = evaluate_folds(models, store, rows, device, approximate=approximate)
+            separated = {name: value for name, value in metrics.items() if not name.startswith("concatenated_")}
+            columns, prefix = {"separated": separated, "concatenated": found.metrics}, "concatenated_"
+        intervals = {f"{prefix}{name}": ends for name, ends in found.intervals().items()}
+        return found, {"queries": len(found.queries), "metrics": metrics, "intervals": intervals}, columns
+
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:
             typer.echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
-        parts = {
-            name: evaluate_model_by_query(model, store, rows, device, approximate=approximate)
-            for name, rows in groups.items()
+        parts = {name: evaluated(rows) for name, rows in groups.items()}
+        done["groups"] = [{"classes": name, **said} for name, (_, said, _) in parts.items()]
+        columns = {
+            f"classes {name}" + (f", {column}" if len(models) > 1 else ""): values
+            for name, (_, _, cells) in parts.items()
+            for column, values in cells.items()
         }
-        done["groups"] = [
-            {"classes": name, "queries": len(part.queries), "metrics": part.metrics, "intervals": part.intervals()}
-            for name, part in parts.items()
-        ]
-        columns = {f"classes {name}": part.metrics for name, part in parts.items()}
         _show_metrics(f"{model} on {dataset}, all images of each group{how}{word}", columns, done if json_ else None)
         return
-    rows = class_split(store, validation_share=0.0, seed=0).test
-    found = evaluate_model_by_query(model, store, rows, device, approximate=approximate)
-    intervals = found.intervals()
+    found, said, columns = evaluated(rows_to_test(training, store))
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:
         classes = found.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
-    done |= {"split": "test", "queries": len(found.queries), "metrics": found.metrics, "intervals": intervals}
-    title = f"{model} on {dataset}, test classes{word}, {len(found.queries)} queries{how}"
-    between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in intervals.items()}
-    _show_metrics(title, {"value": found.metrics, "95% interval": between}, done if json_ else None)
+    done |= {"split": "test"} | said
+    title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
+    between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in found.intervals().items()}
+    _show_metrics(title, columns | {"95% interval": between}, done if json_ else None)
 
 
 @app.command()
@@ -604,7 +630,7 @@ def methods(
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("hyperparameter", no_wrap=True)
     for column in ("type", "default", "range", "meaning"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in method["hyperparameters"]:
         table.add_row(row["name"], row["type"], _plain(row["default"]), row["range"], row["description"])
     console.print(table)
@@ -631,7 +657,11 @@ def presets(
     names = list(shipped()) if name is None else presets_of(name)
     if names:
         listed = [{"name": known, "source": shipped()[known].source} for known in names]
-        typer.echo(json.dumps(listed) if json_ else "\n".join(names))
+        if json_:
+            typer.echo(json.dumps(listed))
+            return
+        typer.echo("\n".join(["METHOD/DATASET/BACKBONE[/VARIANT]", *names]))
+        typer.echo("more of one: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
     typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())

@@ -22,6 +22,9 @@ FINAL = "final"
 KEPT_MODELS = 3
 """So many of the best trials keep their model, and show it in the tracker."""
 
+FOLDS = "mean of the folds' models"
+"""What a test over folds is, for its note."""
+
 Listener = Callable[[str, TrialRecord], None]
 """Told of each event ("started", "restarted", "validated", "ended") and its trial."""
 
@@ -107,8 +110,7 @@ class Conductor:
             params = self.study.ask(trial_id, number)
             if params is not None:
                 folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
-                note = "mean of the folds' models" if folds else None
-                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=note))
+                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=FOLDS if folds else None))
             self.exhausted = True
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
@@ -157,7 +159,7 @@ class Conductor:
             if find_method(experiment.method).needs_validation and experiment.training.selection == "validation":
                 note += ", held-out classes kept for the method's own use"
             if experiment.training.protocol == "mlrc":
-                note += ", mean of the folds' models"
+                note += f", {FOLDS}"
             if experiment.training.selection == "test":
                 note += ", its best validation chosen on the test classes"
             for repeat in range(self.search.final_seeds):

@@ -20,6 +20,7 @@ from rich.text import Text
 from orchestrator.conductor import Conductor
 from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests
 from orchestrator.search import Outcome, Watcher
+from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
@@ -258,8 +259,9 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     """The table at the end of a search and of `orchestrator report`."""
     ranking = ledger.ranking()
     on_test = ledger.selection == "test"
-    selected_on = "TEST classes (selection: test)" if on_test else "held-out classes"
-    tested_on = selected_on if on_test else "classes never seen before"
+    kind = "images" if ledger.config.get("settings", {}).get("protocol") == "classification" else "classes"
+    selected_on = f"TEST {kind} (selection: test)" if on_test else f"held-out {kind}"
+    tested_on = selected_on if on_test else f"{kind} never seen before"
     title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on {selected_on}")
     if ledger.state != "done":
         states = ", ".join(f"{count} {state}" for state, count in ledger.counts().items() if count)
@@ -287,7 +289,8 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
         head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
-    done, wanted = sum(final.state == "done" for final in ledger.finals.values()), final_runs(ledger.config)
+    done = sum(final.state == "done" for final in ledger.finals.values())
+    wanted = Search.model_construct(**ledger.config).final_runs
     if done < wanted and ledger.finals:
         parts.append(Text(f"{done} of {wanted} final runs are done", style="yellow"))
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
@@ -345,11 +348,6 @@ def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         table.add_row(one["name"], Text(one["state"], style=STYLES.get(one["state"], "")), trials, best, began)
     return table
-
-
-def final_runs(config: Mapping[str, Any]) -> int:
-    """How many final runs a recorded search has at most."""
-    return config.get("final_trials", 1) * config.get("final_seeds", 1) if config.get("final", True) else 0
 
 
 def _spread(name: str, interval: Interval) -> Text:

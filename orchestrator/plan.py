@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.catalog import open_dataset
+from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.loop import Clock, data_splits, fit
@@ -21,24 +21,15 @@ STEPS = 5
 def plan(search: Search, storage: Path) -> dict[str, Any]:
     """The resolved search, and its cost extrapolated from a few training steps timed here and now.
 
-    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it.
+    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it. Of a data
+    set that is not prepared yet, how to prepare it in place of the cost.
     """
     places = Places(storage.expanduser().resolve())
     places.new_journal(search.name)
-    check_data(search, places)
     experiment = search.example()
-    training = experiment.training
-    store = open_dataset(training.dataset, places.data)
-    splits = data_splits(training, store)
-    split = splits[0]
-    clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of one point of the space, which the search may never try
-        step, validation = time_training(experiment, store, split)
     most = Study(search).budget
     trials = int(most) if math.isfinite(most) else None
-    per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
-    return {
+    shown = {
         "name": search.name,
         "description": search.description,
         **({"preset": search.preset} if search.preset else {}),
@@ -55,7 +46,22 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
         "final runs": search.final_runs,
         **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
-        "space": search.raw_space,
+        **({"space": search.raw_space} if search.raw_space else {}),
+    }
+    known = overview(places.data).get(search.dataset, {})
+    if known.get("state") == "not prepared":
+        return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
+    check_data(search, places)
+    training = experiment.training
+    store = open_dataset(training.dataset, places.data)
+    splits = data_splits(training, store)
+    split = splits[0]
+    clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one point of the space, which the search may never try
+        step, validation = time_training(experiment, store, split)
+    per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
+    return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         "cost": {
             "models per trial": len(splits),

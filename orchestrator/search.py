@@ -337,13 +337,13 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
 
 
 def check_data(search: Search, places: Places) -> str:
-    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights that
-    the backbone cannot take, and settings that the method cannot do with."""
+    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights and
+    images that the backbone cannot take, and settings that the method cannot do with."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import noisy_labels, train_labels, unused_split
-    from orchestrator.loop import data_splits, new_learner
+    from orchestrator.loop import check_image_size, data_splits, new_learner
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -367,7 +367,7 @@ def check_data(search: Search, places: Places) -> str:
         images_per_class=training.images_per_class,
         seed=training.seed,
     )
-    new_learner(experiment, store, split)
+    check_image_size(new_learner(experiment, store, split), store, split, training)
     return str(store.manifest["digest"])
 
 

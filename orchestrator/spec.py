@@ -34,10 +34,10 @@ class Training(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     dataset: str = Field("glyphs", description="name of the data set")
-    protocol: Literal["conventional", "mlrc"] = Field(
+    protocol: Literal["conventional", "mlrc", "classification"] = Field(
         "conventional",
         description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
-        "classes, in lockstep",
+        "classes, in lockstep; or one model of all classes, on the data set's own training and test images",
     )
     selection: Literal["validation", "test"] = Field(
         "validation",
@@ -45,7 +45,11 @@ class Training(BaseModel):
         "classes, and every number carries the word",
     )
     validation_share: float = Field(
-        0.3, ge=0, le=0.9, description="share of the training classes held out for validation (conventional protocol)"
+        0.3,
+        ge=0,
+        le=0.9,
+        description="share of the training classes held out for validation (conventional protocol), or of each class's "
+        "training images (classification)",
     )
     class_subset: int | None = Field(
         None, ge=2, description="take only the first so many training and test classes, for a quick look; null: all"
@@ -214,7 +218,24 @@ def describe(error: ValidationError) -> str:
         return f"{name}: no such key"
     if first["type"] == "missing":
         return f"{name}: this key is required"
+    if first["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        message += suggestion(first["input"], known) if len(known) > 3 else ""
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
     return f"{name}: {first['input']!r}: {message[:1].lower() + message[1:]}" if name else message
+
+
+WORDS = {
+    "Input should be": "should be",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a finite number": "a number that is not infinite",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "String should match pattern '^[0-9a-fA-F]{64}$'": "should be 64 hexadecimal digits",
+}
+"""pydantic's words, and those of somebody who writes a search file."""
 
 
 # Reading ---------------------------------------------------------------------------------------------------

@@ -185,6 +185,12 @@ BAD = [
     bad(f"{TRAIN} --name .hidden", "--name: '.hidden'"),
     bad(f"{TRAIN} --set method=proxy_anchor", "--method pfml", "keep one"),
     bad("train --method idml --dataset glyphs-small --set mixup_blocks=7", "mixup_blocks: 7", "batch of 64", "divisor"),
+    bad(
+        "train --method pfml --dataset glyphs-small --set backbone=vit_small --set weights=random",
+        "backbone: timm/vit_small",
+        "224 x 224",
+        "32 x 32",
+    ),
     bad("search idml --dataset glyphs-small --dry-run --set mixup_blocks=7", "mixup_blocks: 7", "batch of 64"),
     bad(
         "train --method anti_collapse --dataset glyphs-small --set guidance_weight=1 --set text_embeddings=none.csv",
@@ -723,6 +729,10 @@ def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.Capture
     before = contents(finished)
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
     assert planned["trials"] == 12
+    assert planned["cost"]["steps per model"] > 0
+    command = f"train --method pfml --dataset glyphs-small --dry-run --storage {finished} {TINY} --repeats 2 --json"
+    planned = json.loads(run(capsys, command).out)
+    assert (planned["trials"], planned["final runs"], planned["space"]) == (2, 0, {"seed": [0, 1]})
     assert planned["cost"]["steps per model"] > 0
     assert contents(finished) == before
 
