@@ -50,14 +50,16 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     write_atomically(path, lambda file: torch.save(state, file))
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged."""
+def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
+    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged.
+
+    `mapped`: tensors are read when they are used, so that a glance at the rest costs nothing."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint") from None
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise InputError(f"{path}: not a checkpoint of this tool ({type(error).__name__})") from None
+    except Exception:  # torch raises many kinds for a damaged file
+        raise InputError(f"{path}: not a checkpoint of this tool, or damaged") from None
     if not isinstance(state, dict):
         raise InputError(f"{path}: not a checkpoint of this tool (it holds a {type(state).__name__})")
     return state

@@ -36,6 +36,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "state": record.state,
             "selection": ledger.selection,
             "objective": record.best,
+            **({"second_objective": record.second} if ledger.second is not None else {}),
             "params": record.params,
             "validations": record.validations,
             "best_validation": record.best_validation,
@@ -51,6 +52,8 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "parent_run_id": runs.parent_run_id,
         "objective": ledger.metric,
         "mode": ledger.mode,
+        **({"second_objective": ledger.second, "front": sorted(ledger.front)} if ledger.second is not None else {}),
+        **({"reason": ledger.reason} if ledger.reason else {}),
         "selection": ledger.selection,
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
@@ -60,13 +63,14 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
     }
 
 
-def find_model(named: str, places: Places) -> Path:
-    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id."""
+def find_models(named: str, places: Places) -> list[Path]:
+    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id; of a
+    training over folds, one per fold."""
     path = Path(named).expanduser()
     if path.is_file():
-        return path
+        return [path]
     if path.is_dir():
-        return _model_in(path, named)
+        return _models_in(path, named)
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
     if (searches / name).is_dir():
@@ -75,27 +79,28 @@ def find_model(named: str, places: Places) -> Path:
             ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
             finals = [final for final in ledger.finals.values() if final.state == "done"]
             if finals:
-                trial_id = finals[0].trial_id
+                trial_id = (ledger.final if ledger.final in finals else finals[0]).trial_id
             elif ranking:
                 trial_id = ranking[0].trial_id
             else:
                 raise InputError(f"'{named}': no trial of this search has a model yet")
-        return _model_in(searches / name / "trials" / trial_id, named)
+        return _models_in(searches / name / "trials" / trial_id, named)
     for journal in searches.glob(f"*/{JOURNAL}"):
         for trial, run_id in recorded_runs(journal).trials.items():
             if run_id == named:
-                return _model_in(journal.parent / "trials" / trial, named)
+                return _models_in(journal.parent / "trials" / trial, named)
     known = [folder.parent.name for folder in searches.glob(f"*/{JOURNAL}")]
     raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
 
 
-def _model_in(folder: Path, named: str) -> Path:
-    for name in (MODEL, BEST, CHECKPOINT):
-        if (folder / name).exists():
-            return folder / name
-    if (fold := model_folders(folder)[0]) != folder:
-        raise InputError(f"'{named}': it has a model per fold; name one of them, say {fold}")
-    raise InputError(f"'{named}': there is no model in {folder} (only the best trials of a search keep theirs)")
+def _models_in(folder: Path, named: str) -> list[Path]:
+    models = []
+    for place in model_folders(folder):
+        found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
+        if not found:
+            raise InputError(f"'{named}': there is no model in {place} (only the best trials of a search keep theirs)")
+        models.append(found[0])
+    return models
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:

@@ -150,6 +150,7 @@ class Projection:
         self._reconcile(event, update)
         parent = update(None)
         parent.tags |= _texts(event["tags"], TAG_CHARACTERS) | {"orchestrator.state": "running"}
+        parent.config = event.get("config", parent.config)
         parent.status = ("RUNNING", None)
 
     def _search_ended(self, event: Event, update: Any) -> None:

@@ -19,6 +19,7 @@ ORDER = [
     "display",
     "cluster",
     "search",
+    "control",
     "trial",
     "conductor",
     "study",

@@ -185,6 +185,12 @@ BAD = [
     bad(f"{TRAIN} --name .hidden", "--name: '.hidden'"),
     bad(f"{TRAIN} --set method=proxy_anchor", "--method pfml", "keep one"),
     bad("train --method idml --dataset glyphs-small --set mixup_blocks=7", "mixup_blocks: 7", "batch of 64", "divisor"),
+    bad(
+        "train --method pfml --dataset glyphs-small --set backbone=vit_small --set weights=random",
+        "backbone: timm/vit_small",
+        "224 x 224",
+        "32 x 32",
+    ),
     bad("search idml --dataset glyphs-small --dry-run --set mixup_blocks=7", "mixup_blocks: 7", "batch of 64"),
     bad(
         "train --method anti_collapse --dataset glyphs-small --set guidance_weight=1 --set text_embeddings=none.csv",
@@ -316,6 +322,18 @@ BAD = [
     # what does not exist, and what is damaged
     bad("resume traned", "no search 'traned'", "did you mean 'trained'"),
     bad("sync traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("resume trained --num-trials 3", "'trained' is a training, not a search"),
+    bad("resume trained --budget hours", "--budget hours: should read KEY=VALUE, for example --budget hours=8"),
+    bad("status traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("stop trained", "stop: search 'trained' does not run (it is done)"),
+    bad("pause trained", "pause: search 'trained' does not run (it is done)"),
+    bad("search {file} --budget hour=3", "--budget: hour: no such limit", "did you mean 'hours'", file=GOOD),
+    bad("search {file} --algorithm tppe", "algorithm: 'tppe' is unknown", "did you mean 'tpe'", file=GOOD),
+    bad("search {file} --scheduler ahsa", "scheduler: name: 'ahsa'", file=GOOD),
+    bad("search {file} --start-from traned", "no search 'traned'", "did you mean 'trained'", file=GOOD),
+    bad("search {file} --start-from trained:0", "start_from: trained:0: should read SEARCH or SEARCH:K", file=GOOD),
+    bad("search {file} --start-from pfml/cub20/x", "start_from: pfml/cub20/x", "did you mean 'cub200'", file=GOOD),
+    bad("search {file} --algorithm cmaes", "cmaes: needs two ranges or more", file=GOOD),
     bad("report traned", "no search 'traned'", "did you mean 'trained'"),
     bad("report ../searches/trained", "NAME", "letters, digits"),
     bad("evaluate traned --dataset glyphs-small", "'traned'", "did you mean 'trained'"),
@@ -711,6 +729,10 @@ def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.Capture
     before = contents(finished)
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
     assert planned["trials"] == 12
+    assert planned["cost"]["steps per model"] > 0
+    command = f"train --method pfml --dataset glyphs-small --dry-run --storage {finished} {TINY} --repeats 2 --json"
+    planned = json.loads(run(capsys, command).out)
+    assert (planned["trials"], planned["final runs"], planned["space"]) == (2, 0, {"seed": [0, 1]})
     assert planned["cost"]["steps per model"] > 0
     assert contents(finished) == before
 

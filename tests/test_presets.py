@@ -380,6 +380,16 @@ def test_train_takes_a_preset(
     assert trained[0].name.startswith("train-pfml-")
 
 
+@pytest.mark.parametrize("command", ["train", "search pfml"])
+def test_a_dry_run_needs_no_images(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*command.split(), "--preset", "pfml/cub200/resnet50", "--dry-run", "--json", "--storage", str(tmp_path)]
+    code, out, _ = run(capsys, *words)
+    planned = json.loads(out)
+    assert (code, planned["preset"], planned["settings"]["epochs"]) == (0, "pfml/cub200/resnet50", 200)
+    assert planned["data set"].startswith("cub200 is not prepared: orchestrator datasets prepare cub200 --source DIR")
+    assert "cost" not in planned and not list(tmp_path.iterdir())
+
+
 def test_search_takes_a_preset(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data").symlink_to(data_folder)
     command = ["search", "pfml", "--preset", "pfml/sop/resnet50", "--dataset", "glyphs-small", "--dry-run", "--json"]
