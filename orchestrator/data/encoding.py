@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from PIL import __version__ as pillow_version
 
 QUALITY = 95  # on photographs an error of about two grey levels, at a quarter of the size of PNG
@@ -100,6 +100,8 @@ def write_part(part: Path, contents: Sequence[Content], size: int | None) -> lis
             with warnings.catch_warnings(action="ignore"):
                 encoded.append(encode(content, size))
         except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
+            if isinstance(error, UnidentifiedImageError):
+                error = ValueError("not an image")  # Pillow's words hold an address
             reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             unreadable.append(Unreadable(position, " ".join(reason.split())))
     if unreadable:

@@ -101,9 +101,10 @@ def too_few_classes(store: Store) -> str | None:
     classes = len(_halves(store, None)[0])
     if classes >= 2:
         return None
+    otherwise = "" if store.num_classes == 1 else ", or trained on with protocol=classification"
     return (
         f"{store.name}: cannot be trained on: that takes 2 training classes, and {classes} of its {store.num_classes} "
-        "are (the first half of the classes, unless its own split parts them); it can be tested on"
+        f"are (the first half of the classes, unless its own split parts them); it can be tested on{otherwise}"
     )
 
 
