@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, model_folders
+from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, model_folders, remove_unfinished
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.method import find_method
@@ -51,6 +51,8 @@ class Conductor:
         self.received: dict[str, int] = {}
         """The number of each running trial's latest result, known already or new."""
         self.stopping = False
+        self.fault: str | None = None
+        """What is wrong with the disk, if that is why the search is stopping."""
         self.exhausted = False
         self._replay(events)
 
@@ -194,6 +196,10 @@ class Conductor:
         if "failed" in result:
             self._end(trial, "failed", result["failed"])
             return True
+        if "interrupted" in result:
+            self.stopping, self.fault = True, result["interrupted"]
+            self._end(trial, "interrupted", result["interrupted"])
+            return True
         stop = False
         if result["validation"] <= self.received.get(trial.trial_id, 0):
             self.listener("restarted", trial)  # only processes that were lost and begun again repeat themselves
@@ -243,6 +249,9 @@ class Conductor:
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state)
+        if state != "interrupted":
+            for folder in model_folders(self.trial_folder(trial)):
+                remove_unfinished(folder)
         if state in ("done", "pruned"):
             self._tidy()
         self.listener("ended", trial)
@@ -282,4 +291,9 @@ class Conductor:
                         self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
 
     def _record(self, event: str, **fields: Any) -> None:
-        self.ledger.apply(self.journal.append(event, **fields))
+        try:
+            stored = self.journal.append(event, **fields)
+        except OSError as error:  # what is not on the record must not take effect: nothing more is given out
+            self.stopping, self.fault = True, f"{self.journal.path}: {error.strerror or error}"
+            raise OSError(error.errno, error.strerror or str(error), str(self.journal.path)) from None
+        self.ledger.apply(stored)

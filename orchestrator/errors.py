@@ -1,6 +1,7 @@
 """The errors that a user reads: one line each, and the exit code that goes with it."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -13,6 +14,23 @@ class InputError(ValueError):
 
 class TrainingFailed(RuntimeError):
     """A training that cannot go on (its loss is not finite, say). Ends its trial; the search goes on."""
+
+
+STORAGE_FAULTS = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "ENODEV", "ENXIO", "ENOTCONN", "ETIMEDOUT")
+    if hasattr(errno, name)
+}
+
+
+def storage_fault(error: BaseException) -> str | None:
+    """What is wrong with the disk that an error tells of, in one line; None if it tells of something else.
+
+    No point of a search is to blame for it: the search stops, and goes on when the disk is mended.
+    """
+    if not isinstance(error, OSError) or error.errno not in STORAGE_FAULTS:
+        return None
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:

@@ -1,9 +1,12 @@
 """A search from its first event to its last, and taken up again after anything."""
 
 import contextlib
+import io
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator
@@ -14,9 +17,10 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from orchestrator.checkpoint import write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.errors import InputError, suggestion
-from orchestrator.journal import Journal, JournalError
+from orchestrator.errors import InputError, storage_fault, suggestion
+from orchestrator.journal import Journal, JournalError, lock
 from orchestrator.ledger import Ledger, TrialRecord, write_csv
 from orchestrator.provenance import provenance
 from orchestrator.spec import Search, check_name, describe
@@ -88,6 +92,8 @@ class Outcome:
     parent_run_id: str | None
     problem: str | None
     """What the tracker still misses, in one line; `sync` sends it."""
+    fault: str | None = None
+    """What was wrong with the disk, if that stopped the search."""
 
 
 class Watcher:
@@ -106,8 +112,9 @@ class Watcher:
 class Runner(Protocol):
     """Where trials run."""
 
-    def ready(self, search: Search) -> contextlib.AbstractContextManager[int]:
-        """Get hold of the machines; gives how many trials run at once, InputError if not even one can."""
+    def ready(self, search: Search, storage: Path) -> contextlib.AbstractContextManager[int]:
+        """Get hold of the machines; gives how many trials run at once, InputError if not even one can, or if one of
+        them does not see the storage."""
 
     def run(self, conductor: Conductor) -> None:
         """Run the conductor's trials until it has no more or is stopping."""
@@ -117,7 +124,7 @@ class InlineRunner:
     """The `process` backend: one trial after the other in this process. For one training, and to debug."""
 
     @contextlib.contextmanager
-    def ready(self, search: Search) -> Iterator[int]:
+    def ready(self, search: Search, storage: Path) -> Iterator[int]:
         from orchestrator.loop import choose_device
 
         training = search.example().training
@@ -139,6 +146,38 @@ class InlineRunner:
 
 
 STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
+SCRATCH = "orchestrator-"
+LONGEST_TEMPORARY = 16
+"""Ray's sockets lie beneath the temporary folder, and a socket's path has 107 characters at most."""
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for all that is temporary here and in the processes begun from here; at the end it is removed.
+
+    What a killed process left goes with the next one: the lock of its folder is free.
+    """
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > LONGEST_TEMPORARY:
+        base = Path("/tmp")
+    for left in base.glob(f"{SCRATCH}*/lock"):
+        with contextlib.suppress(OSError), open(left, "r+b") as file:  # others' folders are closed to us
+            if lock(file):
+                shutil.rmtree(left.parent, ignore_errors=True)
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with open(folder / "new-lock", "w+b") as held:
+            lock(held)
+            (folder / "new-lock").rename(folder / "lock")  # from here on others see it, locked
+            tempfile.tempdir = os.environ["TMPDIR"] = name
+            try:
+                yield folder
+            finally:
+                tempfile.tempdir = before[0]
+                os.environ.pop("TMPDIR")
+                if before[1] is not None:
+                    os.environ["TMPDIR"] = before[1]
 
 
 def writable(folder: Path, option: str = STORAGE) -> Path:
@@ -169,7 +208,7 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
-    with runner.ready(search) as slots, opened(path) as journal:
+    with scratch(), runner.ready(search, places.storage) as slots, opened(path) as journal:
         first = journal.append(
             "search_started",
             name=search.name,
@@ -213,7 +252,7 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
-        with runner.ready(search) as slots:
+        with scratch(), runner.ready(search, places.storage) as slots:
             events.append(
                 journal.append("search_resumed", tags=provenance(), tracking_uri=recorded_address(uri, places))
             )
@@ -337,18 +376,23 @@ def run(
             runner.run(conductor)
     except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
         conductor.stopping = True
+    except OSError as error:
+        if not (fault := storage_fault(error)):
+            raise
+        conductor.stopping, conductor.fault = True, conductor.fault or fault
     finally:
         watcher.end()
         if conductor.ledger.running() or conductor.stopping:
             conductor.interrupt()
-    conductor.end()
-    with (conductor.folder / LEADERBOARD).open("w", newline="", encoding="utf-8") as file:
-        write_csv(conductor.ledger, file)
+    table = io.StringIO()
+    write_csv(conductor.ledger, table)
+    write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
     journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
-    return conclude(conductor.ledger, journal.path, tracker, tracking_uri)
+    conductor.end()
+    return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
 
 
-def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str) -> Outcome:
+def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
     """What the search came to, once the tracker has taken the rest."""
     tracker.notify()
     complete = tracker.close(TRACKER_SECONDS)
@@ -359,6 +403,7 @@ def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str)
         tracking_uri=tracking_uri,
         experiment_id=tracker.experiment_id,
         parent_run_id=tracker.parent_run_id,
+        fault=fault,
         problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
     )
 

@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed, storage_fault
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchTrainer
@@ -102,7 +102,8 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     """The results of a trial that the conductor gave out, one per validation.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
-    would repeat itself: there is no second attempt, and its traceback stays in the trial's folder.
+    would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
+    full or gone is no trial's fault: the last result says `interrupted`.
     """
     from orchestrator.distributed import broadcast_object
 
@@ -126,6 +127,9 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     except (TrainingFailed, InputError) as error:
         yield known | {"failed": str(error), "done": True}
     except Exception as error:
+        if fault := storage_fault(error):
+            yield known | {"interrupted": fault, "done": True}
+            return
         log = Path(arguments["folder"]) / FAILURE_LOG
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc(), encoding="utf-8")
@@ -211,6 +215,9 @@ def train_worker(config: Mapping[str, Any]) -> None:
         return
     training = results(work)
     for result in training:
+        if "interrupted" in result:  # of one rank is enough: it concerns the disk
+            ray.get(mailbox.put.remote(result))
+            return
         if "failed" in result:
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return
