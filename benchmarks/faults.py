@@ -105,7 +105,7 @@ class Campaign:
     restarts: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
     orphans: list[tuple[float, psutil.Process]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    lost: list[float] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
     postgres: Postgres | None = None
     mlflow: MLflowServer | None = None
 
@@ -625,9 +625,9 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
         for server in (campaign.mlflow, campaign.postgres):
             if server is not None:
                 server.kill()
+        if arguments.keep and campaign.folder.exists():
+            shutil.copytree(campaign.folder, base / "kept", dirs_exist_ok=True)
         while os.path.ismount(campaign.storage):
-            if arguments.keep:
-                shutil.copytree(campaign.folder, base / "kept", dirs_exist_ok=True)
             unmount(campaign.storage)
     for path in sorted(base.glob("driver-*.txt")):
         if "Traceback" in (text := path.read_text(errors="replace")):
@@ -685,6 +685,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the table there")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("ended"))  # in order: mounts and servers go
     if arguments.keep:
         arguments.keep.mkdir(parents=True)
         sys.exit(run(arguments, arguments.keep.resolve()))

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, storage_fault
 
 CHECKPOINT = "checkpoint.pt"
 """Everything needed to go on exactly; written at each validation."""
@@ -43,6 +43,17 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def disk_fault(folder: Path) -> str | None:
+    """What is wrong with the disk under a folder, in one line; None if it takes a file."""
+    probe = folder / ".probe"
+    try:
+        write_atomically(probe, lambda file: file.writelines([bytes(1 << 16)]))
+        probe.unlink()
+    except OSError as error:
+        return storage_fault(error)
+    return None
 
 
 def remove_unfinished(folder: Path) -> None:

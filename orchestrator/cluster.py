@@ -9,7 +9,9 @@ import json
 import logging
 import os
 import secrets
+import signal
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -47,6 +49,8 @@ ENVIRONMENT = {
 }
 
 
+WATCH_SECONDS = 2.0
+"""How often the driver looks whether its own node still lives."""
 NODE_SECONDS = 300.0
 """How long a node may take to get the code and answer; it may have to start its first worker."""
 
@@ -79,15 +83,12 @@ class RayRunner:
                 _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
                 runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
             )
-        except AuthenticationError:
-            raise InputError(
-                f"--address: the cluster at '{self.address}' asks for a token: set RAY_AUTH_MODE=token, and "
-                "RAY_AUTH_TOKEN_PATH (or RAY_AUTH_TOKEN) to the one that it was started with"
-            ) from None
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
             if self.address is None:
                 raise
             reason = " ".join(str(error).split())[:300]
+            if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
+                reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
             raise InputError(f"--address: no Ray cluster to use at '{self.address}' ({reason})") from None
         with self.quiet():
             try:
@@ -147,12 +148,14 @@ class RayRunner:
         )
         before = placement_groups()
         try:
-            with self.quiet():  # once more, for the live display has taken hold of stdout in between
+            # quiet once more, for the live display has taken hold of stdout in between
+            with self.quiet(), watched(conductor):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
-            for group in placement_groups() - before:
-                remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+            if conductor.fault is None:  # nobody would answer on a machine that is gone
+                for group in placement_groups() - before:
+                    remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
 
 
 def keep_token() -> None:
@@ -166,6 +169,29 @@ def keep_token() -> None:
                 file.flush()
                 os.link(file.name, path)  # whole, and not over another's
         path.chmod(0o600)
+
+
+@contextlib.contextmanager
+def watched(conductor: "Conductor") -> Iterator[None]:
+    """Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed."""
+    here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            with contextlib.suppress(Exception):  # the cluster may be ending
+                if not any(node["NodeID"] == here and node["Alive"] for node in ray.nodes()):
+                    conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
+                    if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
+                        signal.pthread_kill(main.ident, signal.SIGINT)  # as a second Ctrl-C
+                    return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(WATCH_SECONDS)
 
 
 COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")

@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, model_folders, remove_unfinished
+from orchestrator.checkpoint import (
+    BEST,
+    CHECKPOINT,
+    DIAGNOSTICS,
+    MODEL,
+    disk_fault,
+    model_folders,
+    remove_unfinished,
+)
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.method import find_method
@@ -52,7 +60,7 @@ class Conductor:
         """The number of each running trial's latest result, known already or new."""
         self.stopping = False
         self.fault: str | None = None
-        """What is wrong with the disk, if that is why the search is stopping."""
+        """What is wrong with the disk or the machine, if that is why the search is stopping."""
         self.exhausted = False
         self._replay(events)
 
@@ -227,9 +235,13 @@ class Conductor:
         return stop or bool(result["finished"])
 
     def lost(self, trial_id: str, reason: str) -> None:
-        """A trial whose process could not be kept alive."""
+        """A trial whose process could not be kept alive; for want of a disk, it is only interrupted."""
         trial = self.ledger.find(trial_id)
-        if trial.state == "running":
+        if trial.state != "running":
+            return
+        if fault := disk_fault(self.folder):
+            self.report({"orchestrator_trial": trial_id, "interrupted": fault})
+        else:
             self._end(trial, "failed", reason)
 
     def interrupt(self) -> None:
@@ -257,9 +269,9 @@ class Conductor:
         self.listener("ended", trial)
 
     def _tidy(self) -> None:
-        """Optimiser states of ended trials, and models of all but the best few, are not needed again."""
-        best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]}
-        for trial in self.ledger.trials.values():
+        """Optimiser states of what has ended, and models of all but the best few trials, are not needed again."""
+        best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]} | self.ledger.finals.keys()
+        for trial in self.ledger.everyone():
             if trial.state in ("done", "pruned"):
                 for folder in model_folders(self.trial_folder(trial)):
                     (folder / CHECKPOINT).unlink(missing_ok=True)

@@ -2,6 +2,8 @@
 
 import difflib
 import errno
+import os
+import re
 from collections.abc import Iterable
 
 
@@ -26,9 +28,13 @@ STORAGE_FAULTS = {
 def storage_fault(error: BaseException) -> str | None:
     """What is wrong with the disk that an error tells of, in one line; None if it tells of something else.
 
-    No point of a search is to blame for it: the search stops, and goes on when the disk is mended.
+    No point of a search is to blame for it: the search stops, and goes on when the disk is mended. An error from
+    another process brings only its text.
     """
-    if not isinstance(error, OSError) or error.errno not in STORAGE_FAULTS:
+    if not isinstance(error, OSError):
+        numbers = [int(number) for number in re.findall(r"\bOSError: \[Errno (\d+)\]", str(error))]
+        return next((os.strerror(number) for number in numbers if number in STORAGE_FAULTS), None)
+    if error.errno not in STORAGE_FAULTS:
         return None
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 

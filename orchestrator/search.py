@@ -93,7 +93,7 @@ class Outcome:
     problem: str | None
     """What the tracker still misses, in one line; `sync` sends it."""
     fault: str | None = None
-    """What was wrong with the disk, if that stopped the search."""
+    """What was wrong with the disk or the machine, if that stopped the search."""
 
 
 class Watcher:

@@ -57,6 +57,8 @@ def test_a_full_disk_is_no_fault_of_the_trial(
         (OSError(errno.EROFS, "Read-only file system", "/s/a"), "/s/a: Read-only file system"),
         (FileNotFoundError(errno.ENOENT, "No such file", "weights.pt"), None),
         (RuntimeError("No space left on device"), None),
+        (RuntimeError("died: OSError: [Errno 28] No space left on device: '/s/a'"), "No space left on device"),
+        (RuntimeError("died: FileNotFoundError: [Errno 2] weights.pt"), None),
     ],
 )
 def test_what_is_the_disks_fault(error: Exception, told: str | None) -> None:
