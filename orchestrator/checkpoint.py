@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 import torch
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, storage_fault
 
 CHECKPOINT = "checkpoint.pt"
 """Everything needed to go on exactly; written at each validation."""
@@ -45,9 +45,36 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
         raise
 
 
+def disk_fault(folder: Path) -> str | None:
+    """What is wrong with the disk under a folder, in one line; None if it takes a file."""
+    probe = folder / ".probe"
+    try:
+        write_atomically(probe, lambda file: file.writelines([bytes(1 << 16)]))
+        probe.unlink()
+    except OSError as error:
+        return storage_fault(error)
+    return None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What a killed process left of `write_atomically` in a folder."""
+    for name in (CHECKPOINT, BEST, MODEL):
+        for path in folder.glob(f".{name}.*"):
+            path.unlink(missing_ok=True)
+
+
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """`state` (tensors, numbers, strings, lists, dicts) as one file."""
-    write_atomically(path, lambda file: torch.save(state, file))
+    """`state` (tensors, numbers, strings, lists, dicts) as one file; OSError if the disk takes it not."""
+
+    def write(file: BinaryIO) -> None:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch hides a full disk
+                raise error.__context__ from None
+            raise
+
+    write_atomically(path, write)
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:

@@ -65,6 +65,8 @@ def _not_empty(value: str | None) -> str | None:
 
 def _path(given: str | Path) -> Path:
     """A path; typer hands the default over as one already."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("object stores and other addresses are not supported; give a path, on a shared disk")
     return Path(_not_empty(str(given)) or ".")
 
 
@@ -112,7 +114,8 @@ BudgetWords = Annotated[
     ),
 ]
 Address = Annotated[
-    str | None, typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", callback=_not_empty)
+    str | None,
+    typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=_not_empty),
 ]
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 DEFAULT_STORAGE = Path("runs")
@@ -1152,6 +1155,8 @@ def _reachable(address: str | None) -> str | None:
     if address is None or address in ("auto", "local"):
         return address
     advice = "give host:port of a Ray head node, or auto"
+    if address.startswith(("http://", "https://")):
+        raise InputError(f"--address (or RAY_ADDRESS): {address} is a dashboard's, for ray job submit; {advice}")
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -1224,6 +1229,9 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
         count = len(outcome.ledger.trials)
         what = f"all {count} trials failed; the first" if count > 1 else "the training failed"
         typer.echo(f"error: {what}: {first}", err=True)
+        raise typer.Exit(1)
+    if outcome.fault:
+        typer.echo(f"error: {outcome.fault}; mend it and go on with the command above", err=True)
         raise typer.Exit(1)
     if outcome.state == "interrupted":
         raise typer.Exit(130)

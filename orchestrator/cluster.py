@@ -5,20 +5,31 @@ conductor's, which folds them from the search's journal.
 """
 
 import contextlib
+import json
 import logging
 import os
+import secrets
+import signal
+import tempfile
+import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
+from ray.exceptions import AuthenticationError, RayError
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import InputError
+from orchestrator.provenance import versions
 from orchestrator.trial import ATTEMPTS, release, results, train_results
 
 if TYPE_CHECKING:
@@ -38,6 +49,12 @@ ENVIRONMENT = {
 }
 
 
+WATCH_SECONDS = 2.0
+"""How often the driver looks whether its own node still lives."""
+NODE_SECONDS = 300.0
+"""How long a node may take to get the code and answer; it may have to start its first worker."""
+
+
 @dataclass
 class RayRunner:
     """Trials in parallel on a cluster of our own on this machine, or on the one at `address`."""
@@ -46,8 +63,8 @@ class RayRunner:
     ray_output: bool = False
 
     @contextlib.contextmanager
-    def ready(self, search: "Search") -> Iterator[int]:
-        """Start or join the cluster; InputError if there is none or a trial cannot fit it."""
+    def ready(self, search: "Search", storage: Path) -> Iterator[int]:
+        """Start or join the cluster; InputError if there is none, a trial cannot fit it, or a node is not like us."""
         os.environ.update(ENVIRONMENT)
         if not self.ray_output:
             for name in ("ray", "ray.tune", "ray.train"):
@@ -55,18 +72,28 @@ class RayRunner:
         if ray.is_initialized():  # whoever did it also ends it
             yield self.slots(search)
             return
+        if self.address is None:
+            keep_token()
         try:
             ray.init(
                 address=self.address or "local",
                 log_to_driver=self.ray_output,
                 logging_level="INFO" if self.ray_output else "ERROR",
                 include_dashboard=False if self.address is None else None,
+                _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
+                runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
             )
-        except (ConnectionError, ValueError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"--address: no Ray cluster at '{self.address}' ({reason})") from None
+        except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+            if self.address is None:
+                raise
+            reason = " ".join(str(error).split())[:300]
+            if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
+                reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
+            raise InputError(f"--address: no Ray cluster to use at '{self.address}' ({reason})") from None
         with self.quiet():
             try:
+                if self.address is not None:
+                    check_nodes(storage)
                 yield self.slots(search)
             finally:
                 ray.shutdown()
@@ -125,12 +152,116 @@ class RayRunner:
         )
         before = placement_groups()
         try:
-            with self.quiet():  # once more, for the live display has taken hold of stdout in between
+            # quiet once more, for the live display has taken hold of stdout in between
+            with self.quiet(), watched(conductor):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
-            for group in placement_groups() - before:
-                remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+            if conductor.fault is None:  # nobody would answer on a machine that is gone
+                for group in placement_groups() - before:
+                    remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+
+
+def keep_token() -> None:
+    """Make the token that Ray asks for on this machine, readable by its owner alone: Ray's own is by everybody."""
+    path = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):  # then Ray finds another way, or says why not
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # of mode 600
+                file.write(secrets.token_hex(32))
+                file.flush()
+                os.link(file.name, path)  # whole, and not over another's
+        path.chmod(0o600)
+
+
+@contextlib.contextmanager
+def watched(conductor: "Conductor") -> Iterator[None]:
+    """Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed."""
+    here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            with contextlib.suppress(Exception):  # the cluster may be ending
+                if not any(node["NodeID"] == here and node["Alive"] for node in ray.nodes()):
+                    conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
+                    if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
+                        signal.pthread_kill(main.ident, signal.SIGINT)  # as a second Ctrl-C
+                    return
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(WATCH_SECONDS)
+
+
+COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")
+"""What a node must have in the driver's version, lest its trainings be others."""
+
+
+def code() -> list[str]:
+    """What the nodes of a cluster need of us, as Ray's `py_modules`: this package, the methods, and every plugin with
+    the metadata by which it is found. So all trials run the driver's code, whatever the nodes have installed."""
+    from orchestrator.method import ENTRY_POINTS  # with torch
+
+    folders: dict[str, None] = {}
+    names = {"orchestrator": None, "methods": None, "search_spaces": None}
+    for entry in entry_points(group=ENTRY_POINTS):
+        names[entry.module.partition(".")[0]] = None
+        for file in (entry.dist.files or []) if entry.dist else []:
+            if file.name == "entry_points.txt":
+                folders[str(Path(str(file.locate())).resolve().parent)] = None
+    for name in names:
+        found = find_spec(name)
+        if found is not None:  # a broken plugin is told of elsewhere
+            folders |= dict.fromkeys(found.submodule_search_locations or filter(None, [found.origin]))
+    return list(folders)
+
+
+def shipped() -> bool:
+    """Whether this process is itself a job of the cluster, begun with code of its own (`ray job submit`)."""
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
+    return "py_modules" in job.get("runtime_env", {})
+
+
+def check_nodes(storage: Path) -> None:
+    """InputError naming the first node that lacks the storage, or has other versions than this process."""
+    probe = storage / f".node-probe-{uuid.uuid4().hex}"
+    probe.touch()
+    here = versions(COMPARED)
+    try:
+        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        answers = [
+            ray.remote(num_cpus=0, max_retries=0)(describe_node)
+            .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+            .remote(str(probe))
+            for node in nodes
+        ]
+        for node, answer in zip(nodes, answers, strict=True):
+            where = f"--address: node {node['NodeManagerAddress']}"
+            try:
+                there, sees = ray.get(answer, timeout=NODE_SECONDS)
+            except RayError as error:
+                reason = " ".join(str(error).split())[:300]
+                raise InputError(f"{where} cannot run this version's code ({reason})") from None
+            if not sees:
+                raise InputError(f"{where} does not see {storage}: name a --storage that all nodes share")
+            for name in here.keys() | there.keys():
+                mine, its = (found.get(name, "none").partition("+")[0] for found in (here, there))
+                if mine != its and not name.startswith("faiss"):
+                    raise InputError(f"{where}: {name} {its}, here {mine}: install the same version on both")
+            if not any(name.startswith("faiss") for name in there):
+                raise InputError(f"{where}: faiss is missing: install the same packages as here")
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def describe_node(probe: str) -> tuple[dict[str, str], bool]:
+    """On a node: its versions, and whether it sees a file."""
+    return versions(COMPARED), Path(probe).exists()
 
 
 def placement_groups() -> set[str]:
@@ -223,7 +354,9 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> Any:
         if self.conductor.finished:
             return Searcher.FINISHED
-        work = self.conductor.next()
+        work = None
+        with contextlib.suppress(OSError):  # the journal's disk: the conductor is stopping then
+            work = self.conductor.next()
         if work is None:
             return None
         self.works[trial_id] = work
@@ -234,7 +367,8 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
             work = self.works[trial_id]
             release(Path(work["arguments"]["folder"]))
             reason = f"its process was lost {ATTEMPTS} times: out of memory, or killed; see Ray's logs"
-            self.conductor.lost(work["trial_id"], reason)
+            with contextlib.suppress(OSError):
+                self.conductor.lost(work["trial_id"], reason)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the journal is the record."""
@@ -250,7 +384,10 @@ class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
         self.conductor = conductor
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        return self.conductor.report(result)
+        try:
+            return self.conductor.report(result)
+        except OSError:  # the journal's disk: Tune would take it for the trial's fault
+            return True
 
     def stop_all(self) -> bool:
         return self.conductor.stopping

@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, model_folders
+from orchestrator.checkpoint import (
+    BEST,
+    CHECKPOINT,
+    DIAGNOSTICS,
+    MODEL,
+    disk_fault,
+    model_folders,
+    remove_unfinished,
+)
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord, budget_used
 from orchestrator.method import find_method
@@ -63,6 +71,8 @@ class Conductor:
         self.pausing = False
         """Running trials go to their end, and nothing new begins."""
         self.stopped_by: str | None = None
+        self.fault: str | None = None
+        """What is wrong with the disk or the machine, if that is why the search is stopping."""
         self.exhausted = False
         self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
         self.begun = time.monotonic()
@@ -240,6 +250,10 @@ class Conductor:
         if "failed" in result:
             self._end(trial, "failed", result["failed"])
             return True
+        if "interrupted" in result:
+            self.stopping, self.fault = True, result["interrupted"]
+            self._end(trial, "interrupted", result["interrupted"])
+            return True
         if bad := [f"{name} is {v}" for name, v in result["metrics"].items() if not math.isfinite(v)]:
             self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
             return True
@@ -270,9 +284,13 @@ class Conductor:
         return stop or bool(result["finished"])
 
     def lost(self, trial_id: str, reason: str) -> None:
-        """A trial whose process could not be kept alive."""
+        """A trial whose process could not be kept alive; for want of a disk, it is only interrupted."""
         trial = self.ledger.find(trial_id)
-        if trial.state == "running":
+        if trial.state != "running":
+            return
+        if fault := disk_fault(self.folder):
+            self.report({"orchestrator_trial": trial_id, "interrupted": fault})
+        else:
             self._end(trial, "failed", reason)
 
     def interrupt(self) -> None:
@@ -294,14 +312,17 @@ class Conductor:
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state, trial.second)
+        if state != "interrupted":
+            for folder in model_folders(self.trial_folder(trial)):
+                remove_unfinished(folder)
         if state in ("done", "pruned"):
             self._tidy()
         self.listener("ended", trial)
 
     def _tidy(self) -> None:
-        """Optimiser states of ended trials, and models of all but the best few, are not needed again."""
-        best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]}
-        for trial in self.ledger.trials.values():
+        """Optimiser states of what has ended, and models of all but the best few trials, are not needed again."""
+        best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]} | self.ledger.finals.keys()
+        for trial in self.ledger.everyone():
             if trial.state in ("done", "pruned"):
                 for folder in model_folders(self.trial_folder(trial)):
                     (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -336,4 +357,9 @@ class Conductor:
                         self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
 
     def _record(self, event: str, **fields: Any) -> None:
-        self.ledger.apply(self.journal.append(event, elapsed=round(self.elapsed, 3), **fields))
+        try:
+            stored = self.journal.append(event, elapsed=round(self.elapsed, 3), **fields)
+        except OSError as error:  # what is not on the record must not take effect: nothing more is given out
+            self.stopping, self.fault = True, f"{self.journal.path}: {error.strerror or error}"
+            raise OSError(error.errno, error.strerror or str(error), str(self.journal.path)) from None
+        self.ledger.apply(stored)

@@ -1,6 +1,9 @@
 """The errors that a user reads: one line each, and the exit code that goes with it."""
 
 import difflib
+import errno
+import os
+import re
 from collections.abc import Iterable
 
 
@@ -13,6 +16,27 @@ class InputError(ValueError):
 
 class TrainingFailed(RuntimeError):
     """A training that cannot go on (its loss is not finite, say). Ends its trial; the search goes on."""
+
+
+STORAGE_FAULTS = {
+    getattr(errno, name)
+    for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "ENODEV", "ENXIO", "ENOTCONN", "ETIMEDOUT")
+    if hasattr(errno, name)
+}
+
+
+def storage_fault(error: BaseException) -> str | None:
+    """What is wrong with the disk that an error tells of, in one line; None if it tells of something else.
+
+    No point of a search is to blame for it: the search stops, and goes on when the disk is mended. An error from
+    another process brings only its text.
+    """
+    if not isinstance(error, OSError):
+        numbers = [int(number) for number in re.findall(r"\bOSError: \[Errno (\d+)\]", str(error))]
+        return next((os.strerror(number) for number in numbers if number in STORAGE_FAULTS), None)
+    if error.errno not in STORAGE_FAULTS:
+        return None
+    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
 def suggestion(name: object, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -139,6 +140,8 @@ class Ledger:
 
     def _start(self, event: Mapping[str, Any]) -> None:
         trial_id = event["trial_id"]
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", trial_id):  # a folder's name; others may write to the storage
+            raise InputError(f"corrupt: trial_id '{trial_id}' is no trial's")
         group = self.finals if event["kind"] == "final" else self.trials
         known = group.get(trial_id)
         if known is not None:

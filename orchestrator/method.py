@@ -311,6 +311,9 @@ def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
 def _refuse_shadow(imported: str | None) -> None:
     """A user's own folder called `methods` may come first on the path of the driver or of a worker."""
     expected = Path(__file__).resolve().parent.parent / "methods" / "__init__.py"
+    ours = expected.parents[2]
+    if imported and ours.name == "py_modules_files" and Path(imported).resolve().parents[2] == ours:
+        return  # on a cluster's node, where each package that the driver sent has a folder of its own
     if imported is None or Path(imported).resolve() != expected:
         raise InputError(
             f"the package 'methods' was imported from {imported or 'a folder without __init__.py'}, "

@@ -7,6 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -23,10 +24,15 @@ PACKAGES = (
 )
 
 
+def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
+    """The installed versions of those packages that are installed."""
+    return {name: found for name in packages if (found := _version(name))}
+
+
 def provenance(start: Path | None = None) -> dict[str, str]:
     """Tags of a run: package versions, Python, host, user, command, and the git commit, branch and dirty state
     of the folder the command was started in (where that is a git checkout)."""
-    tags = {f"version.{name}": found for name in PACKAGES if (found := _version(name))}
+    tags = {f"version.{name}": found for name, found in versions().items()}
     tags["version.python"] = platform.python_version()
     tags["host"] = socket.gethostname()
     tags["platform"] = platform.platform()

@@ -1,9 +1,12 @@
 """A search from its first event to its last, and taken up again after anything."""
 
 import contextlib
+import io
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -14,10 +17,11 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from orchestrator.checkpoint import write_atomically
 from orchestrator.conductor import Conductor
 from orchestrator.control import at_the_wheel
-from orchestrator.errors import InputError, suggestion
-from orchestrator.journal import Journal, JournalError
+from orchestrator.errors import InputError, storage_fault, suggestion
+from orchestrator.journal import Journal, JournalError, lock
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
@@ -95,6 +99,8 @@ class Outcome:
     parent_run_id: str | None
     problem: str | None
     """What the tracker still misses, in one line; `sync` sends it."""
+    fault: str | None = None
+    """What was wrong with the disk or the machine, if that stopped the search."""
 
 
 class Watcher:
@@ -113,8 +119,9 @@ class Watcher:
 class Runner(Protocol):
     """Where trials run."""
 
-    def ready(self, search: Search) -> contextlib.AbstractContextManager[int]:
-        """Get hold of the machines; gives how many trials run at once, InputError if not even one can."""
+    def ready(self, search: Search, storage: Path) -> contextlib.AbstractContextManager[int]:
+        """Get hold of the machines; gives how many trials run at once, InputError if not even one can, or if one of
+        them does not see the storage."""
 
     def resources(self, search: Search) -> dict[str, float]:
         """What a trial holds on these machines: CPUs, and GPUs if it has any."""
@@ -127,7 +134,7 @@ class InlineRunner:
     """The `process` backend: one trial after the other in this process. For one training, and to debug."""
 
     @contextlib.contextmanager
-    def ready(self, search: Search) -> Iterator[int]:
+    def ready(self, search: Search, storage: Path) -> Iterator[int]:
         from orchestrator.loop import choose_device
 
         training = search.example().training
@@ -156,6 +163,38 @@ class InlineRunner:
 
 
 STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
+SCRATCH = "orchestrator-"
+LONGEST_TEMPORARY = 16
+"""Ray's sockets lie beneath the temporary folder, and a socket's path has 107 characters at most."""
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for all that is temporary here and in the processes begun from here; at the end it is removed.
+
+    What a killed process left goes with the next one: the lock of its folder is free.
+    """
+    base = Path(tempfile.gettempdir())
+    if len(str(base)) > LONGEST_TEMPORARY:
+        base = Path("/tmp")
+    for left in base.glob(f"{SCRATCH}*/lock"):
+        with contextlib.suppress(OSError), open(left, "r+b") as file:  # others' folders are closed to us
+            if lock(file):
+                shutil.rmtree(left.parent, ignore_errors=True)
+    before = tempfile.tempdir, os.environ.get("TMPDIR")
+    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        with open(folder / "new-lock", "w+b") as held:
+            lock(held)
+            (folder / "new-lock").rename(folder / "lock")  # from here on others see it, locked
+            tempfile.tempdir = os.environ["TMPDIR"] = name
+            try:
+                yield folder
+            finally:
+                tempfile.tempdir = before[0]
+                os.environ.pop("TMPDIR")
+                if before[1] is not None:
+                    os.environ["TMPDIR"] = before[1]
 
 
 def writable(folder: Path, option: str = STORAGE) -> Path:
@@ -186,7 +225,7 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
-    with runner.ready(search) as slots:
+    with scratch(), runner.ready(search, places.storage) as slots:
         check_hours(search, runner)
         with opened(path) as journal:
             first = journal.append(
@@ -239,7 +278,7 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
-        with runner.ready(search) as slots:
+        with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
             config = {"config": search.model_dump()} if raised else {}
             address = recorded_address(uri, places)
@@ -407,16 +446,21 @@ def run(
                 runner.run(conductor)
         except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
             conductor.stopping = True
+        except OSError as error:
+            if not (fault := storage_fault(error)):
+                raise
+            conductor.stopping, conductor.fault = True, conductor.fault or fault
         finally:
             watcher.end()
             if conductor.ledger.running() or conductor.stopping:
                 conductor.interrupt()
+        table = io.StringIO()
+        write_csv(conductor.ledger, table)
+        write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
+        journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
-    with (conductor.folder / LEADERBOARD).open("w", newline="", encoding="utf-8") as file:
-        write_csv(conductor.ledger, file)
-    journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
     write_report(conductor.ledger, journal)
-    return conclude(conductor.ledger, journal.path, tracker, tracking_uri)
+    return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
 
 
 def write_report(ledger: Ledger, journal: Journal) -> None:
@@ -435,7 +479,7 @@ def write_report(ledger: Ledger, journal: Journal) -> None:
         print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
 
 
-def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str) -> Outcome:
+def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
     """What the search came to, once the tracker has taken the rest."""
     tracker.notify()
     complete = tracker.close(TRACKER_SECONDS)
@@ -446,6 +490,7 @@ def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str)
         tracking_uri=tracking_uri,
         experiment_id=tracker.experiment_id,
         parent_run_id=tracker.parent_run_id,
+        fault=fault,
         problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
     )
 

@@ -531,7 +531,7 @@ class Cursor:
             "parent_run_id": self.runs.get(None),
             "trials": {trial: run for trial, run in self.runs.items() if trial is not None},
         }
-        part = path.with_suffix(f".{os.getpid()}.part")
+        part = path.with_suffix(".part")  # one process at a time: whoever holds the journal
         part.write_text(json.dumps(content))
         os.replace(part, path)
 
@@ -641,7 +641,10 @@ class _Sender:
                 self.store.log_config(run_id, update.config)
         for path, folder in update.artifacts:
             with self._noting():
-                self.store.log_artifact(run_id, self.journal.parent.resolve() / path, folder)
+                place = Path(os.path.normpath(self.journal.parent.resolve() / path))
+                if not place.is_relative_to(self.journal.parent.resolve()):  # others may write to the storage
+                    raise _Refused(f"artifact {path} is not in the search's folder")
+                self.store.log_artifact(run_id, place, folder)
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)

@@ -7,16 +7,17 @@ looks the same from outside, but each rank of a Ray Train worker group runs `res
 import asyncio
 import contextlib
 import os
+import re
 import threading
 import traceback
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed, storage_fault
 
 if TYPE_CHECKING:
-    from ray.train.torch import TorchTrainer
+    from ray.train.torch import TorchConfig, TorchTrainer
 
     from orchestrator.loop import Validation
 
@@ -102,7 +103,8 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     """The results of a trial that the conductor gave out, one per validation.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
-    would repeat itself: there is no second attempt, and its traceback stays in the trial's folder.
+    would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
+    full or gone is no trial's fault: the last result says `interrupted`.
     """
     from orchestrator.distributed import broadcast_object
 
@@ -126,6 +128,9 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     except (TrainingFailed, InputError) as error:
         yield known | {"failed": str(error), "done": True}
     except Exception as error:
+        if fault := storage_fault(error):
+            yield known | {"interrupted": fault, "done": True}
+            return
         log = Path(arguments["folder"]) / FAILURE_LOG
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(traceback.format_exc(), encoding="utf-8")
@@ -142,17 +147,23 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
     """
     import ray
 
+    from orchestrator.checkpoint import disk_fault
+
     os.environ.update(TRAIN_ENVIRONMENT)
     folder = Path(work["arguments"]["folder"])
     release(folder)
     mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
     losses: list[str] = []
+    faults: list[str] = []
 
     def train() -> None:
         try:
             build_trainer(work, mailbox).fit()
         except Exception as error:
-            losses.append(" ".join(str(error).split())[:300])
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+            losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with its reason
+            fault = storage_fault(error) or disk_fault(folder)
+            faults.extend(filter(None, [fault]))
 
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
@@ -164,6 +175,8 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
                 alive = thread.is_alive()
             if alive:
                 result = ray.get(incoming)
+            elif faults:
+                result = {"orchestrator_trial": work["trial_id"], "interrupted": faults[0], "done": True}
             else:
                 reason = f"its workers could not be kept alive ({losses[0] if losses else 'they ended early'})"
                 result = {"orchestrator_trial": work["trial_id"], "failed": reason, "done": True}
@@ -185,6 +198,7 @@ def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
     return TorchTrainer(
         train_worker,
         train_loop_config={"work": dict(work), "mailbox": mailbox},
+        torch_config=own_interface(),
         scaling_config=ScalingConfig(
             num_workers=work["workers"], resources_per_worker=work["resources"], use_gpu="GPU" in work["resources"]
         ),
@@ -194,6 +208,40 @@ def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
             failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
         ),
     )
+
+
+def own_interface() -> "TorchConfig":
+    """Has gloo connect the workers by the addresses that their nodes have in the cluster.
+
+    By itself it takes what the host's name resolves to: often the loopback, where no other node is found.
+    """
+    from dataclasses import dataclass
+
+    from ray.train.torch import TorchConfig
+
+    class Backend(TorchConfig().backend_cls):  # type: ignore[misc]
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            worker_group.execute(name_interface)
+            super().on_start(worker_group, backend_config)
+
+    @dataclass
+    class Configuration(TorchConfig):  # type: ignore[misc]
+        @property
+        def backend_cls(self) -> type:
+            return Backend
+
+    return Configuration()
+
+
+def name_interface() -> None:
+    """On a worker: the network interface with its node's address."""
+    import psutil
+    import ray
+
+    here = ray.util.get_node_ip_address()
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == here for address in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 
 
 def train_worker(config: Mapping[str, Any]) -> None:
@@ -211,6 +259,9 @@ def train_worker(config: Mapping[str, Any]) -> None:
         return
     training = results(work)
     for result in training:
+        if "interrupted" in result:  # of one rank is enough: it concerns the disk
+            ray.get(mailbox.put.remote(result))
+            return
         if "failed" in result:
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return

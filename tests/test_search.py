@@ -489,6 +489,22 @@ def test_all_trials_failed(terminal: Terminal) -> None:
 
 
 @pytest.mark.slow
+def test_a_killed_raylet_ends_the_search_to_be_resumed(terminal: Terminal) -> None:
+    process = terminal.search(LONG, "beheaded", "--set", "epochs=20")  # Ray takes half a minute to notice
+    terminal.wait_for_validations(process, "beheaded", 3)
+    processes = family(process)
+    next(child for child in processes if child.name() == "raylet").kill()
+    _, stderr = terminal.finish(process, code=1)
+    assert "error: the Ray node of this machine has died; mend it and go on with" in stderr
+    assert "Traceback" not in stderr
+    wait(lambda: not alive([child for child in processes if not title(child).endswith("Agent")]), 60)
+    check_records(terminal, "beheaded")
+    terminal.run("resume", "beheaded")
+    assert [row["state"] for row in terminal.leaderboard("beheaded")] == ["done", "done"]
+    check_records(terminal, "beheaded")
+
+
+@pytest.mark.slow
 def test_a_killed_worker_goes_on_from_its_last_validation(terminal: Terminal) -> None:
     process = terminal.search(LONG, "wounded", "--num-trials", "1")
     terminal.wait_for_validations(process, "wounded", 3)

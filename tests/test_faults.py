@@ -1,0 +1,156 @@
+"""Disks that are full or gone, and a search that is disturbed at random; its faults one by one are in test_search."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import torch
+
+from orchestrator.checkpoint import CHECKPOINT, save_checkpoint
+from orchestrator.conductor import Conductor
+from orchestrator.errors import storage_fault
+from orchestrator.journal import Journal
+from orchestrator.search import scratch
+from orchestrator.spec import resolve_search
+from orchestrator.trial import results
+
+ROOT = Path(__file__).parent.parent
+SETTINGS = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "device": "cpu", "embedding_dim": 8}
+
+
+def full(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """`write_atomically` on a disk without room."""
+    with open("/dev/full", "wb", buffering=0) as file:
+        write(file)
+
+
+def test_torch_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", full)
+    with pytest.raises(OSError) as raised:
+        save_checkpoint(tmp_path / CHECKPOINT, {"weights": torch.zeros(1000)})
+    assert storage_fault(raised.value) == os.strerror(errno.ENOSPC)
+
+
+def test_a_full_disk_is_no_fault_of_the_trial(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
+    work = {"trial_id": "0000", "test": False, "arguments": arguments}
+    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", full)
+    (only,) = results(work)
+    assert only == {"orchestrator_trial": "0000", "interrupted": "No space left on device", "done": True}
+    monkeypatch.undo()
+    (only,) = results(work)
+    assert only["finished"], "with room again it trains as if nothing had been"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.EROFS, "Read-only file system", "/s/a"), "/s/a: Read-only file system"),
+        (FileNotFoundError(errno.ENOENT, "No such file", "weights.pt"), None),
+        (RuntimeError("No space left on device"), None),
+        (RuntimeError("died: OSError: [Errno 28] No space left on device: '/s/a'"), "No space left on device"),
+        (RuntimeError("died: FileNotFoundError: [Errno 2] weights.pt"), None),
+    ],
+)
+def test_what_is_the_disks_fault(error: Exception, told: str | None) -> None:
+    assert storage_fault(error) == told
+
+
+def conductor(folder: Path) -> Conductor:
+    """Of a search of two points, one at a time."""
+    raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
+    search = resolve_search(raw, name="s", source="test.yaml")
+    journal = Journal(folder / "journal.jsonl")
+    first = journal.append(
+        "search_started",
+        name="s",
+        search_id="1",
+        dataset=search.dataset,
+        method="proxy_anchor",
+        objective=search.objective.model_dump(),
+        config=search.model_dump(),
+        params={},
+        tags={},
+    )
+    return Conductor(search, folder, data=folder, journal=journal, events=[first], slots=1)
+
+
+def test_a_trial_whose_disk_is_full_stops_the_search_and_goes_on_later(tmp_path: Path) -> None:
+    driver = conductor(tmp_path)
+    assert driver.next() is not None
+    assert driver.report({"orchestrator_trial": "0000", "interrupted": "/s: No space left on device", "done": True})
+    assert driver.fault == "/s: No space left on device"
+    assert driver.next() is None and driver.finished
+    assert driver.end() == "interrupted"
+    driver.journal.close()
+    assert [event["state"] for event in Journal.read(tmp_path / "journal.jsonl") if "state" in event] == [
+        "interrupted",
+        "interrupted",
+    ]
+
+
+class Broken:
+    """A journal's file on a disk that takes nothing more."""
+
+    def __init__(self, file: Any) -> None:
+        self.file = file
+
+    def write(self, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
+
+
+def test_what_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
+    driver = conductor(tmp_path)
+    before = (tmp_path / "journal.jsonl").read_bytes()
+    driver.journal._file = Broken(driver.journal._file)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="journal.jsonl"):
+        driver.next()
+    assert driver.stopping and driver.fault == f"{tmp_path / 'journal.jsonl'}: No space left on device"
+    assert not driver.ledger.trials
+    assert (tmp_path / "journal.jsonl").read_bytes() == before
+
+
+def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end; what a killed process left, with the next search; and never what another still uses."""
+    with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as base:
+        monkeypatch.setattr(tempfile, "tempdir", base)
+        killed = "import os, sys, tempfile\nfrom orchestrator.search import scratch\n"
+        killed += "with scratch() as folder:\n    tempfile.mkdtemp()\n    print(folder, flush=True)\n    os._exit(9)"
+        environment = os.environ | {"TMPDIR": base}
+        done = subprocess.run([sys.executable, "-c", killed], env=environment, capture_output=True, text=True)
+        left = Path(done.stdout.strip())
+        assert left.parent == Path(base) and len(list(left.iterdir())) == 2
+        with scratch() as folder:
+            assert not left.exists()
+            assert Path(tempfile.mkdtemp()).parent == folder == Path(os.environ["TMPDIR"])
+            other = subprocess.run([sys.executable, "-c", killed], env=environment, capture_output=True, text=True)
+            assert folder.exists() and Path(other.stdout.strip()) != folder
+        assert not folder.exists()
+        assert tempfile.tempdir == base
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_search_disturbed_at_random_loses_nothing(tmp_path: Path) -> None:
+    """The campaign of benchmarks/faults.py, in short: one of each kind."""
+    from services import Postgres
+
+    if not Postgres.installed():
+        pytest.skip("needs PostgreSQL (initdb, postgres)")
+    words = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), "--faults", "9", "--trials", "8", "--seed", "1"]
+    done = subprocess.run([*words, "--output", str(tmp_path / "table.md")], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) | {"seconds": 0} == {"faults": 9, "failed": [], "seconds": 0}
+    assert "| no finished trial run again | holds |" in (tmp_path / "table.md").read_text()

@@ -1,0 +1,265 @@
+"""What docs/security.md says of servers, secrets and files."""
+
+import base64
+import contextlib
+import json
+import os
+import re
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from services import MLflowServer, Postgres
+from test_search import LONG, TINY, Terminal, family, terminal, wait
+
+from orchestrator.checkpoint import load_checkpoint
+from orchestrator.errors import InputError
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.search import Places, read_journal
+from orchestrator.tracking import MemoryTracker
+
+__all__ = ["terminal"]
+PASSWORD = "hunter2-of-the-tests"
+STARTED: dict[str, Any] = {
+    "name": "s",
+    "search_id": "1",
+    "dataset": "glyphs-small",
+    "method": "pfml",
+    "objective": {"metric": "val/map_at_r", "mode": "max"},
+    "config": {},
+    "params": {},
+    "tags": {},
+}
+TRIAL: dict[str, Any] = {"kind": "trial", "params": {}, "config": {}, "tags": {}, "note": None, "source": None}
+
+
+class Intruder:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.trace),)
+
+
+def test_a_checkpoint_with_code_is_refused_and_not_run(tmp_path: Path) -> None:
+    torch.save({"model": Intruder(tmp_path / "trace")}, tmp_path / "checkpoint.pt")
+    with pytest.raises(InputError, match="not a checkpoint of this tool"):
+        load_checkpoint(tmp_path / "checkpoint.pt")
+    assert not (tmp_path / "trace").exists()
+    torch.load(tmp_path / "checkpoint.pt", weights_only=False)
+    assert (tmp_path / "trace").exists(), "so it would have been"
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc", ".hidden", "a/b", ""])
+def test_a_name_stays_in_the_storage(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match="should be letters, digits"):
+        Places(tmp_path).search(name)
+
+
+def test_a_forged_journal_leads_nowhere(tmp_path: Path) -> None:
+    """Whoever may write to the storage can write journals, but not have files written or sent from elsewhere."""
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.append("search_started", **STARTED)
+        journal.append("trial_started", trial_id="../../elsewhere", **TRIAL)
+    with pytest.raises(InputError, match=r"trial_id '\.\./\.\./elsewhere' is no trial's"):
+        read_journal(tmp_path / "journal.jsonl")
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "trials/../../secret"])
+def test_no_file_from_elsewhere_is_sent(tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "search"
+    folder.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    (folder / "fine.txt").write_text("fine")
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append("search_started", **STARTED)
+        journal.append("artifact", trial_id=None, path=path, folder="")
+        journal.append("artifact", trial_id=None, path="fine.txt", folder="")
+    tracker = MemoryTracker(folder / "journal.jsonl")
+    tracker.notify()
+    (run,) = tracker.runs.values()
+    assert run["artifacts"] == {"config.yaml", "fine.txt"}
+    assert tracker.problem is not None and "is not in the search's folder" in tracker.problem
+
+
+def test_no_secret_in_the_help() -> None:
+    environment = os.environ | {"MLFLOW_TRACKING_URI": f"http://me:{PASSWORD}@127.0.0.1:9", "COLUMNS": "300"}
+    for command in ("search", "resume", "train", "sync", "ui"):
+        words = [sys.executable, "-m", "orchestrator.cli", command, "--help"]
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert "MLFLOW_TRACKING_URI" in done.stdout and PASSWORD not in done.stdout
+
+
+def test_the_token_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.cluster import keep_token
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keep_token()
+    token = tmp_path / ".ray" / "auth_token"
+    made = token.read_text()
+    assert len(made) >= 32 and token.stat().st_mode & 0o777 == 0o600
+    token.chmod(0o644)
+    keep_token()
+    assert token.read_text() == made and token.stat().st_mode & 0o777 == 0o600
+    assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
+
+
+@pytest.mark.slow
+def test_our_cluster_listens_to_this_machine_alone_and_asks_for_a_token(terminal: Terminal) -> None:
+    process = terminal.search(LONG, "closed", "--num-trials", "1")
+    terminal.wait_for_validations(process, "closed", 1)
+    listening = set()
+    for member in family(process):
+        with contextlib.suppress(psutil.Error):
+            listening |= {c.laddr for c in member.net_connections("inet") if c.status == psutil.CONN_LISTEN}
+    assert listening
+    assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    gcs = next(m for m in family(process) if "gcs_server" in m.name())
+    port = re.search(r"--gcs_server_port=(\d+)", " ".join(gcs.cmdline()))
+    assert port is not None
+    if port[1] == "0":
+        ports = [c.laddr.port for c in gcs.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    else:
+        ports = [int(port[1])]
+    refused = 0
+    for number in ports:
+        script = f"import ray; ray.init('127.0.0.1:{number}'); print('came in')"
+        environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 32}
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=90
+            )
+        except subprocess.TimeoutExpired:
+            continue
+        assert "came in" not in done.stdout
+        refused += "token" in done.stderr.lower() or "auth" in done.stderr.lower()
+    assert refused
+    process.terminate()
+    terminal.finish(process, code=130)
+
+
+# A tracking server with PostgreSQL, a password and TLS ------------------------------------------------------------
+
+
+class GuardedServer(MLflowServer):
+    """Basic auth, and TLS with a certificate of its own making."""
+
+    @property
+    def uri(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "tls.crt"
+
+    def command(self) -> list[str]:
+        options = f"--ssl-certfile={self.certificate} --ssl-keyfile={self.folder / 'tls.key'}"
+        return [*super().command(), "--app-name", "basic-auth", "--uvicorn-opts", options]
+
+    def environment(self) -> dict[str, str]:
+        users = f"[mlflow]\ndefault_permission = READ\ndatabase_uri = sqlite:///{self.folder / 'users.db'}\n"
+        users += f"admin_username = admin\nadmin_password = {PASSWORD}\n"
+        users += "authorization_function = mlflow.server.auth:authenticate_request_basic_auth\n"
+        (self.folder / "users.ini").write_text(users)
+        words = f"req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1 -out {self.certificate}"
+        words += f" -keyout {self.folder / 'tls.key'} -addext subjectAltName=IP:127.0.0.1"
+        subprocess.run(["openssl", *words.split()], check=True, capture_output=True)
+        return super().environment() | {
+            "MLFLOW_AUTH_CONFIG_PATH": str(self.folder / "users.ini"),
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": "of-the-tests",
+        }
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedServer]:
+    """As `deploy/compose.yaml` has it, but for the store of artifacts."""
+    if not Postgres.installed():
+        pytest.skip("needs PostgreSQL (initdb, postgres)")
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="pg") as base:
+        Path(base).chmod(0o711)
+        postgres = Postgres(Path(base) / "postgres")
+        server = GuardedServer(tmp_path_factory.mktemp("mlflow") / "server", postgres.uri)
+        try:
+            postgres.start()
+            server.start()
+            yield server
+        finally:
+            server.kill()
+            postgres.kill()
+
+
+def ask(server: GuardedServer, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """MLflow's own interface, as the administrator."""
+    context = ssl.create_default_context(cafile=str(server.certificate))
+    login = base64.b64encode(f"admin:{PASSWORD}".encode()).decode()
+    headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{server.uri}/api/2.0/mlflow/{path}", json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, context=context, timeout=60) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+@pytest.mark.slow
+def test_a_server_with_a_password_and_tls(
+    terminal: Terminal, server: GuardedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First without the password: the search runs, and says what is missing; then `sync` with it."""
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(server.certificate))
+    small = TINY | {"num_trials": 2, "scheduler": "none", "final": False}
+    _, stderr = terminal.finish(terminal.search(small, "guarded", "--tracking-uri", server.uri))
+    assert "401" in stderr or "not authenticated" in stderr.lower()
+    assert "orchestrator sync guarded" in stderr
+
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "admin")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", PASSWORD)
+    stdout, _ = terminal.run("sync", "guarded", "--tracking-uri", server.uri)
+    assert "the search has 3 runs there" in stdout
+    terminal.finish(terminal.search(small, "known", "--tracking-uri", server.uri))
+
+    experiments = ask(server, "experiments/search", {"max_results": 10})["experiments"]
+    (experiment,) = [found["experiment_id"] for found in experiments if found["name"] == "glyphs-small"]
+    runs = ask(server, "runs/search", {"experiment_ids": [experiment], "max_results": 100})["runs"]
+    assert len(runs) == 6 and {run["info"]["status"] for run in runs} == {"FINISHED"}
+    assert PASSWORD not in json.dumps(runs)
+    for run in runs:
+        keys = [metric["key"] for metric in run["data"]["metrics"]]
+        assert len(keys) == len(set(keys))
+    assert_no_secret(terminal.storage)
+    assert Ledger.of(terminal.events("known")).state == "done"
+
+
+def assert_no_secret(storage: Path) -> None:
+    for path in storage.rglob("*"):
+        if path.is_file() and path.suffix in (".jsonl", ".json", ".yaml", ".csv", ".journal", ".txt", ".pkl"):
+            assert PASSWORD.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.slow
+def test_a_password_in_the_address_is_not_kept(terminal: Terminal) -> None:
+    process = terminal.search(LONG, "secretive", "--tracking-uri", f"http://me:{PASSWORD}@127.0.0.1:9")
+    terminal.wait_for_validations(process, "secretive", 1)
+    process.terminate()
+    _, stderr = terminal.finish(process, code=130)
+    assert PASSWORD not in stderr
+    wait(lambda: not family_of(process.pid), 60)
+    time.sleep(0.1)
+    assert_no_secret(terminal.storage)
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(pid).children(recursive=True))
+    return []
