@@ -332,7 +332,7 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
-    from orchestrator.display import counted
+    from orchestrator.ledger import counted
     from orchestrator.search import Places, tracking_address
     from orchestrator.tracking import redact, sync
 
@@ -561,37 +561,47 @@ def evaluate(
 def report(
     name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
-    csv: Annotated[
+    format_: Annotated[
+        Literal["table", "markdown", "csv", "latex"],
+        typer.Option("--format", help="How to print it; > FILE keeps it."),
+    ] = "table",
+    html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file, - is stdout.", parser=_path),
+        typer.Option(metavar="FILE", help="Write the whole report as one page that needs no network.", parser=_path),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """The leaderboard of a search, also while it runs.
+    """What a search found out, also while it runs.
 
     - `orchestrator report my-search`
 
-    - `orchestrator report my-search --csv leaderboard.csv`
-    """
-    from orchestrator.display import counted, leaderboard
-    from orchestrator.ledger import write_csv
-    from orchestrator.report import read_search, summary
+    - `orchestrator report my-search --html report.html`
 
+    - `orchestrator report my-search --format csv > leaderboard.csv`
+    """
+    from orchestrator.display import leaderboard
+    from orchestrator.report import exported, read_search, summary
+
+    if json_ and format_ != "table":
+        raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
     ledger, journal = read_search(name, storage)
-    if csv == Path("-"):
-        if json_:
-            raise InputError("--csv -: --json prints to stdout too; keep one, or name a file")
-        write_csv(ledger, sys.stdout)
-    elif csv is not None:
+    if html is not None:
+        from orchestrator.findings import Findings
+        from orchestrator.page import write_page
+
+        if html.is_dir() or not html.absolute().parent.is_dir():
+            reason = "is a folder" if html.is_dir() else f"the folder {html.absolute().parent} does not exist"
+            raise InputError(f"--html: {html}: {reason}; name another file")
         try:
-            with csv.open("w", newline="", encoding="utf-8") as file:
-                write_csv(ledger, file)
+            write_page(Findings.of(ledger), html.absolute())
         except OSError as error:
-            raise InputError(f"--csv: {csv} cannot be written ({error.strerror}): name another file") from None
-        typer.echo(f"{counted(len(ledger.trials), 'trial')} written to {csv}", err=True)
+            raise InputError(f"--html: {html} cannot be written ({error.strerror}): name another file") from None
+        typer.echo(f"report of {name} written to {html}", err=True)
     if json_:
         print(json.dumps(summary(ledger, journal)))
-    elif csv is None:
+    elif format_ != "table":
+        print(exported(ledger, format_), end="")
+    elif html is None:
         Console().print(leaderboard(ledger))
 
 
@@ -665,8 +675,8 @@ def presets(
         if json_:
             typer.echo(json.dumps(listed))
             return
-        typer.echo("\n".join(["METHOD/DATASET/BACKBONE[/VARIANT]", *names]))
-        typer.echo("more of one: orchestrator presets NAME", err=True)
+        typer.echo("\n".join(names))
+        typer.echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
     typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
