@@ -105,7 +105,7 @@ def peer(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
 
 
 def approximate(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
-    """Inverted lists in place of the flat index."""
+    """Product codes in place of the flat index."""
     from orchestrator.evaluation import evaluate_embeddings
 
     given, among = split(rows, labels, queries)
@@ -143,6 +143,16 @@ def measure(way: str, folder: Path, threads: int, queries: int | None) -> None:
     print(json.dumps({"seconds": seconds, "processor": processor, "memory": (peak - before) / 1e9, "found": found}))
 
 
+def measured(way: str, folder: str, threads: int, queries: int | None) -> dict[str, Any]:
+    """What `measure` says in a process of its own, of the rows and labels in the folder."""
+    command = [sys.executable, __file__, "--measure", way, folder, "--threads", str(threads)]
+    command += ["--queries", str(queries)] if queries else []
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 def machine() -> str:
     """Processor and number of cores."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
@@ -166,23 +176,19 @@ def main() -> None:
         measure(arguments.measure[0], Path(arguments.measure[1]), arguments.threads, arguments.queries)
         return
     classes = arguments.classes or round(arguments.items / 5.35)
-    measured: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
+    results: dict[str, list[dict[str, Any]]] = {way: [] for way in arguments.ways}
     with tempfile.TemporaryDirectory() as folder:
         rows, labels = make(arguments.items, classes, arguments.dimensions)
         np.save(Path(folder) / "rows.npy", rows)
         np.save(Path(folder) / "labels.npy", labels)
         del rows
-        environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
         for number in range(arguments.runs):
             for way in arguments.ways:
-                command = [sys.executable, __file__, "--measure", way, folder, "--threads", str(arguments.threads)]
-                command += ["--queries", str(arguments.queries)] if arguments.queries else []
-                done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True)
-                measured[way].append(json.loads(done.stdout.splitlines()[-1]))
-                print(f"run {number + 1}: {way} {measured[way][-1]}", file=sys.stderr, flush=True)
+                results[way].append(measured(way, folder, arguments.threads, arguments.queries))
+                print(f"run {number + 1}: {way} {results[way][-1]}", file=sys.stderr, flush=True)
     medians = {
         way: {key: statistics.median(one[key] for one in runs) for key in ("seconds", "processor", "memory")}
-        for way, runs in measured.items()
+        for way, runs in results.items()
     }
     print(f"{arguments.items} x {arguments.dimensions}, {classes} classes, {arguments.threads} threads, medians")
     for way, one in medians.items():
@@ -191,7 +197,7 @@ def main() -> None:
             ratios = [one[key] / medians["bare"][key] for key in ("seconds", "processor")]
             line += f"   {ratios[0]:.2f} x bare, {ratios[1]:.2f} of processors"
         print(line)
-    record = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "measured": measured}
+    record = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": machine(), "measured": results}
     print(json.dumps(vars(arguments) | record))
 
 

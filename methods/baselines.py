@@ -408,7 +408,7 @@ class OverConfig(MethodConfig):
             self.base_config()
         except ValidationError as error:
             first = error.errors()[0]
-            message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
+            message = first["msg"].replace("Input should", "should")
             raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {message}, with {self.objective}") from None
         return self
 

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -90,7 +91,7 @@ class _EuclideanDistance(torch.autograd.Function):
     NEAR_CROWDED = 1e-5  # the same for float32 numbers in float64 products
     CROWD = 1 / 64  # a larger share of near pairs is not listed
     TILE = (2**10, 2**10)  # rows of queries and of references whose distances are computed at a time
-    PAIRS = 2**17  # numbers in the largest intermediate for near pairs
+    PAIRS = 2**15  # numbers in the largest intermediate for near pairs
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, references: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class _EuclideanDistance(torch.autograd.Function):
         q_squared, r_squared = q.square().sum(1, keepdim=True), r.square().sum(1)
         with _full_precision(q.device):
             squared = torch.mm(q, r.T).mul_(-2).add_(q_squared).add_(r_squared).clamp_(min=0)
-        i, j = (squared <= near**2 * torch.maximum(q_squared.max(), r_squared.max())).nonzero(as_tuple=True)
+        i, j = _at_most(squared, near**2 * torch.maximum(q_squared.max(), r_squared.max()))
         close = squared[i, j] <= near**2 * torch.maximum(q_squared[i, 0], r_squared[j])
         return squared, i[close], j[close]
 
@@ -134,21 +135,35 @@ class _EuclideanDistance(torch.autograd.Function):
         for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
             q, r, d = queries[rows], references[columns], distance[rows, columns]
             weight = gradient[rows, columns] / d
-            i, j = (d <= _EuclideanDistance.NEAR[queries.dtype] * longest).nonzero(as_tuple=True)
+            i, j = _at_most(d, _EuclideanDistance.NEAR[queries.dtype] * longest)
             if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * d.numel()):
                 q, r, weight = q.double(), r.double(), weight.double()
-                i, j = (d <= _EuclideanDistance.NEAR_CROWDED * longest).nonzero(as_tuple=True)
+                i, j = _at_most(d, _EuclideanDistance.NEAR_CROWDED * longest)
             forces = weight[i, j].where(d[i, j] > 0, 0)
             weight[i, j] = 0
             with _full_precision(queries.device):
-                to_queries[rows] += torch.mm(weight, r).neg_().addcmul_(weight.sum(1, keepdim=True), q)
-                to_references[columns] += torch.mm(weight.T, q).neg_().addcmul_(weight.sum(0)[:, None], r)
+                for to, own, others, weights in (
+                    (to_queries[rows], q, r, weight),
+                    (to_references[columns], r, q, weight.T),
+                ):
+                    total = to if to.dtype == own.dtype else to.to(own.dtype)
+                    total.addmm_(weights, others, alpha=-1).addcmul_(weights.sum(1, keepdim=True), own)
+                    to.copy_(total)
             pulled = forces != 0
             for force, own, other in _EuclideanDistance.listed(q, forces[pulled], i[pulled], j[pulled]):
                 vector = (force[:, None] * (q[own].double() - r[other].double())).to(queries.dtype)
                 to_queries.index_add_(0, own + rows.start, vector)
                 to_references.index_add_(0, other + columns.start, vector, alpha=-1)
         return to_queries, to_references
+
+
+def _at_most(matrix: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows and columns of the entries up to the bound; often there are none, which the minimum tells quickly."""
+    if matrix.amin() > bound:
+        none = torch.empty(0, dtype=torch.long, device=matrix.device)
+        return none, none
+    i, j = (matrix <= bound).nonzero(as_tuple=True)
+    return i, j
 
 
 def _tiles(matrix: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
@@ -206,8 +221,9 @@ def _objective(function: Objective) -> Objective:
 Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From some rows (or columns) of the matrix and the masks: the sums of their terms (K,), and their numbers (K,)."""
 
-BLOCK = 2**22
-"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each."""
+BLOCK, BLOCK_ON_ACCELERATOR = 2**20, 2**22
+"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each: fewer where they
+are quick to start."""
 CACHED = 2**16  # numbers that stay in a CPU's cache with what is made of them
 CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
 
@@ -221,7 +237,8 @@ def _mean_of_terms(
     terms make of one. The backward pass computes the blocks again, so that nothing but the matrix, its gradient and
     the masks is ever as large as the matrix.
     """
-    size = BLOCK // (width * matrix.shape[1 - dim])
+    block = BLOCK if matrix.device.type == "cpu" else BLOCK_ON_ACCELERATOR
+    size = block // (width * matrix.shape[1 - dim])
     if size >= matrix.shape[dim]:
         sums, counts = terms(matrix, positive, negative)
     else:
@@ -533,27 +550,71 @@ def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int
 
     The histogram of d^2 has num_bins + 1 edges on [0, 4] and a triangular kernel of half-width
     4/num_bins; h+_b counts positives and h_b all pairs at edge b, H+ and H are their cumulative sums, N+
-    the positives of the row. A term is 0 where H_b = 0. Rows without positives are left out. Memory is
-    (Q, R, num_bins + 1). ValueError if num_bins < 1.
+    the positives of the row. A term is 0 where H_b = 0. Rows without positives are left out. ValueError if
+    num_bins < 1.
 
     Cakir et al., Deep Metric Learning to Rank, CVPR 2019.
     """
     if num_bins < 1:
         raise ValueError(f"fast_ap: num_bins must be at least 1, got {num_bins}")
-    edges = torch.linspace(0, 4, num_bins + 1, dtype=matrix.dtype, device=matrix.device)[:, None, None]
+    at_edge_positive, at_edge = _SoftHistograms.apply(matrix, positive, positive | negative, num_bins)
+    up_to = at_edge.cumsum(1)
+    precision = at_edge_positive.cumsum(1) / torch.where(up_to > 0, up_to, 1)
+    average_precision = (at_edge_positive * precision).sum(1) / positive.sum(1).clamp(min=1)
+    total, rows = _total(1 - average_precision, _any(positive, 1))
+    return (total / rows.clamp(min=1)).sum()
 
-    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        # what is neither lies too far for any edge: 16 - 4 is at least three half-widths
-        squared = torch.where(positive | negative, matrix, 4).square()
-        share = (1 - (squared - edges).abs() * (num_bins / 4)).relu()  # (edges, Q, R)
-        at_edge_positive = (share * positive.to(share.dtype)).sum(2)
-        up_to_positive = at_edge_positive.cumsum(0)
-        up_to = share.sum(2).cumsum(0)
-        precision = up_to_positive / torch.where(up_to > 0, up_to, 1)
-        average_precision = (at_edge_positive * precision).sum(0) / positive.sum(1).clamp(min=1)
-        return _total(1 - average_precision, _any(positive, 1))
 
-    return _mean_of_terms(terms, matrix, positive, negative, width=num_bins + 1)
+class _SoftHistograms(torch.autograd.Function):
+    """Histograms of d^2 by row, of the positives and of all counted pairs: two (Q, num_bins + 1).
+
+    The edges are on [0, 4], and a pair counts at an edge with relu(1 - |d^2 - edge| num_bins/4): only the two edges
+    about it get a share, so its gradient is the difference between those of the two, 0 where it lies on an edge.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, positive: Tensor, counted: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
+        found = [matrix.new_empty(len(matrix), num_bins + 1) for _ in range(2)]
+        for rows, _ in _tiles(matrix, _SoftHistograms.rows(matrix)):
+            place = _SoftHistograms.place(matrix[rows], counted[rows], num_bins)
+            own = positive[rows].to(place.dtype)
+            share = torch.empty_like(place)
+            for edge in range(num_bins + 1):
+                torch.sub(place, edge, out=share).abs_().neg_().add_(1).clamp_(min=0)
+                found[1][rows, edge] = share.sum(1)
+                found[0][rows, edge] = share.mul_(own).sum(1)
+        ctx.save_for_backward(matrix, positive, counted)
+        ctx.num_bins = num_bins
+        return found[0], found[1]
+
+    @staticmethod
+    def rows(matrix: Tensor) -> tuple[int, int]:
+        """As many rows as stay in a CPU's cache."""
+        whole = matrix.device.type != "cpu"
+        return len(matrix) if whole else max(1, CACHED // matrix.shape[1]), matrix.shape[1]
+
+    @staticmethod
+    def place(matrix: Tensor, counted: Tensor, num_bins: int) -> Tensor:
+        """d^2 in widths of a bin, and beyond the reach of every edge for pairs that do not count."""
+        return torch.where(counted, matrix.square() * (num_bins / 4), num_bins + 1).clamp_(max=num_bins + 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_positive: Tensor, on_all: Tensor) -> tuple[Tensor | None, ...]:
+        matrix, positive, counted = ctx.saved_tensors
+        # behind the last edge nothing counts: two more, with gradient zero
+        both = torch.stack([on_all, on_all + on_positive], dim=1)
+        slopes = F.pad(both, (0, 2)).diff(dim=2).mul_(ctx.num_bins / 2)  # (Q, negative or positive, num_bins + 2)
+        slopes = slopes.flatten(1)
+        gradient = torch.empty_like(matrix)
+        for rows, _ in _tiles(matrix, _SoftHistograms.rows(matrix)):
+            place = _SoftHistograms.place(matrix[rows], counted[rows], ctx.num_bins)
+            edge = place.floor()
+            between = place != edge
+            index = edge.nan_to_num_().long().add_(positive[rows], alpha=ctx.num_bins + 2)
+            slope = slopes[rows].gather(1, index).mul_(matrix[rows])
+            gradient[rows] = torch.where(between, slope, 0)
+        return gradient, None, None, None
 
 
 # ---------------------------------------------------------------- objectives on proxies
@@ -636,14 +697,55 @@ def soft_triple(
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
     by_class = (len(matrix), -1, centres_per_class)
     counted = positive | negative
-    similarity, logits = matrix, matrix / gamma
-    if not counted.view(torch.uint8).amin():
-        similarity = torch.where(counted, matrix, 0)
-        logits = torch.where(counted, similarity / gamma, torch.finfo(matrix.dtype).min)
-    class_similarity = (logits.reshape(by_class).softmax(2) * similarity.reshape(by_class)).sum(2)
     own, below = (_any(mask.reshape(by_class), 2) for mask in (positive, counted))
+    class_similarity = cast(Tensor, _SoftMaximum.apply(matrix, counted, centres_per_class, gamma))
     total, rows = _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
     return (total / rows.clamp(min=1)).sum()
+
+
+class _SoftMaximum(torch.autograd.Function):
+    """S_c = sum_m softmax_m(s_cm / gamma) s_cm over the counted centres of each class, (Q, C); 0 without any.
+
+    Its gradient p_cm (1 + (s_cm - S_c) / gamma) is computed with it, in blocks that stay in the cache, class by class
+    along the fastest axis: a softmax over the few centres of a class is slow.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, counted: Tensor, centres: int, gamma: float) -> Tensor:
+        found = matrix.new_empty(len(matrix), matrix.shape[1] // centres)
+        gradient = torch.empty_like(matrix) if ctx.needs_input_grad[0] else None
+        whole, lowest = bool(counted.view(torch.uint8).amin()), torch.finfo(matrix.dtype).min
+        size = CACHED if matrix.device.type == "cpu" else matrix.numel()
+        columns = max(centres, min(matrix.shape[1], size // centres * centres))
+        for block in _tiles(matrix, (max(1, size // columns), columns)):
+            classes = block[0], slice(block[1].start // centres, block[1].stop // centres)
+            by_centre = (-1, matrix[block].shape[1] // centres, centres)
+            similarity = matrix[block].reshape(by_centre).permute(2, 0, 1).contiguous()
+            if not whole:
+                mask = counted[block].reshape(by_centre).permute(2, 0, 1)
+                similarity.masked_fill_(~mask, lowest)
+            highest = similarity.amax(0)
+            weight = _exp_of_at_most_zero((similarity - highest).div_(gamma))
+            if not whole:
+                weight.masked_fill_(~mask, 0)
+                similarity.masked_fill_(~mask, 0)
+            weight.div_(weight.sum(0).clamp_(min=torch.finfo(matrix.dtype).tiny))
+            mean = (weight * similarity).sum(0)
+            found[classes] = mean
+            if gradient is not None:
+                slope = similarity.sub_(mean).div_(gamma).add_(1).mul_(weight)
+                gradient[block].view(by_centre).copy_(slope.permute(1, 2, 0))
+        if gradient is not None:
+            ctx.save_for_backward(gradient)
+        ctx.centres = centres
+        return found
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, on_found: Tensor) -> tuple[Tensor | None, ...]:
+        (gradient,) = ctx.saved_tensors
+        by_class = gradient.view(len(gradient), -1, ctx.centres)
+        return (by_class * on_found.unsqueeze(2)).view_as(gradient), None, None, None
 
 
 def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:

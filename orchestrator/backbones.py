@@ -284,8 +284,8 @@ def _weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
 
     try:
         state: dict[str, Tensor] = load_state_dict(str(path), weights_only=True)
-    except Exception as error:  # torch and safetensors raise many kinds for a file that is no state dict
-        raise InputError(f"weights: {path} is not a state-dict file ({type(error).__name__})") from None
+    except Exception:  # torch and safetensors raise many kinds for a file that is no state dict
+        raise InputError(f"weights: {path} is not a state-dict file, or damaged") from None
     return state
 
 

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,9 +56,9 @@ def disk_fault(folder: Path) -> str | None:
     return None
 
 
-def remove_unfinished(folder: Path) -> None:
-    """What a killed process left of `write_atomically` in a folder."""
-    for name in (CHECKPOINT, BEST, MODEL):
+def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MODEL)) -> None:
+    """What a killed process left of `write_atomically` of these files in a folder."""
+    for name in names:
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 
@@ -77,14 +77,16 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
     write_atomically(path, write)
 
 
-def load_checkpoint(path: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged."""
+def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
+    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged.
+
+    `mapped`: tensors are read when they are used, so that a glance at the rest costs nothing."""
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint") from None
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise InputError(f"{path}: not a checkpoint of this tool ({type(error).__name__})") from None
+    except Exception:  # torch raises many kinds for a damaged file
+        raise InputError(f"{path}: not a checkpoint of this tool, or damaged") from None
     if not isinstance(state, dict):
         raise InputError(f"{path}: not a checkpoint of this tool (it holds a {type(state).__name__})")
     return state

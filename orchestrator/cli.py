@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,7 @@ from typer.core import TyperGroup
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
+    from orchestrator.evaluation import Evaluation
     from orchestrator.search import Outcome
     from orchestrator.spec import Search
 
@@ -38,6 +40,8 @@ app = typer.Typer(
 - `orchestrator search demo`: a first search, in minutes, on images that come with the package
 
 - `orchestrator report NAME`: its leaderboard, also while it runs
+
+- `orchestrator list`, `status NAME`, `stop NAME`: searches that run, here or elsewhere
 
 - `orchestrator ui`: every trial's curves, in MLflow
 
@@ -82,7 +86,12 @@ TrackingUri = Annotated[
     ),
 ]
 Dataset = Annotated[
-    str, typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=_not_empty)
+    str,
+    typer.Option(
+        help="Name of the data set (see `orchestrator datasets`), or s3://bucket/prefix.",
+        metavar="NAME",
+        callback=_not_empty,
+    ),
 ]
 SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
 PresetName = Annotated[
@@ -96,6 +105,14 @@ PresetName = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
 Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
+BudgetWords = Annotated[
+    list[str],
+    typer.Option(
+        "--budget",
+        metavar="KEY=LIMIT",
+        help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
+    ),
+]
 Address = Annotated[
     str | None,
     typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=_not_empty),
@@ -103,6 +120,8 @@ Address = Annotated[
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 DEFAULT_STORAGE = Path("runs")
 PORT = 5000
+STOP_SECONDS = 120.0
+"""How long `stop` waits for a search to end in order."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty SETTINGS
 
 
@@ -117,6 +136,28 @@ def search(
     ] = None,
     preset: PresetName = None,
     num_trials: Annotated[int | None, typer.Option(min=1, help="How many points to try.")] = None,
+    budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="tpe, gp, cmaes, nsga2, qmc, random or grid, in place of the file's.",
+            metavar="NAME",
+            callback=_not_empty,
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="asha, median, hyperband or none, in place of the file's.", metavar="NAME", callback=_not_empty
+        ),
+    ] = None,
+    start_from: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Try first: a preset, or SEARCH:K, the best K of an earlier search; repeat as needed.",
+        ),
+    ] = [],  # noqa: B006 (typer reads the default)
     max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
     final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
@@ -150,11 +191,17 @@ def search(
 
     - `orchestrator search pfml --preset pfml/cub200/resnet50`
 
+    - `orchestrator search pfml --budget hours=8 --start-from my-search:3`
+
     - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
     changes = {
         "dataset": dataset,
         "num_trials": num_trials,
+        "budget": _limits(budget) or None,
+        "algorithm": algorithm,
+        "scheduler": scheduler,
+        "start_from": start_from or None,
         "max_concurrent": max_concurrent,
         "workers": workers,
         "final_workers": final_workers,
@@ -165,14 +212,14 @@ def search(
     }
     if dry_run:
         with _status("timing a few steps"):
-            resolved = _resolve(space, name, preset, epochs, set_, changes)
+            resolved = _resolve(space, name, preset, epochs, set_, changes, storage)
             planned = _plan(resolved, storage)
         _warn_of_plugins()
         _note_idle(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
-        resolved = _resolve(space, name, preset, epochs, set_, changes)
+        resolved = _resolve(space, name, preset, epochs, set_, changes, storage)
         _warn_of_plugins()
         _note_idle(resolved)
         from orchestrator.cluster import RayRunner
@@ -188,15 +235,21 @@ def search(
 @app.command()
 def resume(
     name: SearchName,
+    num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
+    budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
     json_: Json = False,
     ray_output: RayOutput = False,
 ) -> None:
-    """Go on with a search after Ctrl-C, a crash or a reboot; no finished trial runs again.
+    """Go on with a search after a stop, a pause, a crash or a reboot; no finished trial runs again.
+
+    A search that has come to its end goes on if it is given more trials, or another budget.
 
     - `orchestrator resume my-search`
+
+    - `orchestrator resume my-search --num-trials 80 --budget hours=none`
     """
     with _status("taking the search up again") as status:
         from orchestrator.cluster import RayRunner
@@ -205,8 +258,71 @@ def resume(
 
         _refuse_shadows()
         runner = RayRunner(_reachable(address), ray_output)
-        outcome = go_on(name, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
+        outcome = go_on(
+            name,
+            runner,
+            storage=storage,
+            tracking_uri=tracking_uri,
+            watcher=Display(status=status),
+            num_trials=num_trials,
+            budget=_limits(budget),
+        )
     _conclude(outcome, storage, as_json=json_)
+
+
+@app.command()
+def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """How far a search is, wherever it runs.
+
+    - `orchestrator status my-search`
+    """
+    from orchestrator.control import status as state_of
+    from orchestrator.report import read_search
+
+    ledger, journal = read_search(name, storage)
+    _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
+
+
+@app.command()
+def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Stop a search that runs, here or elsewhere, in order; `resume` goes on from each trial's last validation.
+
+    - `orchestrator stop my-search`
+    """
+    _steer(name, storage, "stop", as_json=json_)
+
+
+@app.command()
+def pause(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Let a search end once the trials that run now have; `resume` goes on with the next.
+
+    - `orchestrator pause my-search`
+    """
+    _steer(name, storage, "pause", as_json=json_)
+
+
+@app.command("list")
+def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """The searches and trainings of a storage folder, the newest first.
+
+    - `orchestrator list`
+    """
+    from orchestrator.control import status as state_of
+    from orchestrator.display import status_table
+    from orchestrator.search import Places, read_journal
+
+    found = []
+    for journal in Places(storage.expanduser().resolve()).journals():
+        try:
+            found.append(state_of(read_journal(journal)[1], journal.parent))
+        except InputError as error:
+            typer.echo(f"warning: {error}", err=True)
+    if json_:
+        print(json.dumps(found))
+    elif found:
+        Console().print(status_table(found))
+    else:
+        typer.echo(f"no search under {storage} yet; begin with: orchestrator search demo")
 
 
 @app.command()
@@ -219,7 +335,7 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
-    from orchestrator.display import counted
+    from orchestrator.ledger import counted
     from orchestrator.search import Places, tracking_address
     from orchestrator.tracking import redact, sync
 
@@ -256,6 +372,7 @@ def train(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved training and its cost.")] = False,
     json_: Json = False,
 ) -> None:
     """Train one method once, in this process, and test it; or several times, for mean, deviation and interval.
@@ -286,6 +403,12 @@ def train(
         training = single_training(
             name or _fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
         )
+        if dry_run:
+            planned = _plan(training, storage)
+            status.stop()
+            _note_idle(training)
+            _show_plan(planned, as_json=json_)
+            return
         runner: Runner = InlineRunner()
         if repeats > 1:
             from orchestrator.cluster import RayRunner
@@ -303,7 +426,7 @@ def evaluate(
     checkpoint_or_run: Annotated[
         str,
         typer.Argument(
-            help="A model file, a search (its final model), SEARCH/TRIAL, or an MLflow run id.",
+            help="A model file, a search (its final model, or its folds' models), SEARCH/TRIAL, or an MLflow run id.",
             metavar="CHECKPOINT_OR_RUN",
         ),
     ],
@@ -343,6 +466,9 @@ def evaluate(
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
 
+    Of a training over folds: the mean of its models' metrics, and those of their embeddings side by side (concatenated;
+    the tables and intervals are of these).
+
     Intervals are of 95%, by bootstrap over the queries: they cover neither the drawing of classes nor training seeds.
 
     - `orchestrator evaluate my-search --dataset glyphs`
@@ -356,10 +482,11 @@ def evaluate(
     - `orchestrator evaluate my-search --dataset cifar10 --out-of-distribution cifar100`
     """
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.splits import class_split
-    from orchestrator.loop import detect_outside, evaluate_model_by_query, saved_model
-    from orchestrator.report import find_model
+    from orchestrator.folds import evaluate_folds
+    from orchestrator.loop import detect_outside, evaluate_model_by_query, rows_to_test, saved_model
+    from orchestrator.report import find_models
     from orchestrator.search import Places
+    from orchestrator.spec import resolve_experiment
 
     for option, path in (("--per-query", per_query), ("--per-class", per_class)):
         _refuse_table(option, path)
@@ -374,86 +501,110 @@ def evaluate(
         if out_of_distribution == dataset:
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
-    model = find_model(checkpoint_or_run, places)
-    store = open_dataset(dataset, places.data)
-    saved = saved_model(model)
+    models = find_models(checkpoint_or_run, places)
+    store = open_dataset(dataset, places.data, say=_say)
+    saved = saved_model(models[0])
+    training = resolve_experiment(saved["experiment"], str(models[0])).training
     same_data = saved.get("dataset_digest") == store.manifest["digest"]
-    on_test = same_data and saved["experiment"].get("selection") == "test"
+    on_test = same_data and training.selection == "test"
+    tested = "test images" if training.protocol == "classification" else "test classes"
+    model = models[0] if len(models) == 1 else models[0].parent.parent
     done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
     how = ", approximate search" if approximate else ""
     word = " (selection: test)" if on_test else ""
     if out_of_distribution is not None:
-        other = open_dataset(out_of_distribution, places.data)
-        metrics = detect_outside(model, store, other, device)
-        title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, test classes{word}"
+        if len(models) > 1:
+            raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
+        other = open_dataset(out_of_distribution, places.data, say=_say)
+        metrics = detect_outside(models[0], store, other, device)
+        title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
         done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
         _show_metrics(title, {"value": metrics}, done if json_ else None)
         return
+
+    def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any]]":
+        """Of a single model, or of the folds' embeddings side by side; what it says in JSON, and as columns."""
+        if len(models) == 1:
+            found = evaluate_model_by_query(models[0], store, rows, device, approximate=approximate)
+            metrics, columns, prefix = found.metrics, {"value": found.metrics}, ""
+        else:
+            metrics, found = evaluate_folds(models, store, rows, device, approximate=approximate)
+            separated = {name: value for name, value in metrics.items() if not name.startswith("concatenated_")}
+            columns, prefix = {"separated": separated, "concatenated": found.metrics}, "concatenated_"
+        intervals = {f"{prefix}{name}": ends for name, ends in found.intervals().items()}
+        return found, {"queries": len(found.queries), "metrics": metrics, "intervals": intervals}, columns
+
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:
             typer.echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
-        parts = {
-            name: evaluate_model_by_query(model, store, rows, device, approximate=approximate)
-            for name, rows in groups.items()
+        parts = {name: evaluated(rows) for name, rows in groups.items()}
+        done["groups"] = [{"classes": name, **said} for name, (_, said, _) in parts.items()]
+        columns = {
+            f"classes {name}" + (f", {column}" if len(models) > 1 else ""): values
+            for name, (_, _, cells) in parts.items()
+            for column, values in cells.items()
         }
-        done["groups"] = [
-            {"classes": name, "queries": len(part.queries), "metrics": part.metrics, "intervals": part.intervals()}
-            for name, part in parts.items()
-        ]
-        columns = {f"classes {name}": part.metrics for name, part in parts.items()}
         _show_metrics(f"{model} on {dataset}, all images of each group{how}{word}", columns, done if json_ else None)
         return
-    rows = class_split(store, validation_share=0.0, seed=0).test
-    found = evaluate_model_by_query(model, store, rows, device, approximate=approximate)
-    intervals = found.intervals()
+    found, said, columns = evaluated(rows_to_test(training, store))
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:
         classes = found.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
-    done |= {"split": "test", "queries": len(found.queries), "metrics": found.metrics, "intervals": intervals}
-    title = f"{model} on {dataset}, test classes{word}, {len(found.queries)} queries{how}"
-    between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in intervals.items()}
-    _show_metrics(title, {"value": found.metrics, "95% interval": between}, done if json_ else None)
+    done |= {"split": "test"} | said
+    title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
+    between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in found.intervals().items()}
+    _show_metrics(title, columns | {"95% interval": between}, done if json_ else None)
 
 
 @app.command()
 def report(
     name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
-    csv: Annotated[
+    format_: Annotated[
+        Literal["table", "markdown", "csv", "latex"],
+        typer.Option("--format", help="How to print it; > FILE keeps it."),
+    ] = "table",
+    html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file, - is stdout.", parser=_path),
+        typer.Option(metavar="FILE", help="Write the whole report as one page that needs no network.", parser=_path),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """The leaderboard of a search, also while it runs.
+    """What a search found out, also while it runs.
 
     - `orchestrator report my-search`
 
-    - `orchestrator report my-search --csv leaderboard.csv`
-    """
-    from orchestrator.display import counted, leaderboard
-    from orchestrator.ledger import write_csv
-    from orchestrator.report import read_search, summary
+    - `orchestrator report my-search --html report.html`
 
+    - `orchestrator report my-search --format csv > leaderboard.csv`
+    """
+    from orchestrator.display import leaderboard
+    from orchestrator.report import exported, read_search, summary
+
+    if json_ and format_ != "table":
+        raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
     ledger, journal = read_search(name, storage)
-    if csv == Path("-"):
-        if json_:
-            raise InputError("--csv -: --json prints to stdout too; keep one, or name a file")
-        write_csv(ledger, sys.stdout)
-    elif csv is not None:
+    if html is not None:
+        from orchestrator.findings import Findings
+        from orchestrator.page import write_page
+
+        if html.is_dir() or not html.absolute().parent.is_dir():
+            reason = "is a folder" if html.is_dir() else f"the folder {html.absolute().parent} does not exist"
+            raise InputError(f"--html: {html}: {reason}; name another file")
         try:
-            with csv.open("w", newline="", encoding="utf-8") as file:
-                write_csv(ledger, file)
+            write_page(Findings.of(ledger), html.absolute())
         except OSError as error:
-            raise InputError(f"--csv: {csv} cannot be written ({error.strerror}): name another file") from None
-        typer.echo(f"{counted(len(ledger.trials), 'trial')} written to {csv}", err=True)
+            raise InputError(f"--html: {html} cannot be written ({error.strerror}): name another file") from None
+        typer.echo(f"report of {name} written to {html}", err=True)
     if json_:
         print(json.dumps(summary(ledger, journal)))
-    elif csv is None:
+    elif format_ != "table":
+        print(exported(ledger, format_), end="")
+    elif html is None:
         Console().print(leaderboard(ledger))
 
 
@@ -497,7 +648,7 @@ def methods(
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("hyperparameter", no_wrap=True)
     for column in ("type", "default", "range", "meaning"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in method["hyperparameters"]:
         table.add_row(row["name"], row["type"], _plain(row["default"]), row["range"], row["description"])
     console.print(table)
@@ -524,7 +675,11 @@ def presets(
     names = list(shipped()) if name is None else presets_of(name)
     if names:
         listed = [{"name": known, "source": shipped()[known].source} for known in names]
-        typer.echo(json.dumps(listed) if json_ else "\n".join(names))
+        if json_:
+            typer.echo(json.dumps(listed))
+            return
+        typer.echo("\n".join(names))
+        typer.echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
     typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
@@ -609,7 +764,7 @@ app.add_typer(
 
 @datasets_app.command("show")
 def show_datasets(
-    name: Annotated[str | None, typer.Argument(help="Show this data set.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
     storage: Storage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
@@ -618,14 +773,20 @@ def show_datasets(
     - `orchestrator datasets`
 
     - `orchestrator datasets cub200`
+
+    - `orchestrator datasets s3://bucket/cub200`
     """
-    from orchestrator.data.catalog import overview
+    from orchestrator.data.catalog import describe_remote, overview
+    from orchestrator.data.remote import Address, is_address
     from orchestrator.search import Places
 
     shown = overview(Places(storage.expanduser().resolve()).data)
     if name is not None:
+        if is_address(name):
+            name = str(Address.parse(name))
+            shown |= {} if name in shown else {name: describe_remote(name)}
         if name not in shown:
-            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare'])}")
+            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
         shown = {name: shown[name]}
     if json_:
         print(json.dumps(shown[name] if name is not None else list(shown.values())))
@@ -683,9 +844,11 @@ def prepare_dataset(
     """
     with _status("reading the annotations") as status:
         from orchestrator.data.importers import prepare
-        from orchestrator.data.splits import unused_split
+        from orchestrator.data.splits import too_few_classes, unused_split
         from orchestrator.search import Places
         from orchestrator.spec import check_name
+
+        notes: list[str | None] = []
 
         if name is not None:
             check_name(name)
@@ -714,6 +877,7 @@ def prepare_dataset(
                 original=original,
                 workers=workers or os.cpu_count() or 1,
                 progress=show,
+                say=notes.append,
             )
         except KeyboardInterrupt as interrupt:
             stop()
@@ -721,11 +885,35 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
-    if note := unused_split(store):
+    for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
         typer.echo(f"note: {note}", err=True)
     made = "" if bar.tasks else "is there already: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
     typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+
+
+@datasets_app.command("publish")
+def publish_dataset(
+    name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
+    address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Copy a data set to S3, where it can be used by its address in place of a name.
+
+    Endpoint, region and credentials come from AWS's usual variables.
+
+    - `orchestrator datasets publish cub200 s3://bucket/cub200`
+    """
+    with _status("looking there"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.data.remote import Address, publish
+        from orchestrator.search import Places
+
+        where = Address.parse(address)
+        store = open_dataset(name, Places(storage.expanduser().resolve()).data, say=_say)
+        new = publish(store, address, say=_say)
+    state = "published" if new else "is there already"
+    typer.echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
 
 
 class _Rate(ProgressColumn):
@@ -784,9 +972,11 @@ def _resolve(
     preset: str | None,
     epochs: int | None,
     assignments: list[str],
-    changes: dict[str, str | int | None],
+    changes: dict[str, Any],
+    storage: Path,
 ) -> "Search":
     from orchestrator.presets import find_preset
+    from orchestrator.search import Places, starting_settings
     from orchestrator.spec import find_search, read_yaml, resolve_search
 
     path = find_search(space)
@@ -799,8 +989,17 @@ def _resolve(
         source=path.name,
         preset=None if preset is None else find_preset(preset),
         overrides=overrides,
+        find_settings=lambda name: starting_settings(name, Places(storage.expanduser().resolve())),
         **changes,
     )
+
+
+def _limits(words: list[str]) -> dict[str, Any]:
+    """The limits of `--budget`; `none` lifts one."""
+    from orchestrator.spec import parse_assignments
+
+    given = parse_assignments(words, "--budget", "hours=8")
+    return {key: None if value == "none" else value for key, value in given.items()}
 
 
 def _assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
@@ -818,6 +1017,43 @@ def _refuse_together(option: str, others: Mapping[str, object]) -> None:
     for other, value in others.items():
         if value:
             raise InputError(f"{option}: not together with {other}; leave one out")
+
+
+def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
+    from orchestrator.display import status_text
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Console().print(status_text(found, str(storage)), soft_wrap=True)
+
+
+def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
+    """Ask the driver of a search, and wait until it has stopped or has noticed."""
+    from orchestrator.control import driver, pending, request
+    from orchestrator.control import status as state_of
+    from orchestrator.report import read_search
+
+    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
+    ledger, journal = read_search(name, storage)
+    before = state_of(ledger, journal.parent)
+    if before["driver"] is None:
+        then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
+        raise InputError(f"{wish}: search '{name}' does not run (it is {before['state']}){then}")
+    try:
+        request(journal.parent, wish)
+    except OSError as error:
+        raise InputError(f"--storage: {journal.parent} cannot be written ({error.strerror})") from None
+    end = time.monotonic() + STOP_SECONDS
+    with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
+        while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
+            time.sleep(0.2)
+    found = state_of(read_search(name, storage)[0], journal.parent)
+    _show_status(found, storage, as_json=as_json)
+    if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
+        typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
+    elif found["driver"]:
+        typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
@@ -891,6 +1127,10 @@ def _note_idle(search: "Search") -> None:
 
     for line in idle_settings(search):
         typer.echo(f"note: {line}", err=True)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _status(doing: str) -> Status:

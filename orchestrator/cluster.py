@@ -125,6 +125,10 @@ class RayRunner:
         fit = places(resources(search, search.workers)) // search.workers
         return min(fit, search.max_concurrent or fit)
 
+    def resources(self, search: "Search") -> dict[str, float]:
+        """What a trial holds: of each of its workers' resources the sum."""
+        return {kind: amount * search.workers for kind, amount in resources(search, search.workers).items()}
+
     def run(self, conductor: "Conductor") -> None:
         """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)

@@ -4,6 +4,8 @@ Each decision is journaled before it takes effect; ledger and study are folds of
 is taken up by folding its journal again and giving out its unfinished trials first.
 """
 
+import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ from orchestrator.checkpoint import (
     remove_unfinished,
 )
 from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.ledger import Ledger, TrialRecord, budget_used
 from orchestrator.method import find_method
 from orchestrator.spec import Experiment, Search
 from orchestrator.study import Study
@@ -27,6 +29,9 @@ FINAL = "final"
 """The id of a search's only final run; of several, the first part of theirs."""
 KEPT_MODELS = 3
 """So many of the best trials keep their model, and show it in the tracker."""
+
+FOLDS = "mean of the folds' models"
+"""What a test over folds is, for its note."""
 
 Listener = Callable[[str, TrialRecord], None]
 """Told of each event ("started", "restarted", "validated", "ended") and its trial."""
@@ -44,14 +49,17 @@ class Conductor:
         journal: Journal,
         events: list[dict[str, Any]],
         slots: int,
+        resources: Mapping[str, float] | None = None,
         listener: Listener | None = None,
     ) -> None:
-        """`events` is what the journal holds already (its `search_started` at least)."""
+        """`events` is what the journal holds already (its `search_started` at least); `resources` the CPUs and GPUs
+        that a trial holds."""
         self.search = search
         self.folder = folder
         self.data = data
         self.journal = journal
         self.slots = slots
+        self.resources = dict(resources or {})
         self.listener: Listener = listener or (lambda event, trial: None)
         self.ledger = Ledger()
         self.study = Study(search, folder / "study.journal")
@@ -61,7 +69,14 @@ class Conductor:
         self.stopping = False
         self.fault: str | None = None
         """What is wrong with the disk or the machine, if that is why the search is stopping."""
+        """Running trials are interrupted, and nothing new begins."""
+        self.pausing = False
+        """Running trials go to their end, and nothing new begins."""
+        self.stopped_by: str | None = None
         self.exhausted = False
+        self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
+        self.begun = time.monotonic()
+        self.elapsed_before = 0.0
         self._replay(events)
 
     def _replay(self, events: list[dict[str, Any]]) -> None:
@@ -72,14 +87,16 @@ class Conductor:
             if trial_id is None or trial_id in self.ledger.finals:
                 continue
             if event["event"] == "trial_started" and trial_id not in self.study.trials:
-                self.study.enter(trial_id, event["params"])
+                number = self.ledger.trials[trial_id].number
+                self.study.enter(trial_id, number, event["params"], event.get("attempts", 0))
             elif event["event"] == "validation":
                 value = event["metrics"].get(self.search.objective.metric)
                 stop = value is not None and self.study.report(trial_id, event["validation"], value)
                 if stop and not event.get("finished"):
                     stopped.add(trial_id)
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
-                self.study.tell(trial_id, event["state"])
+                self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
+        self.elapsed_before = self.ledger.elapsed
         for trial in self.ledger.everyone():
             if trial.state not in ("running", "interrupted"):
                 continue
@@ -93,30 +110,55 @@ class Conductor:
     def next(self) -> dict[str, Any] | None:
         """The next trial's id and arguments; None while there is nothing to give out just now."""
         running = self.ledger.running()
-        if self.stopping or len(running) >= self.slots:
+        if self.stopping or self.pausing or len(running) >= self.slots:
             return None
         if self.waiting:
             return self._begin(self.waiting.pop(0))
         number = len(self.ledger.trials)
-        if not self.exhausted and number < self.study.budget:
+        if not self.exhausted and number < self.study.budget and self.spent() is None:
             trial_id = f"{number:04d}"
             params = self.study.ask(trial_id, number)
             if params is not None:
                 folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
-                note = "mean of the folds' models" if folds else None
-                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=note))
+                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=FOLDS if folds else None))
             self.exhausted = True
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
         final = next((run for run in self._final_runs() if run.trial_id not in self.ledger.finals), None)
         return None if final is None else self._begin(final)
 
+    def spent(self) -> str | None:
+        """The budget that leaves no room for one more trial, in words; None if there is room.
+
+        Epochs are counted with what running and interrupted trials may still take, so that they are never exceeded;
+        the other budgets are reached or not, and what runs then goes to its end.
+        """
+        limits, ledger = self.search.budget.limits(), self.ledger
+        if not limits:
+            return None
+        if "epochs" in limits:
+            unfinished = [t for t in ledger.trials.values() if t.state in ("running", "interrupted")]
+            promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
+            if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
+                return f"budget: {limits['epochs']:g} epochs"
+        used = budget_used(ledger) | {"hours": self.elapsed / 3600}
+        reached = [key for key, limit in limits.items() if key != "epochs" and used[key] >= limit]
+        return f"budget: {limits[reached[0]]:g} {reached[0].replace('_', ' ')}" if reached else None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the search ran, all its sessions together; no clock that is set moves it."""
+        return self.elapsed_before + time.monotonic() - self.begun
+
     def _final_runs(self) -> list[TrialRecord]:
-        """What is trained again once all trials have ended: the best few, each with every seed."""
+        """What is trained again once all trials have ended: the best few, each with every seed.
+
+        Where more trials after an end have found another winner, its final run has a name of its own."""
         runs: list[TrialRecord] = []
         if not self.search.final:
             return runs
         only = self.search.final_runs == 1
+        known = self.ledger.finals.get(FINAL)
         for trial in self.ledger.finished()[: self.search.final_trials]:
             conventional = self.search.final_protocol == "conventional"
             point = trial.params | ({"protocol": "conventional"} if conventional else {})
@@ -127,13 +169,15 @@ class Conductor:
             if find_method(experiment.method).needs_validation and experiment.training.selection == "validation":
                 note += ", held-out classes kept for the method's own use"
             if experiment.training.protocol == "mlrc":
-                note += ", mean of the folds' models"
+                note += f", {FOLDS}"
             if experiment.training.selection == "test":
                 note += ", its best validation chosen on the test classes"
             for repeat in range(self.search.final_seeds):
                 seed = experiment.training.seed + repeat
                 params = point if self.search.final_seeds == 1 else point | {"seed": seed}
-                name = FINAL if only else f"{FINAL}-{trial.trial_id}-seed-{seed}"
+                name = f"{FINAL}-{trial.trial_id}-seed-{seed}"
+                if only and (known is None or known.source == trial.trial_id):
+                    name = FINAL
                 runs.append(TrialRecord(name, len(runs), "final", params, 0, note=note, source=trial.trial_id))
         return runs
 
@@ -145,14 +189,14 @@ class Conductor:
     @property
     def finished(self) -> bool:
         """Nothing is running and nothing will be given out."""
-        return not self.ledger.running() and (self.stopping or self.complete)
+        return not self.ledger.running() and (self.stopping or self.pausing or self.complete)
 
     @property
     def complete(self) -> bool:
         """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
         if any(trial.state in ("running", "interrupted") for trial in self.ledger.everyone()):
             return False
-        if not self.exhausted and len(self.ledger.trials) < self.study.budget:
+        if not self.exhausted and len(self.ledger.trials) < self.study.budget and self.spent() is None:
             return False
         return all(run.trial_id in self.ledger.finals for run in self._final_runs())
 
@@ -168,6 +212,8 @@ class Conductor:
             | ({} if trial.note is None else {"orchestrator.note": trial.note}),
             note=trial.note,
             source=trial.source,
+            **({"resources": self.resources} if trial.kind == "trial" else {}),
+            **({"attempts": attempts} if (attempts := self.study.attempts.get(trial.trial_id, 0)) else {}),
         )
         self.listener("started", self.ledger.find(trial.trial_id))
         return {
@@ -207,6 +253,9 @@ class Conductor:
         if "interrupted" in result:
             self.stopping, self.fault = True, result["interrupted"]
             self._end(trial, "interrupted", result["interrupted"])
+            return True
+        if bad := [f"{name} is {v}" for name, v in result["metrics"].items() if not math.isfinite(v)]:
+            self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
             return True
         stop = False
         if result["validation"] <= self.received.get(trial.trial_id, 0):
@@ -248,7 +297,7 @@ class Conductor:
         """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
         self.stopping = True
         for trial in self.ledger.running():
-            self._end(trial, "interrupted", "the search was interrupted")
+            self._end(trial, "interrupted", f"the search was {self.stopped_by or 'interrupted'}")
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
         if trial.best is not None and state in ("done", "pruned"):
@@ -257,10 +306,12 @@ class Conductor:
                 self.search.objective.best_key: trial.best,
                 "best/validation": trial.best_validation or 0,
             }
+            if self.search.second_objective is not None and trial.second is not None:
+                best[self.search.second_objective.best_key] = trial.second
             self._record("result", trial_id=trial.trial_id, metrics=best)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
-            self.study.tell(trial.trial_id, state)
+            self.study.tell(trial.trial_id, state, trial.second)
         if state != "interrupted":
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
@@ -284,9 +335,12 @@ class Conductor:
         state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
         if state == "done":
             self._artifacts()
+        reason = self.stopped_by if state == "interrupted" else None
+        if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
+            reason = self.spent()
         winner = self.ledger.winner()
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
-        self._record("search_ended", state=state, best=best)
+        self._record("search_ended", state=state, best=best, reason=reason)
         return state
 
     def _artifacts(self) -> None:
@@ -304,7 +358,7 @@ class Conductor:
 
     def _record(self, event: str, **fields: Any) -> None:
         try:
-            stored = self.journal.append(event, **fields)
+            stored = self.journal.append(event, elapsed=round(self.elapsed, 3), **fields)
         except OSError as error:  # what is not on the record must not take effect: nothing more is given out
             self.stopping, self.fault = True, f"{self.journal.path}: {error.strerror or error}"
             raise OSError(error.errno, error.strerror or str(error), str(self.journal.path)) from None

@@ -18,34 +18,23 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.conductor import Conductor
-from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests
+from orchestrator.ledger import (
+    Interval,
+    Ledger,
+    TrialRecord,
+    counted,
+    duration,
+    params_text,
+    repeated_tests,
+    value_text,
+)
 from orchestrator.search import Outcome, Watcher
+from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
 HEADLINES = ("map_at_r", "recall_at_1")
-
-
-def params_text(params: Mapping[str, Any]) -> str:
-    """`alpha 3.1, delta 0.24`"""
-    return ", ".join(f"{key} {_value(value)}" for key, value in params.items())
-
-
-def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`"""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def duration(seconds: float) -> str:
-    """`1:02:03` or `2:03`"""
-    minutes, rest = divmod(int(max(0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def short(metric: str) -> str:
@@ -69,12 +58,15 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
     """One row per trial. Where the terminal is narrow, long heads are folded, then the less important columns go,
     and at last the whole point stands in one column."""
     keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
+    on_front = set(ledger.front) if ranked and ledger.second is not None else set()
 
     def table(*, fold: bool, leave_out: Sequence[str] = (), point: bool = False) -> Table:
         columns: dict[str, Callable[[TrialRecord], str | Text]] = {
             "trial": lambda trial: trial.trial_id,
             "state": lambda trial: Text(trial.state, style=STYLES[trial.state]),
             short(ledger.metric): lambda trial: _measured(trial.best),
+            **({} if ledger.second is None else {short(ledger.second): lambda trial: _measured(trial.second)}),
+            **({} if not on_front else {"front": lambda trial: "*" if trial.trial_id in on_front else ""}),
             "recall@1": lambda trial: _measured(trial.best_metrics.get("val/recall_at_1")),
             "validations": lambda trial: str(trial.validations),
         }
@@ -112,7 +104,7 @@ def _measured(value: float | None) -> str:
 
 
 def _param(trial: TrialRecord, key: str) -> str:
-    return _value(trial.params[key]) if key in trial.params else ""
+    return value_text(trial.params[key]) if key in trial.params else ""
 
 
 def _folded(head: str) -> str:
@@ -145,7 +137,7 @@ class Display(Watcher):
             self.live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2, transient=True)
             self.live.start()
         else:
-            trials = counted(self.budget(), "trial")
+            trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
             self.line(f"search {conductor.search.name}: {trials}, {conductor.slots} at a time")
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.trials) - len(conductor.waiting)
@@ -191,10 +183,6 @@ class Display(Watcher):
         several = self.conductor.search.final_trials > 1 or seed
         return f"final run of trial {trial.source}{seed}" if several else "final run"
 
-    def budget(self) -> int:
-        """Trials of the whole search."""
-        return self.conductor.study.budget
-
     def time_left(self) -> str:
         """An estimate from the validations so far: trials to come cost what the average trial did."""
         ledger = self.conductor.ledger
@@ -202,19 +190,24 @@ class Display(Watcher):
         seconds = [trial.seconds for trial in ended if trial.seconds]
         if not seconds:
             return "-"
-        left = self.budget() - len(ended)
+        left = 0 if self.conductor.exhausted else self.conductor.study.budget - len(ended)
         mean = sum(seconds) / len(seconds)
-        waves = left / self.conductor.slots
+        trials = left / self.conductor.slots * mean
+        if (hours := self.conductor.search.budget.hours) is not None:
+            trials = min(trials, max(0.0, hours * 3600 - self.conductor.elapsed))
+        if math.isinf(trials):
+            return "-"
         winner = ledger.winner()
         final = winner.seconds if winner is not None else max(seconds)
         final_waves = math.ceil(self.conductor.search.final_runs / self.conductor.final_slots)
-        return duration(waves * mean + final_waves * final)
+        return duration(trials + final_waves * final)
 
     def render(self) -> Group:
         """Counts, the best so far, and the latest trials."""
         ledger, search = self.conductor.ledger, self.conductor.search
         counts = ledger.counts()
-        waiting = max(0, self.budget() - len(ledger.trials)) + counts["interrupted"]
+        planned = self.conductor.study.budget
+        waiting = counts["interrupted"] + (max(0, int(planned) - len(ledger.trials)) if math.isfinite(planned) else 0)
         head = Text.assemble(
             (f" {search.name} ", "bold reverse"),
             f"  {duration(time.monotonic() - self.started)} gone, {self.time_left()} left",
@@ -243,6 +236,8 @@ class Display(Watcher):
             parts.append(Text("\n the first trial is starting"))
         if self.conductor.stopping:
             parts.append(Text("stopping in order; Ctrl-C again to stop at once", style="magenta"))
+        elif self.conductor.pausing:
+            parts.append(Text("pausing: what runs goes to its end, nothing new begins", style="magenta"))
         if self.tracker.problem:
             parts.append(Text(f"tracker: {self.tracker.problem} (all is journaled; nothing is lost)", style="yellow"))
         return Group(*parts)
@@ -252,15 +247,22 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     """The table at the end of a search and of `orchestrator report`."""
     ranking = ledger.ranking()
     on_test = ledger.selection == "test"
-    selected_on = "TEST classes (selection: test)" if on_test else "held-out classes"
-    tested_on = selected_on if on_test else "classes never seen before"
+    kind = "images" if ledger.config.get("settings", {}).get("protocol") == "classification" else "classes"
+    selected_on = f"TEST {kind} (selection: test)" if on_test else f"held-out {kind}"
+    tested_on = selected_on if on_test else f"{kind} never seen before"
     title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on {selected_on}")
     if ledger.state != "done":
         states = ", ".join(f"{count} {state}" for state, count in ledger.counts().items() if count)
-        title.append(f"\n{ledger.state}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
+        why = f" ({ledger.reason})" if ledger.reason else ""
+        title.append(f"\n{ledger.state}{why}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
+    elif ledger.reason:
+        title.append(f"\nended by its {ledger.reason}, after {counted(len(ranking), 'trial')}")
+    if ledger.second is not None:
+        count = len(ledger.front)
+        title.append(f"\n{counted(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
-        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
+        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
     repeated = repeated_tests(ledger)
     for group in repeated:
         what = f"final test of trial {group.source}" if group.source else "test"
@@ -275,7 +277,8 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
         head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
-    done, wanted = sum(final.state == "done" for final in ledger.finals.values()), final_runs(ledger.config)
+    done = sum(final.state == "done" for final in ledger.finals.values())
+    wanted = Search.model_construct(**ledger.config).final_runs
     if done < wanted and ledger.finals:
         parts.append(Text(f"{done} of {wanted} final runs are done", style="yellow"))
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
@@ -283,9 +286,56 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     return Group(*parts)
 
 
-def final_runs(config: Mapping[str, Any]) -> int:
-    """How many final runs a recorded search has at most."""
-    return config.get("final_trials", 1) * config.get("final_seeds", 1) if config.get("final", True) else 0
+def planned_trials(most: float, limits: Mapping[str, float]) -> str:
+    """`40 trials`, `40 trials, at most 8 hours`, `trials for at most 100 epochs`"""
+    ends = " and ".join(f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items())
+    if math.isinf(most):
+        return f"trials until {ends}"
+    return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
+
+
+def status_text(found: Mapping[str, Any], storage: str) -> Group:
+    """A search in a few lines: its state, its budget, the best so far, what runs."""
+    counts = "   ".join(f"{count} {state}" for state, count in found["counts"].items() if count)
+    head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
+    if found["reason"]:
+        head.append(f" ({found['reason']})")
+    if found["driver"]:
+        head.append(f", driven by {found['driver']} (process {found['pid']})")
+    if found["asked_to"]:
+        head.append(f", asked to {found['asked_to']}")
+    lines = [head, Text(f"  trials   {counts or 'none yet'}")]
+    used = []
+    for key, amount in found["budget"].items():
+        of = "" if amount["of"] is None else f" of {amount['of']:g}"
+        used.append(f"{amount['used']:.4g}{of} {key.replace('_', ' ')}")
+    lines.append(Text(f"  used     {', '.join(used)}"))
+    if found["best"]:
+        lines.append(
+            Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
+        )
+    for trial in found["running"]:
+        best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
+        lines.append(Text(f"  running  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
+    if found["state"] in ("lost", "interrupted"):
+        why = "its driver is gone; " if found["state"] == "lost" else ""
+        lines.append(Text(f"  {why}go on with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}"))
+    return Group(*lines)
+
+
+def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per search, the newest first."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for head in ("search", "state", "trials", "best", "began"):
+        table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
+    for one in sorted(found, key=lambda one: -one["started"]):
+        ended = sum(one["counts"][state] for state in ("done", "pruned", "failed"))
+        of = one["budget"]["trials"]["of"]
+        best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000))
+        trials = f"{ended}" + ("" if of is None else f" of {of}")
+        table.add_row(one["name"], Text(one["state"], style=STYLES.get(one["state"], "")), trials, best, began)
+    return table
 
 
 def _spread(name: str, interval: Interval) -> Text:
@@ -301,7 +351,9 @@ def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
     name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(storage)
     lines = []
     if outcome.state == "interrupted":
-        lines.append(f"interrupted; go on with:  orchestrator resume {name} --storage {place}")
+        lines.append(
+            f"{outcome.ledger.reason or 'interrupted'}; go on with:  orchestrator resume {name} --storage {place}"
+        )
     if outcome.problem:
         lines.append(f"tracker: {redact(outcome.problem)}")
         lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")

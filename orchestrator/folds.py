@@ -15,29 +15,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from orchestrator.checkpoint import BEST, DIAGNOSTICS, fold_folder
+from orchestrator.checkpoint import DIAGNOSTICS, fold_folder
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
+from orchestrator.evaluation import Evaluation
 from orchestrator.loop import Validation, evaluate_and_embed, fit, retrieve
 from orchestrator.spec import Experiment, Objective
 
 
 def evaluate_folds(
-    folders: Sequence[Path], store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
-) -> dict[str, float]:
-    """The folds' best models on these images: each metric's mean over the models ("separated"), and as
-    `concatenated_<metric>` that of their normalised embeddings side by side. The methods' own arrays and tables go to
-    each fold's folder."""
+    models: Sequence[Path],
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    keep: bool = False,
+    approximate: bool = False,
+) -> tuple[dict[str, float], Evaluation]:
+    """The folds' models on these images: each metric's mean over the models ("separated"), and as
+    `concatenated_<metric>` that of their normalised embeddings side by side, of which the evaluation is given too.
+    `keep`: the methods' own arrays and tables go to each model's folder."""
     metrics: list[dict[str, float]] = []
     parts: list[Tensor] = []
-    for folder in folders:
-        found, embedded = evaluate_and_embed(folder / BEST, store, rows, device, folder=folder / DIAGNOSTICS)
+    for model in models:
+        folder = model.parent / DIAGNOSTICS if keep else None
+        found, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
         metrics.append(found.metrics)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
     both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
-    together = retrieve(both, store, device, what=str(folders[0].parent)).metrics
+    together = retrieve(both, store, device, what=str(models[0].parent.parent), approximate=approximate)
     separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
-    return separated | {f"concatenated_{name}": value for name, value in together.items()}
+    return separated | {f"concatenated_{name}": value for name, value in together.metrics.items()}, together
 
 
 def fit_folds(

@@ -13,6 +13,28 @@ from orchestrator.errors import InputError
 STATES = ("running", "done", "pruned", "failed", "interrupted")
 
 
+def params_text(params: Mapping[str, Any]) -> str:
+    """`alpha 3.1, delta 0.24`"""
+    return ", ".join(f"{key} {value_text(value)}" for key, value in params.items())
+
+
+def value_text(value: Any) -> str:
+    """A setting's value, numbers to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`"""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03` or `2:03`"""
+    minutes, rest = divmod(int(max(0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 @dataclass
 class TrialRecord:
     """One trial: the point that it tries, how far it came, and its best validation."""
@@ -29,13 +51,23 @@ class TrialRecord:
     best: float | None = None
     best_validation: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
+    second: float | None = None
+    """The second objective at the best validation, where the search has two."""
     last_metrics: dict[str, float] = field(default_factory=dict)
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
+    epochs: float = 0.0
+    epochs_planned: float = 0.0
+    resources: dict[str, float] = field(default_factory=dict)
+    """The CPUs and GPUs that it holds."""
+    hours: dict[str, float] = field(default_factory=dict)
+    """How many hours of each."""
     ended: int | None = None
     note: str | None = None
     source: str | None = None
     """The trial that a final run trains again."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """All settings of its training, the point among them."""
 
 
 @dataclass
@@ -45,11 +77,23 @@ class Ledger:
     name: str = ""
     search_id: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
     metric: str = ""
     mode: str = "max"
     started: int = 0
     ended: int | None = None
     state: str = "running"
+    reason: str | None = None
+    """Why it ended before its number of trials."""
+    elapsed: float = 0.0
+    """Seconds that it ran, without the time between an end and a resume."""
+    epochs: float = 0.0
+    hours: dict[str, float] = field(default_factory=lambda: {"CPU": 0.0, "GPU": 0.0})
+    """What its trials took, without the final runs."""
+    stale: int = 0
+    """How many trials ended since the last one that was better than (or beside) all before it."""
+    front: list[str] = field(default_factory=list)
+    """The ended trials that none beats in the objective, or in both."""
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     finals: dict[str, TrialRecord] = field(default_factory=dict)
 
@@ -70,14 +114,17 @@ class Ledger:
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take up one event; a validation that is known already changes nothing."""
         kind = event["event"]
+        self.elapsed = event.get("elapsed", self.elapsed)
         if kind == "search_started":
             self.name, self.search_id = event["name"], event["search_id"]
             self.config, self.started = event["config"], event["time"]
+            self.tags = event.get("tags", {})
             self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
         elif kind == "search_resumed":
-            self.state, self.ended = "running", None
+            self.state, self.ended, self.reason = "running", None, None
+            self.config = event.get("config", self.config)
         elif kind == "search_ended":
-            self.state, self.ended = event["state"], event["time"]
+            self.state, self.ended, self.reason = event["state"], event["time"], event.get("reason")
         elif kind == "trial_started":
             self._start(event)
         elif kind == "validation":
@@ -88,6 +135,8 @@ class Ledger:
         elif kind == "trial_ended":
             trial = self.find(event["trial_id"])
             trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
+            if trial.kind == "trial" and trial.state != "interrupted":
+                self._judge(trial)
 
     def _start(self, event: Mapping[str, Any]) -> None:
         trial_id = event["trial_id"]
@@ -97,9 +146,13 @@ class Ledger:
         known = group.get(trial_id)
         if known is not None:
             known.state, known.reason, known.ended = "running", None, None
+            known.resources = event.get("resources", known.resources)
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
         trial.note, trial.source = event.get("note"), event.get("source")
+        trial.settings = event.get("config", {})
+        trial.resources = event.get("resources", {})
+        trial.epochs_planned = event.get("config", {}).get("epochs", 0)
         group[trial_id] = trial
 
     def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
@@ -108,12 +161,46 @@ class Ledger:
         trial.validations = event["validation"]
         trial.seconds += event["seconds"]
         trial.last_metrics = event["metrics"]
+        hours = {kind: amount * event["seconds"] / 3600 for kind, amount in trial.resources.items()}
+        trial.hours = {kind: trial.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
+        epochs = event["metrics"].get("epoch", trial.epochs) - trial.epochs
+        trial.epochs += epochs
+        if trial.kind == "trial":
+            self.epochs += epochs
+            self.hours |= {kind: self.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
         value = event["metrics"].get(self.metric)
         if value is None:
             return
         trial.curve.append(value)
         if trial.best is None or self.better(value, trial.best):
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
+            if (second := self.second) is not None:
+                costs = {"cost/seconds": trial.seconds, "cost/gpu_hours": trial.hours.get("GPU", 0.0)}
+                trial.second = costs[second] if second in costs else event["metrics"].get(second)
+
+    def _judge(self, trial: TrialRecord) -> None:
+        """Whether a trial that ended belongs to the front, and who no longer does."""
+        self.stale += 1
+        mine = self._losses(trial)
+        if trial.state == "failed" or mine is None:
+            return
+        others = {trial_id: self._losses(self.trials[trial_id]) or () for trial_id in self.front}
+        if any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others.values()):
+            return
+        self.stale = 0
+        beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(mine, other, strict=True))}
+        self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
+
+    def _losses(self, trial: TrialRecord) -> tuple[float, ...] | None:
+        """A trial's objective, or both, so that less is better; None if it has none."""
+        if trial.best is None:
+            return None
+        first = -trial.best if self.mode == "max" else trial.best
+        if self.second is None:
+            return (first,)
+        if trial.second is None:
+            return None
+        return (first, -trial.second if self.config["second_objective"]["mode"] == "max" else trial.second)
 
     def find(self, trial_id: str) -> TrialRecord:
         """A trial by id, final runs included."""
@@ -132,21 +219,31 @@ class Ledger:
         return [*self.trials.values(), *self.finals.values()]
 
     @property
+    def second(self) -> str | None:
+        """The metric of the second objective, if there are two."""
+        goal = self.config.get("second_objective")
+        return None if goal is None else str(goal["metric"])
+
+    @property
     def selection(self) -> str:
         """What its trainings select on: `validation` or `test` classes."""
         return str(self.config.get("settings", {}).get("selection", "validation"))
 
     @property
     def final(self) -> TrialRecord | None:
-        """The winner's final run, the first if there are several."""
-        return next(iter(self.finals.values()), None)
+        """The winner's final run, the first if there are several; an earlier winner's while it has none."""
+        winner = self.winner()
+        of_winner = [run for run in self.finals.values() if winner is not None and run.source == winner.trial_id]
+        return next(iter(of_winner or self.finals.values()), None)
 
     def ranking(self) -> list[TrialRecord]:
-        """All trials of the search, best first; those without a value last, in their order."""
-        sign = -1.0 if self.mode == "max" else 1.0
-        with_value = [trial for trial in self.trials.values() if trial.best is not None]
-        with_value.sort(key=lambda trial: (sign * (trial.best or 0.0), trial.number))
-        return with_value + [trial for trial in self.trials.values() if trial.best is None]
+        """All trials of the search, best first; those without a value last, in their order. With two objectives the
+        front comes first, and both parts are ordered by the first objective, then the second."""
+        front = set(self.front) if self.second is not None else set()
+        ranked = [(losses, trial) for trial in self.trials.values() if (losses := self._losses(trial)) is not None]
+        ranked.sort(key=lambda found: (found[1].trial_id not in front, found[0], found[1].number))
+        with_value = [trial for _, trial in ranked]
+        return with_value + [trial for trial in self.trials.values() if self._losses(trial) is None]
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed one cannot win."""
@@ -159,6 +256,17 @@ class Ledger:
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
         return {state: sum(t.state == state for t in self.trials.values()) for state in STATES}
+
+
+def budget_used(ledger: Ledger) -> dict[str, float]:
+    """How much of each budget a search has taken, by the names that its file has for them."""
+    return {
+        "epochs": ledger.epochs,
+        "hours": ledger.elapsed / 3600,
+        "gpu_hours": ledger.hours["GPU"],
+        "cpu_hours": ledger.hours["CPU"],
+        "trials_without_improvement": ledger.stale,
+    }
 
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
@@ -221,7 +329,10 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
 
 def _row(trial: TrialRecord, ledger: Ledger) -> dict[str, Any]:
     metric = ledger.metric
-    row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best, "selection": ledger.selection}
+    row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best}
+    if ledger.second is not None:
+        row |= {ledger.second: trial.second, "on_front": trial.trial_id in ledger.front}
+    row |= {"selection": ledger.selection}
     row |= {"validations": trial.validations, "best_validation": trial.best_validation}
     row |= trial.params
     row |= {"seconds": round(trial.seconds, 2)}

@@ -346,8 +346,54 @@ def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> l
         return class_folds(store, class_subset=training.class_subset)
     on_test = training.selection == "test"
     share = training.validation_share if hold_out and not on_test else 0.0
-    split = class_split(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
+    cut = image_split if training.protocol == "classification" else class_split
+    split = cut(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
     return [replace(split, validation=split.test, validation_classes=split.test_classes) if on_test else split]
+
+
+def image_split(store: Store, *, validation_share: float, seed: int, class_subset: int | None = None) -> Split:
+    """All classes train, on the data set's own training images; its other images test. Of each class, a share of the
+    training images drawn by `seed`, two at least, is held out; with a share of 0 there are none.
+
+    Raises InputError where a class has no image on either side, or the share leaves one none to train on.
+    """
+    own = store.splits == "train"
+    classes = np.unique(store.labels[own])
+    if not len(classes) or not np.array_equal(classes, np.unique(store.labels[~own])):
+        raise InputError(
+            f"protocol: 'classification': the data set {store.name} has no training and test images of every class: "
+            "take protocol: conventional"
+        )
+    if class_subset is not None and class_subset > len(classes):
+        raise InputError(f"class_subset: {class_subset}: {store.name} has {len(classes)} classes; give fewer")
+    classes = classes[:class_subset]
+    rng = np.random.default_rng(seed)
+    held_out: list[np.ndarray[Any, Any]] = [np.empty(0, np.int64)]
+    for label in classes if validation_share else ():
+        members = rng.permutation(np.flatnonzero(own & (store.labels == label)))
+        count = max(2, round(validation_share * len(members)))
+        if count >= len(members):
+            raise InputError(
+                f"validation_share: {validation_share:g} holds out {count} of the {len(members)} training images of "
+                f"class {store.class_names[label]!r} (at least 2, unless it is 0); take a smaller share or 0"
+            )
+        held_out.append(members[:count])
+    chosen, validation = np.isin(store.labels, classes), np.sort(np.concatenate(held_out))
+    return Split(
+        train=np.setdiff1d(np.flatnonzero(own & chosen), validation),
+        validation=validation,
+        test=np.flatnonzero(~own & chosen),
+        train_classes=classes,
+        validation_classes=classes if validation_share else classes[:0],
+        test_classes=classes,
+    )
+
+
+def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
+    """The images of any data set that a model so trained is tested on: all of its test classes, or, of a model for
+    classification, its test images."""
+    cut = image_split if training.protocol == "classification" else class_split
+    return cut(store, validation_share=0.0, seed=0).test
 
 
 def new_reader(store: Store, training: Training) -> Reader:
@@ -391,6 +437,21 @@ def leave_out(store: Store, training: Training, folder: Path | None = None) -> d
             }
             save_table(folder / UNREADABLE, table)
     return unreadable
+
+
+def check_image_size(learner: Learner, store: Store, split: Split, training: Training) -> None:
+    """InputError if the network cannot take images of the size that the training's augmentation makes."""
+    with new_reader(store, training) as reader:
+        ((_, images),) = reader.read([Request(split.train[:1])])
+    try:
+        with torch.no_grad():
+            learner.eval().network(images)
+    except RuntimeError as error:
+        size = " x ".join(map(str, images.shape[2:]))
+        raise InputError(
+            f"backbone: {training.backbone} cannot take images of {size} pixels, which augmentation "
+            f"'{training.augmentation}' makes of {store.name} ({' '.join(str(error).split())[:100]})"
+        ) from None
 
 
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
@@ -643,7 +704,7 @@ def evaluate_and_embed(
 
 def detect_outside(model: Path, inside: Store, outside: Store, device: str = "auto") -> dict[str, float]:
     """`out_of_distribution/auroc`: how well the uncertainty ||u|| tells the images of another data set (they should
-    have more) from those of its own; of both data sets, the images of the test classes.
+    have more) from those of its own; of both data sets, the images that `rows_to_test` gives.
 
     Raises InputError if the model has no uncertainty embedding: one is the output `uncertainty` (N, D) of the network,
     a head of the method's. Source: IDML's Table 4.
@@ -656,7 +717,7 @@ def detect_outside(model: Path, inside: Store, outside: Store, device: str = "au
                 f"{model}: trained by '{experiment.method}' it has no uncertainty embedding to detect images with; "
                 "idml learns one"
             )
-        sides.append((store, class_split(store, validation_share=0.0, seed=0).test))
+        sides.append((store, rows_to_test(experiment.training, store)))
     levels = []
     for store, rows in sides:
         _, embedded = embed_model(model, store, rows, device)
@@ -742,7 +803,7 @@ def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[
 
 def saved_model(path: Path) -> dict[str, Any]:
     """The `model_state` of a model file or of a checkpoint."""
-    saved: dict[str, Any] = load_checkpoint(path)
+    saved: dict[str, Any] = load_checkpoint(path, mapped=True)
     saved = saved.get("model", saved)
     if "learner" not in saved or "experiment" not in saved:
         raise InputError(f"{path}: holds no model of this tool")

@@ -1,16 +1,17 @@
 """What a search would do and cost, without doing it."""
 
+import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.catalog import open_dataset
+from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.loop import Clock, data_splits, fit
 from orchestrator.search import Places, check_data
-from orchestrator.spec import Experiment, Search
+from orchestrator.spec import SCHEDULER_KEYS, Experiment, Search
 from orchestrator.study import Study
 
 STEPS = 5
@@ -20,12 +21,37 @@ STEPS = 5
 def plan(search: Search, storage: Path) -> dict[str, Any]:
     """The resolved search, and its cost extrapolated from a few training steps timed here and now.
 
-    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it.
+    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it. Of a data
+    set that is not prepared yet, how to prepare it in place of the cost.
     """
     places = Places(storage.expanduser().resolve())
     places.new_journal(search.name)
-    check_data(search, places)
     experiment = search.example()
+    most = Study(search).budget
+    trials = int(most) if math.isfinite(most) else None
+    shown = {
+        "name": search.name,
+        "description": search.description,
+        **({"preset": search.preset} if search.preset else {}),
+        "algorithm": search.algorithm,
+        "scheduler": search.scheduler.model_dump(include=SCHEDULER_KEYS[search.scheduler.name]),
+        **({"brackets": search.brackets} if search.scheduler.name == "hyperband" else {}),
+        "objective": search.objective.model_dump(),
+        **({"second objective": search.second_objective.model_dump()} if search.second_objective else {}),
+        "trials": "as many as the budget allows" if trials is None else trials,
+        **({"budget": search.budget.limits()} if search.budget.limits() else {}),
+        **({"given points first": len(search.start_from)} if search.start_from else {}),
+        "trials at a time": search.max_concurrent or "as many as fit",
+        "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
+        "final runs": search.final_runs,
+        **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
+        "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
+        **({"space": search.raw_space} if search.raw_space else {}),
+    }
+    known = overview(places.data).get(search.dataset, {})
+    if known.get("state") == "not prepared":
+        return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
+    check_data(search, places)
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
@@ -34,29 +60,15 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of one point of the space, which the search may never try
         step, validation = time_training(experiment, store, split)
-    trials = Study(search).budget
     per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
-    return {
-        "name": search.name,
-        "description": search.description,
-        **({"preset": search.preset} if search.preset else {}),
-        "algorithm": search.algorithm,
-        "scheduler": search.scheduler.model_dump(),
-        "objective": search.objective.model_dump(),
-        "trials": trials,
-        "trials at a time": search.max_concurrent or "as many as fit",
-        "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
-        "final runs": search.final_runs,
-        **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
-        "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
-        "space": search.raw_space,
+    return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         "cost": {
             "models per trial": len(splits),
             "steps per model": clock.total_steps,
             "validations per trial": clock.total_validations,
             "seconds per trial, at most": round(per_trial, 1),
-            "seconds of all trials, at most": round(per_trial * trials, 1),
+            **({} if trials is None else {"seconds of all trials, at most": round(per_trial * trials, 1)}),
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
             "estimated from": f"{STEPS} steps and one validation, timed on this machine",
         },

@@ -1,8 +1,9 @@
 """What a search came to, for programs; which model file is meant; what a method says of itself."""
 
 import inspect
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType, UnionType
@@ -12,9 +13,11 @@ from pydantic import BaseModel
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
-from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
+from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
+from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_text, write_csv
 from orchestrator.method import Method
 from orchestrator.presets import presets_of
+from orchestrator.published import Value
 from orchestrator.search import JOURNAL, Places, read_journal
 from orchestrator.tracking import recorded_runs
 
@@ -36,6 +39,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "state": record.state,
             "selection": ledger.selection,
             "objective": record.best,
+            **({"second_objective": record.second} if ledger.second is not None else {}),
             "params": record.params,
             "validations": record.validations,
             "best_validation": record.best_validation,
@@ -51,6 +55,8 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "parent_run_id": runs.parent_run_id,
         "objective": ledger.metric,
         "mode": ledger.mode,
+        **({"second_objective": ledger.second, "front": sorted(ledger.front)} if ledger.second is not None else {}),
+        **({"reason": ledger.reason} if ledger.reason else {}),
         "selection": ledger.selection,
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
@@ -60,13 +66,126 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
     }
 
 
-def find_model(named: str, places: Places) -> Path:
-    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id."""
+Format = Literal["table", "markdown", "csv", "latex"]
+
+
+def exported(ledger: Ledger, form: Format) -> str:
+    """The leaderboard as a file of that form."""
+    if form == "csv":
+        file = io.StringIO()
+        write_csv(ledger, file)
+        return file.getvalue()
+    findings = Findings.of(ledger)
+    return _latex(findings) if form == "latex" else _markdown(findings)
+
+
+def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list[str], bool]]]:
+    """Heads, and for each trial its cells and whether it is the winner; tests are those of its final runs."""
+    ledger = findings.ledger
+    keys = [setting.key for setting in findings.searched]
+    tests: dict[str | None, Mapping[str, Interval | float]] = {}
+    tests |= {run.source or run.trial_id: run.test for run in ledger.everyone() if run.test}
+    tests |= {group.source or group.trial_ids[0]: group.metrics for group in repeated_tests(ledger)}
+    tested = [name for name in HEADLINES if any(name in values for values in tests.values())]
+    rows = []
+    for trial in ledger.ranking():
+        cells = [trial.trial_id, trial.state]
+        cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
+        cells.append("" if trial.best is None else f"{trial.best:.4f}")
+        cells += [_tested(tests.get(trial.trial_id, {}).get(name)) for name in tested]
+        rows.append((trial, cells, trial is findings.winner))
+    return ["trial", "state", *keys, ledger.metric, *(f"test {name}" for name in tested)], rows
+
+
+def _tested(value: Interval | float | None) -> str:
+    if isinstance(value, Interval):
+        return f"{value.mean:.4f} ± {value.standard_deviation:.4f}"
+    return "" if value is None else f"{value:.4f}"
+
+
+def _markdown(findings: Findings) -> str:
+    text = markdown_text
+    heads, leaders = _leaders(findings)
+    rows = [[f"**{text(cell)}**" if best and cell else text(cell) for cell in cells] for _, cells, best in leaders]
+    parts = [f"# {text(findings.ledger.name)}", "\n\n".join(text(line) for line in findings.verdict)]
+    if findings.warnings:
+        parts.append("\n".join(f"- {text(line)}" for line in findings.warnings))
+    parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
+    parts.append(f"How far from the paper? {text(findings.distance)}")
+    parts.append(markdown_table([text(head) for head in heads], rows))
+    if shares := findings.importances.shares:
+        cells = [[text(key), f"{mean:.2f} ± {spread:.2f}"] for key, (mean, spread) in shares.items()]
+        parts.append(f"{text(findings.importances.basis)}:\n\n" + markdown_table(["setting", "share"], cells))
+    if same := [b for b in findings.published if b.same_method]:
+        cells = [
+            [f"{b.row.paper}, Table {b.row.table}", text(b.row.method)]
+            + [text(_published(b.row.values.get(name))) for name in PAPER_METRICS]
+            + [text("; ".join(f"{d.setting}: {d.paper}, here {d.run}" for d in b.differences))]
+            for b in same
+        ]
+        parts.append(markdown_table(["paper", "method", *map(text, PAPER_METRICS), "settings that differ"], cells))
+    if findings.command:
+        parts.append(markdown_code(findings.command))
+    return "\n\n".join(parts) + "\n"
+
+
+def _published(value: Value | None) -> str:
+    if value is None:
+        return ""
+    return f"{value.value:.4f}" + ("" if value.deviation is None else f" ± {value.deviation:.4f}")
+
+
+def _latex(findings: Findings) -> str:
+    """A table for LaTeX with booktabs; the winner in bold."""
+    heads, leaders = _leaders(findings)
+
+    def line(cells: list[str], bold: bool = False) -> str:
+        shown = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]
+        return " & ".join(rf"\textbf{{{cell}}}" if bold and cell else cell for cell in shown) + r" \\"
+
+    body = [line(cells, best) for trial, cells, best in leaders if trial.best is not None]
+    caption = " ".join(_latex_text(text) for text in findings.verdict)
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}",
+            r"\toprule",
+            line(heads),
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def _latex_text(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def find_models(named: str, places: Places) -> list[Path]:
+    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id; of a
+    training over folds, one per fold."""
     path = Path(named).expanduser()
     if path.is_file():
-        return path
+        return [path]
     if path.is_dir():
-        return _model_in(path, named)
+        return _models_in(path, named)
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
     if (searches / name).is_dir():
@@ -75,27 +194,28 @@ def find_model(named: str, places: Places) -> Path:
             ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
             finals = [final for final in ledger.finals.values() if final.state == "done"]
             if finals:
-                trial_id = finals[0].trial_id
+                trial_id = (ledger.final if ledger.final in finals else finals[0]).trial_id
             elif ranking:
                 trial_id = ranking[0].trial_id
             else:
                 raise InputError(f"'{named}': no trial of this search has a model yet")
-        return _model_in(searches / name / "trials" / trial_id, named)
+        return _models_in(searches / name / "trials" / trial_id, named)
     for journal in searches.glob(f"*/{JOURNAL}"):
         for trial, run_id in recorded_runs(journal).trials.items():
             if run_id == named:
-                return _model_in(journal.parent / "trials" / trial, named)
+                return _models_in(journal.parent / "trials" / trial, named)
     known = [folder.parent.name for folder in searches.glob(f"*/{JOURNAL}")]
     raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
 
 
-def _model_in(folder: Path, named: str) -> Path:
-    for name in (MODEL, BEST, CHECKPOINT):
-        if (folder / name).exists():
-            return folder / name
-    if (fold := model_folders(folder)[0]) != folder:
-        raise InputError(f"'{named}': it has a model per fold; name one of them, say {fold}")
-    raise InputError(f"'{named}': there is no model in {folder} (only the best trials of a search keep theirs)")
+def _models_in(folder: Path, named: str) -> list[Path]:
+    models = []
+    for place in model_folders(folder):
+        found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
+        if not found:
+            raise InputError(f"'{named}': there is no model in {place} (only the best trials of a search keep theirs)")
+        models.append(found[0])
+    return models
 
 
 def describe_method(method: type[Method]) -> dict[str, Any]:

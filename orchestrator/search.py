@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -17,13 +17,15 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import write_atomically
+from orchestrator.checkpoint import remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
+from orchestrator.control import DRIVER, at_the_wheel
 from orchestrator.errors import InputError, storage_fault, suggestion
 from orchestrator.journal import Journal, JournalError, lock
-from orchestrator.ledger import Ledger, TrialRecord, write_csv
+from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
+from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
-from orchestrator.spec import Search, check_name, describe
+from orchestrator.spec import Search, check_name, describe, resolve_experiment, with_more_budget
 from orchestrator.tracking import (
     MLflowTracker,
     Tracker,
@@ -34,6 +36,7 @@ from orchestrator.tracking import (
 
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
+PAGE = "report/search.html"
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take what it has not yet taken."""
 
@@ -68,6 +71,10 @@ class Places:
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {self.storage}{hint}")
         return path
+
+    def journals(self) -> list[Path]:
+        """The journals of all searches."""
+        return sorted((self.storage / "searches").glob(f"*/{JOURNAL}"))
 
     def new_journal(self, name: str) -> Path:
         """Where the journal of a new search goes; InputError if the name was used before."""
@@ -116,6 +123,9 @@ class Runner(Protocol):
         """Get hold of the machines; gives how many trials run at once, InputError if not even one can, or if one of
         them does not see the storage."""
 
+    def resources(self, search: Search) -> dict[str, float]:
+        """What a trial holds on these machines: CPUs, and GPUs if it has any."""
+
     def run(self, conductor: Conductor) -> None:
         """Run the conductor's trials until it has no more or is stopping."""
 
@@ -132,6 +142,13 @@ class InlineRunner:
         if training.threads > (cpus := os.cpu_count() or 1):
             raise InputError(f"threads: {training.threads}: this machine has {cpus} CPUs; ask for so many or fewer")
         yield 1
+
+    def resources(self, search: Search) -> dict[str, float]:
+        from orchestrator.loop import choose_device
+
+        training = search.example().training
+        gpu = {"GPU": 1.0} if choose_device(training.device).type == "cuda" else {}
+        return {"CPU": float(training.threads)} | gpu
 
     def run(self, conductor: Conductor) -> None:
         from orchestrator.trial import results
@@ -208,20 +225,22 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
-    with scratch(), runner.ready(search, places.storage) as slots, opened(path) as journal:
-        first = journal.append(
-            "search_started",
-            name=search.name,
-            search_id=uuid.uuid4().hex,
-            dataset=search.dataset,
-            method=search.settings.get("method", "several"),
-            objective=search.objective.model_dump(),
-            config=search.model_dump(),
-            params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
-            tags=provenance() | {"dataset.digest": digest, "selection": search.example().training.selection},
-            tracking_uri=recorded_address(uri, places),
-        )
-        return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
+    with scratch(), runner.ready(search, places.storage) as slots:
+        check_hours(search, runner)
+        with opened(path) as journal:
+            first = journal.append(
+                "search_started",
+                name=search.name,
+                search_id=uuid.uuid4().hex,
+                dataset=search.dataset,
+                method=search.settings.get("method", "several"),
+                objective=search.objective.model_dump(),
+                config=search.model_dump(),
+                params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
+                tags=provenance() | {"dataset.digest": digest, "selection": search.example().training.selection},
+                tracking_uri=recorded_address(uri, places),
+            )
+            return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
 
 
 def resume(
@@ -231,21 +250,28 @@ def resume(
     storage: Path,
     tracking_uri: str | None = None,
     watcher: Watcher | None = None,
+    num_trials: int | None = None,
+    budget: Mapping[str, Any] | None = None,
 ) -> Outcome:
     """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
-    that has come to its end nothing changes; the tracker gets what it missed."""
+    that has come to its end nothing changes, and the tracker gets what it missed; unless it is given more trials
+    (`num_trials`) or another `budget`."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
     writable(storage)
     uri = tracking_address(tracking_uri, places, path)
     with opened(path) as journal:
         events, ledger = read_journal(path)
-        if ledger.state in ("done", "failed"):
+        raised = num_trials is not None or bool(budget)
+        if ledger.state in ("done", "failed") and not raised:
             return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
         try:
             search = Search.model_validate(ledger.config)
         except ValidationError as error:
             raise InputError(f"{path}:1: not a search of this version: {describe(error)}") from None
+        if raised:
+            search = with_more_budget(search, num_trials, budget or {})
+            check_room(search, ledger)
         digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
         if digest != recorded:
             raise InputError(
@@ -253,10 +279,52 @@ def resume(
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
         with scratch(), runner.ready(search, places.storage) as slots:
-            events.append(
-                journal.append("search_resumed", tags=provenance(), tracking_uri=recorded_address(uri, places))
-            )
+            check_hours(search, runner)
+            config = {"config": search.model_dump()} if raised else {}
+            address = recorded_address(uri, places)
+            events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
+
+
+def check_room(search: Search, ledger: Ledger) -> None:
+    """InputError if a search that was given more trials or another budget has no room for one more trial."""
+    tried = len(ledger.trials)
+    if search.num_trials is not None and search.num_trials <= tried:
+        raise InputError(f"--num-trials: {search.num_trials}: the search has tried {tried} points already; give more")
+    if search.space.size() <= tried:
+        raise InputError(f"'{search.name}' has tried all {tried} points of its space: there are no more to try")
+    used = budget_used(ledger)
+    for key, limit in search.budget.limits().items():
+        if used[key] >= limit:
+            raise InputError(f"--budget {key}={limit:g}: {used[key]:g} are used already; give more, or {key}=none")
+
+
+def check_hours(search: Search, runner: Runner) -> None:
+    """InputError if GPU-hours shall be counted where trials take no GPU."""
+    if "GPU" in runner.resources(search):
+        return
+    for where, counted in (
+        ("budget", search.budget.gpu_hours is not None),
+        ("objectives", any(goal.metric == "cost/gpu_hours" for goal in search.goals)),
+    ):
+        if counted:
+            instead = "cpu_hours" if where == "budget" else "cost/seconds"
+            raise InputError(f"{search.source}: {where}: gpu_hours: trials take no GPU here: take {instead}")
+
+
+def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
+    """What a name in `start_from` stands for: a preset's settings, or those of the best k trials of an earlier
+    search (`NAME` or `NAME:K`), best first."""
+    if "/" in name:
+        return [resolve_experiment(find_preset(name, "start_from").settings, name).flat()]
+    earlier, _, words = name.partition(":")
+    if words and not (words.isdecimal() and int(words) > 0):
+        raise InputError(f"start_from: {name}: should read SEARCH or SEARCH:K, so many of its best trials")
+    ledger = read_journal(places.journal(earlier))[1]
+    best = ledger.finished()[: int(words or 1)]
+    if not best:
+        raise InputError(f"start_from: {name}: this search has no finished trial")
+    return [resolve_experiment({**ledger.config["settings"], **trial.params}, name).flat() for trial in best]
 
 
 def tracking_address(given: str | None, places: Places, journal: Path | None = None) -> str:
@@ -309,13 +377,13 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
 
 
 def check_data(search: Search, places: Places) -> str:
-    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights that
-    the backbone cannot take, and settings that the method cannot do with."""
+    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights and
+    images that the backbone cannot take, and settings that the method cannot do with."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import noisy_labels, train_labels, unused_split
-    from orchestrator.loop import data_splits, new_learner
+    from orchestrator.loop import check_image_size, data_splits, new_learner
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
@@ -339,7 +407,7 @@ def check_data(search: Search, places: Places) -> str:
         images_per_class=training.images_per_class,
         seed=training.seed,
     )
-    new_learner(experiment, store, split)
+    check_image_size(new_learner(experiment, store, split), store, split, training)
     return str(store.manifest["digest"])
 
 
@@ -368,28 +436,48 @@ def run(
         journal=journal,
         events=events,
         slots=slots,
+        resources=runner.resources(search),
         listener=tell,
     )
     watcher.begin(conductor, tracker)
-    try:
-        with interrupts(conductor):
-            runner.run(conductor)
-    except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
-        conductor.stopping = True
-    except OSError as error:
-        if not (fault := storage_fault(error)):
-            raise
-        conductor.stopping, conductor.fault = True, conductor.fault or fault
-    finally:
-        watcher.end()
-        if conductor.ledger.running() or conductor.stopping:
-            conductor.interrupt()
-    table = io.StringIO()
-    write_csv(conductor.ledger, table)
-    write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
-    journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
-    conductor.end()
+    remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
+    with at_the_wheel(conductor):
+        try:
+            with interrupts(conductor):
+                runner.run(conductor)
+        except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
+            conductor.stopping = True
+        except OSError as error:
+            if not (fault := storage_fault(error)):
+                raise
+            conductor.stopping, conductor.fault = True, conductor.fault or fault
+        finally:
+            watcher.end()
+            if conductor.ledger.running() or conductor.stopping:
+                conductor.interrupt()
+        table = io.StringIO()
+        write_csv(conductor.ledger, table)
+        write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
+        journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
+        conductor.end()
+    write_report(conductor.ledger, journal)
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
+
+
+def write_report(ledger: Ledger, journal: Journal) -> None:
+    """The search's page, and its note for the tracker. What goes wrong here must not cost what was trained: it is told,
+    and the command line can try again."""
+    from orchestrator.findings import Findings, note
+    from orchestrator.page import write_page
+
+    try:
+        findings = Findings.of(ledger)
+        write_page(findings, journal.path.parent / PAGE)
+        journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
+        journal.append("note", text=note(findings))
+    except Exception as error:
+        again = f"orchestrator report {ledger.name} --html FILE"
+        print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:

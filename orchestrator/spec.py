@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
@@ -18,6 +18,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orchestrator.backbones import InputConvention, check_backbone_name
+from orchestrator.data.remote import FORM, Address, is_address
+from orchestrator.data.store import DataError
 from orchestrator.data.transforms import AUGMENTATIONS, Degradation
 from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import Pooling
@@ -33,11 +35,11 @@ class Training(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    dataset: str = Field("glyphs", description="name of the data set")
-    protocol: Literal["conventional", "mlrc"] = Field(
+    dataset: str = Field("glyphs", description="name of the data set, or s3://bucket/prefix")
+    protocol: Literal["conventional", "mlrc", "classification"] = Field(
         "conventional",
         description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
-        "classes, in lockstep",
+        "classes, in lockstep; or one model of all classes, on the data set's own training and test images",
     )
     selection: Literal["validation", "test"] = Field(
         "validation",
@@ -45,7 +47,11 @@ class Training(BaseModel):
         "classes, and every number carries the word",
     )
     validation_share: float = Field(
-        0.3, ge=0, le=0.9, description="share of the training classes held out for validation (conventional protocol)"
+        0.3,
+        ge=0,
+        le=0.9,
+        description="share of the training classes held out for validation (conventional protocol), or of each class's "
+        "training images (classification)",
     )
     class_subset: int | None = Field(
         None, ge=2, description="take only the first so many training and test classes, for a quick look; null: all"
@@ -115,6 +121,16 @@ class Training(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
     threads: int = Field(1, ge=1, description="CPU threads of a training; part of what makes it repeatable")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
+
+    @field_validator("dataset")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if is_address(value):
+            try:
+                return str(Address.parse(value))
+            except DataError:
+                raise ValueError(FORM) from None
+        return value
 
     @field_validator("backbone")
     @classmethod
@@ -214,7 +230,25 @@ def describe(error: ValidationError) -> str:
         return f"{name}: no such key"
     if first["type"] == "missing":
         return f"{name}: this key is required"
-    return f"{name}: {first['input']!r}: {message[:1].lower() + message[1:]}" if name else message
+    if first["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+        message += suggestion(first["input"], known) if len(known) > 3 else ""
+    for theirs, ours in WORDS.items():
+        message = message.replace(theirs, ours)
+    given = re.sub(r"://[^\s'\"]*@", "://***@", repr(first["input"]))  # an address may hold a password
+    return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
+
+
+WORDS = {
+    "Input should be": "should be",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a finite number": "a number that is not infinite",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "String should match pattern '^[0-9a-fA-F]{64}$'": "should be 64 hexadecimal digits",
+}
+"""pydantic's words, and those of somebody who writes a search file."""
 
 
 # Reading ---------------------------------------------------------------------------------------------------
@@ -228,16 +262,16 @@ def read_scalar(text: str) -> Any:
         return text
 
 
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """`KEY=VALUE` words of `--set`."""
+def parse_assignments(assignments: list[str], option: str = "--set", example: str = "lr=1e-4") -> dict[str, Any]:
+    """`KEY=VALUE` words of `--set` and the like."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise InputError(f"--set {assignment}: should read KEY=VALUE, for example --set lr=1e-4")
+            raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
         if key in values:
-            raise InputError(f"--set {assignment}: {key} is set twice")
+            raise InputError(f"{option} {assignment}: {key} is set twice")
         values[key] = read_scalar(text)
     return values
 
@@ -322,6 +356,25 @@ class Parameter:
         count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
         return [round(self.low + i * self.step, 12) for i in range(count)]
 
+    def take(self, value: Any) -> Any:
+        """This value as the parameter has it; InputError says what would be right."""
+        if self.kind == "categorical":
+            same = [c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool)]
+            if not same:
+                raise InputError(f"{value!r} is none of the choices ({', '.join(map(str, self.choices))})")
+            return same[0]
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InputError(f"{value!r} should be a number")
+        if not self.low <= value <= self.high:
+            raise InputError(f"{value:g} is outside of the space ({self.low:g} to {self.high:g})")
+        step = self.step or (1 if self.kind == "int" else None)
+        if step is not None:
+            places = round((value - self.low) / step)
+            if abs(self.low + places * step - value) > 1e-9 * max(1.0, abs(value)):
+                raise InputError(f"{value:g} is none of the steps of {step:g} from {self.low:g}")
+            value = round(self.low + places * step, 12)
+        return int(value) if self.kind == "int" else float(value)
+
 
 @dataclass(frozen=True)
 class Space:
@@ -359,6 +412,23 @@ class Space:
             return values
 
         return point(self.alternatives[0])
+
+    def point(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The point with these values, of which there may be more; InputError if one is missing or out of place."""
+
+        def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+            taken: dict[str, Any] = {}
+            for parameter in parameters:
+                if parameter.key not in values:
+                    raise InputError(f"{parameter.key}: is missing; a point gives every setting that is searched")
+                try:
+                    value = parameter.take(values[parameter.key])
+                except InputError as error:
+                    raise InputError(f"{parameter.key}: {error}") from None
+                taken |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
+            return taken
+
+        return walk(self.alternatives[0])
 
     def grid(self) -> list[dict[str, Any]]:
         """Every point once, the last parameter varying fastest; needs finitely many values."""
@@ -496,8 +566,14 @@ def parse_space(raw: Any, where: str, settings: Mapping[str, Any]) -> Space:
 # Search ----------------------------------------------------------------------------------------------------
 
 
+VALIDATION_METRICS = ["val/map_at_r", "val/r_precision", "val/mean_average_precision_at_1000", "train/loss"]
+VALIDATION_METRICS += [f"val/recall_at_{k}" for k in (1, 2, 4, 8)]
+COSTS = ["cost/seconds", "cost/gpu_hours"]
+"""What a training took until its best validation; only as the second of two objectives."""
+
+
 class Objective(BaseModel):
-    """What is optimised: a metric of the held-out classes."""
+    """What is optimised: a metric of the held-out classes; as the second of two also a cost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     metric: str = "val/map_at_r"
@@ -506,11 +582,16 @@ class Objective(BaseModel):
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, value: str) -> str:
-        known = ["val/map_at_r", "val/r_precision", "val/mean_average_precision_at_1000", "train/loss"]
-        known += [f"val/recall_at_{k}" for k in (1, 2, 4, 8)]
+        known = VALIDATION_METRICS + COSTS
         if value not in known:
             raise ValueError(f"not a metric of a validation{suggestion(value, known)}")
         return value
+
+    @model_validator(mode="after")
+    def _cheap(self) -> Self:
+        if self.metric in COSTS and self.mode == "max":
+            raise ValueError(f"mode: 'max': {self.metric} should be small: leave mode out, or give min")
+        return self
 
     @property
     def best_key(self) -> str:
@@ -519,12 +600,44 @@ class Objective(BaseModel):
 
 
 class Scheduler(BaseModel):
-    """ASHA over validations: at each rung only the best 1 / reduction_factor of the trials go on."""
+    """Who is stopped early. All of them count validations, and compare the best so far.
+
+    asha: at each rung only the best 1 / reduction_factor of the trials go on. median: who is below the median of the
+    finished trials at the same validation stops. hyperband: brackets of asha, from the most impatient to none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    name: Literal["asha", "none"] = "none"
+    name: Literal["asha", "median", "hyperband", "none"] = "none"
     grace_validations: int = Field(1, ge=1, description="validations before a trial may be stopped")
     reduction_factor: int = Field(3, ge=2, description="one in so many trials passes a rung")
+    startup_trials: int = Field(5, ge=1, description="trials that end before the median stops any")
+    max_validations: int | None = Field(
+        None, ge=1, description="validations of a whole trial, for hyperband; default: from epochs and validate_every"
+    )
+
+
+SCHEDULER_KEYS = {
+    "none": {"name"},
+    "asha": {"name", "grace_validations", "reduction_factor"},
+    "median": {"name", "grace_validations", "startup_trials"},
+    "hyperband": {"name", "grace_validations", "reduction_factor", "max_validations"},
+}
+"""What of `Scheduler` has a meaning for which."""
+
+
+class Budget(BaseModel):
+    """What ends a search before its number of trials does. Its final runs come on top."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    epochs: int | None = Field(None, ge=1, description="epochs of all trials together, never exceeded")
+    hours: float | None = Field(None, gt=0, description="wall time while the search runs, not while it rests")
+    gpu_hours: float | None = Field(None, gt=0, description="GPUs that trials hold, times their training time")
+    cpu_hours: float | None = Field(None, gt=0, description="CPUs that trials hold, times their training time")
+    trials_without_improvement: int | None = Field(None, ge=1, description="so many trials ended since the best one")
+
+    def limits(self) -> dict[str, float]:
+        """Those that are set."""
+        return {key: value for key, value in self.model_dump().items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -538,7 +651,7 @@ class Preset:
     unstated: dict[str, str]
 
 
-Algorithm = Literal["tpe", "random", "grid"]
+Algorithm = Literal["tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
 FinalProtocol = Literal["same", "conventional"]
 
 
@@ -555,8 +668,11 @@ class Search(BaseModel):
     raw_space: Any
     algorithm: Algorithm = "tpe"
     num_trials: int | None = Field(None, ge=1)
+    budget: Budget = Budget()
+    start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
     scheduler: Scheduler = Scheduler()
     objective: Objective = Objective()
+    second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
     seed: int = Field(0, ge=0, lt=2**31)
     max_concurrent: int | None = Field(None, ge=1)
     workers: int = Field(1, ge=1, description="processes that train a trial together")
@@ -588,6 +704,41 @@ class Search(BaseModel):
         return parse_space(self.raw_space, f"{self.source}: space", self.settings)
 
     @property
+    def goals(self) -> list[Objective]:
+        """The objective, or both."""
+        return [self.objective, *([self.second_objective] if self.second_objective else [])]
+
+    @property
+    def max_validations(self) -> int | None:
+        """Validations of a whole trial, where they are known without the data."""
+        if self.scheduler.max_validations is not None:
+            return self.scheduler.max_validations
+        training = self.example().training
+        match = VALIDATE_EVERY.fullmatch(training.validate_every)
+        if match is None or match[2] != "epoch" or {"epochs", "validate_every"} & {p.key for p in self.parameters()}:
+            return None
+        return math.ceil(training.epochs / int(match[1]))
+
+    @property
+    def brackets(self) -> int:
+        """Hyperband's brackets: floor(log_factor(max_validations / grace_validations)) + 1."""
+        scheduler, most, count = self.scheduler, self.max_validations or 0, 0
+        while scheduler.grace_validations * scheduler.reduction_factor**count <= most:
+            count += 1
+        return count
+
+    @property
+    def most_epochs(self) -> int:
+        """The epochs of its longest trial."""
+        searched = [p for p in self.parameters() if p.key == "epochs"]
+        ends = [int(end) for p in searched for end in (p.choices or [p.high])]
+        return max([self.example().training.epochs, *ends])
+
+    def parameters(self) -> list[Parameter]:
+        """Every parameter of the space, branches included."""
+        return list(self.space.parameters())
+
+    @property
     def dataset(self) -> str:
         """The data set's name."""
         return str(self.settings.get("dataset", Training.model_fields["dataset"].default))
@@ -611,8 +762,11 @@ FILE_KEYS: dict[str, Any] = {
     "space": (dict, list),
     "algorithm": str,
     "num_trials": int,
+    "budget": dict,
+    "start_from": list,
     "scheduler": (str, dict),
     "objective": (str, dict),
+    "objectives": list,
     "seed": int,
     "max_concurrent": int,
     "workers": int,
@@ -631,6 +785,7 @@ EXPECTED = {
     (int, float): "a number",
     bool: "true or false",
     dict: "a mapping",
+    list: "a list",
     (dict, list): "a mapping (or a list of them)",
     (str, dict): "a name or a mapping",
 }
@@ -643,11 +798,13 @@ def resolve_search(
     source: str,
     preset: Preset | None = None,
     overrides: Mapping[str, Any] | None = None,
+    find_settings: Callable[[str], list[dict[str, Any]]] | None = None,
     **changes: Any,
 ) -> Search:
     """A search from a file's content. `preset` goes before the file's settings, but what the space searches stays
     searched; `overrides` (of `--set`) pin settings, also searched ones; `changes` replace top-level keys
-    (`num_trials`, `seed`, `dataset`, ...) where not None."""
+    (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key. `find_settings` gives the settings that
+    a name in `start_from` stands for."""
     for key, value in raw.items():
         if key not in FILE_KEYS:
             raise InputError(f"{source}: {key}: no such key of a search{suggestion(key, FILE_KEYS)}")
@@ -675,7 +832,7 @@ def resolve_search(
             resolve_experiment({"method": settings["method"], **overrides}, "--set")
         resolve_experiment(settings, f"{source}: settings")
     _refuse_fixed_and_searched(raw_space, settings, source)
-    scheduler, objective = merged.get("scheduler", "none"), merged.get("objective", {})
+    goals = _goals(merged, source)
     algorithm = merged.get("algorithm", "tpe")
     if algorithm not in get_args(Algorithm):
         raise InputError(f"{source}: algorithm: '{algorithm}' is unknown{suggestion(algorithm, get_args(Algorithm))}")
@@ -693,8 +850,10 @@ def resolve_search(
             raw_space=raw_space,
             algorithm=algorithm,
             num_trials=merged.get("num_trials"),
-            scheduler=_section(Scheduler, "name", scheduler, f"{source}: scheduler"),
-            objective=_section(Objective, "metric", objective, f"{source}: objective"),
+            budget=_budget(raw.get("budget", {}), changes.get("budget"), source),
+            scheduler=_scheduler(merged.get("scheduler", "none"), source),
+            objective=goals[0],
+            second_objective=goals[1] if len(goals) > 1 else None,
             seed=merged.get("seed", 0),
             max_concurrent=merged.get("max_concurrent"),
             workers=merged.get("workers", 1),
@@ -708,7 +867,97 @@ def resolve_search(
     except ValidationError as error:
         raise InputError(f"{source}: {describe(error)}") from None
     _check_search(search)
-    return search
+    points = _starting_points(search, merged.get("start_from", []), find_settings)
+    return search.model_copy(update={"start_from": points})
+
+
+def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str, Any]) -> Search:
+    """The same search with another number of trials (where not None) and other limits; a limit of None is lifted."""
+    if search.test_trials:
+        raise InputError(f"'{search.name}' is a training, not a search: it has no budget to raise")
+    config = search.model_dump()
+    config["num_trials"] = search.num_trials if num_trials is None else num_trials
+    config["budget"] = _budget(config["budget"], budget, "--budget").model_dump()
+    raised = Search.model_validate(config)
+    _check_search(raised)
+    return raised
+
+
+def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
+    if "objectives" not in merged:
+        return [_objective(merged.get("objective", {}), f"{source}: objective")]
+    if "objective" in merged:
+        raise InputError(f"{source}: objective: objectives says it too; keep one")
+    given = merged["objectives"]
+    if len(given) != 2:
+        raise InputError(f"{source}: objectives: {len(given)} given; two are needed (one alone is: objective)")
+    goals = [_objective(goal, f"{source}: objectives[{place}]") for place, goal in enumerate(given)]
+    if goals[0].metric == goals[1].metric:
+        raise InputError(f"{source}: objectives: {goals[0].metric} is named twice")
+    return goals
+
+
+def _objective(value: Any, where: str) -> Objective:
+    """Losses and costs are minimised unless the mode is given."""
+    if not isinstance(value, str | dict):
+        raise InputError(f"{where}: {value!r} should be {EXPECTED[(str, dict)]}")
+    given = {"metric": value} if isinstance(value, str) else dict(value)
+    if given.get("metric") in ("train/loss", *COSTS):
+        given.setdefault("mode", "min")
+    return _section(Objective, "metric", given, where)
+
+
+def _scheduler(value: Any, source: str) -> Scheduler:
+    where = f"{source}: scheduler"
+    scheduler = _section(Scheduler, "name", value, where)
+    for key in value if isinstance(value, dict) else ():
+        if key not in SCHEDULER_KEYS[scheduler.name]:
+            others = ", ".join(name for name, keys in SCHEDULER_KEYS.items() if key in keys)
+            raise InputError(f"{where}: {key}: has no meaning for '{scheduler.name}' (it is for {others})")
+    return scheduler
+
+
+def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
+    for limits, where in ((given, f"{source}: budget"), (changes or {}, "--budget")):
+        for key in limits:
+            if key not in Budget.model_fields:
+                raise InputError(f"{where}: {key}: no such limit{suggestion(str(key), Budget.model_fields)}")
+        try:
+            Budget(**limits)
+        except ValidationError as error:
+            raise InputError(f"{where}: {describe(error)}") from None
+    return Budget(**{**given, **(changes or {})})
+
+
+def _starting_points(
+    search: Search, given: Sequence[Any], find_settings: Callable[[str], list[dict[str, Any]]] | None
+) -> list[dict[str, Any]]:
+    """The points of `start_from`, each once: mappings as they are, and what names stand for."""
+    points: list[dict[str, Any]] = []
+    if given and search.algorithm == "grid":
+        raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
+    for place, entry in enumerate(given):
+        where = f"{search.source}: start_from: {entry if isinstance(entry, str) else f'point {place + 1}'}"
+        if isinstance(entry, str):
+            if find_settings is None:
+                raise InputError(f"{where}: nothing is known here that has a name; give the point itself")
+            found = find_settings(entry)
+        elif isinstance(entry, dict):
+            found = [entry]
+        else:
+            raise InputError(f"{where}: {entry!r} should be a point (a mapping), a preset or a search")
+        for settings in found:
+            try:
+                point = search.space.point(settings)
+                if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
+                    raise InputError(f"{unknown[0]}: is not searched{suggestion(str(unknown[0]), point)}")
+            except InputError as error:
+                raise InputError(f"{where}: {error}") from None
+            if point not in points:
+                points.append(point)
+    if search.num_trials is not None and len(points) > search.num_trials:
+        raise InputError(f"{search.source}: start_from: {len(points)} points, but num_trials: {search.num_trials}")
+    return points
 
 
 def idle_settings(search: Search) -> list[str]:
@@ -808,8 +1057,16 @@ def _check_search(search: Search) -> None:
                 )
     elif len(space.alternatives) > 1:
         raise InputError(f"{search.source}: space: a list of spaces (their union) is for algorithm: grid only")
-    elif search.num_trials is None:
-        raise InputError(f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm}")
+    elif search.num_trials is None and not search.budget.limits():
+        raise InputError(
+            f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm} (or a budget)"
+        )
+    _check_algorithm(search)
+    _check_scheduler(search)
+    if search.budget.epochs is not None and search.budget.epochs < search.most_epochs:
+        raise InputError(
+            f"{search.source}: budget.epochs: {search.budget.epochs}: one trial takes {search.most_epochs} alone"
+        )
     for parameter in space.parameters():
         if parameter.key == "selection":
             raise InputError(
@@ -847,6 +1104,54 @@ def _check_search(search: Search) -> None:
                 f"{search.source}: {key}: {workers} workers cannot share the global batch of {batch} images evenly "
                 "(classes_per_batch x images_per_class): make it a multiple"
             )
+
+
+def _check_algorithm(search: Search) -> None:
+    """Which algorithm can do what."""
+    where, parameters = f"{search.source}: algorithm: {search.algorithm}", search.parameters()
+    several = search.second_objective is not None
+    if search.algorithm in ("gp", "cmaes", "nsga2", "qmc"):
+        for parameter in parameters:
+            if any(parameter.branches.values()):
+                raise InputError(
+                    f"{where}: cannot search choices that open a space of their own (space.{parameter.key}): "
+                    "take tpe, random or grid"
+                )
+    if search.algorithm == "cmaes":
+        for parameter in parameters:
+            if parameter.kind == "categorical":
+                raise InputError(
+                    f"{where}: searches ranges only, space.{parameter.key} has choices: give it low and high, or take "
+                    "tpe, gp or qmc"
+                )
+        if sum(parameter.low < parameter.high for parameter in parameters) < 2:
+            raise InputError(f"{where}: needs two ranges or more: take tpe or gp")
+    if search.algorithm in ("gp", "cmaes") and several:
+        raise InputError(f"{where}: has one objective only: take nsga2, tpe, qmc, random or grid")
+    if search.algorithm == "nsga2" and not several:
+        raise InputError(f"{where}: is for two objectives (objectives: [...]): take tpe, gp or cmaes for one")
+    if search.objective.metric in COSTS:
+        raise InputError(
+            f"{search.source}: objective: {search.objective.metric}: a cost can be the second of two objectives only"
+        )
+
+
+def _check_scheduler(search: Search) -> None:
+    """Whether trials can be stopped early as asked."""
+    where = f"{search.source}: scheduler: {search.scheduler.name}"
+    if search.scheduler.name != "none" and search.second_objective is not None:
+        raise InputError(
+            f"{where}: not with two objectives: which of two curves is the better one is not defined; give none"
+        )
+    if search.scheduler.name != "hyperband":
+        return
+    if search.max_validations is None:
+        raise InputError(f"{where}: max_validations: how many validations has a whole trial? (asha need not know)")
+    if search.brackets < 2:
+        raise InputError(
+            f"{where}: {search.max_validations} validations make one bracket only: lower grace_validations or "
+            "reduction_factor, validate more often, or take asha"
+        )
 
 
 def single_training(

@@ -1,23 +1,33 @@
 """Which point next, and who is stopped early: Optuna's ask and tell over a journaled search. The door to optuna.
 
-The search's journal is the record; the Optuna study is a projection of it, rebuilt whenever a search goes on, so
-the two cannot disagree. Each suggestion is seeded from (search seed, trial number): a search that was killed and
-resumed suggests what an undisturbed one would.
+The search's journal is the record; the Optuna studies are a fold of it, rebuilt in memory whenever a search goes on,
+so the two cannot disagree. Each suggestion is seeded from (search seed, trial number): a search that was killed and
+resumed suggests what an undisturbed one would. Samplers that remember more than their trials (CMA-ES its distribution,
+NSGA-II its generations, QMC its place in the sequence) are asked again while the journal is folded, so that they
+remember the same.
 """
 
+import copy
 import itertools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.pruners import BasePruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from orchestrator.spec import Parameter, Search, Space
@@ -27,119 +37,191 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 REPEATS = 20
 """How often a suggestion that was tried before is asked anew."""
+DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+REMEMBERING = ("cmaes", "nsga2", "qmc")
+"""The algorithms whose samplers remember more than the trials that they were told of."""
 
 
 class Study:
-    """The sampler and pruner of one search, over trials known by their own ids."""
+    """The sampler and pruner of one search, over trials known by their own ids.
+
+    There is one Optuna study per bracket of Hyperband, so that its sampler compares trials of one budget only, and
+    else a single one.
+    """
 
     def __init__(self, search: Search, path: Path | None = None) -> None:
-        """`path` keeps the study as an Optuna journal (for optuna-dashboard, say); what it held is replaced."""
+        """`path` keeps the ended trials as an Optuna journal (for optuna-dashboard, say); nothing is read from it, and
+        what it held is replaced."""
         self.search = search
         self.space = search.space
         self.grid = self.space.grid() if search.algorithm == "grid" else None
-        storage = None
+        self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
+        self.studies = [
+            optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
+            for pruner in self._pruners()
+        ]
+        self.cycle = self._cycle()
+        self.stored: optuna.Study | None = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
-            storage = JournalStorage(JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path))))
-        self.study = optuna.create_study(
-            storage=storage,
-            study_name=search.name,
-            direction="maximize" if search.objective.mode == "max" else "minimize",
-            sampler=RandomSampler(seed=0),
-            pruner=self._pruner(),
-        )
+            backend = JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
+            self.stored = optuna.create_study(
+                storage=JournalStorage(backend), study_name=search.name, directions=self.directions
+            )
         self.trials: dict[str, optuna.Trial] = {}
         self.best: dict[str, float] = {}
         self.reported: dict[str, int] = {}
         self.seen: set[str] = set()
+        self.attempts: dict[str, int] = {}
+        """How often a trial's suggestion repeated a point, before it was new."""
 
     @property
-    def budget(self) -> int:
-        """How many trials the search has at most."""
+    def budget(self) -> float:
+        """How many trials the search has at most; infinite if only other budgets end it."""
         size = self.space.size()
         limit = self.search.num_trials if self.search.num_trials is not None else math.inf
-        return int(min(size, limit))
+        return min(size, limit)
 
     def ask(self, trial_id: str, number: int) -> dict[str, Any] | None:
         """The next point, never one that was tried before; None when the space is exhausted."""
+        if number < len(self.search.start_from):
+            return self.enter(trial_id, number, self.search.start_from[number])
         if self.grid is not None:
             left = [point for point in self.grid if _key(point) not in self.seen]
-            if not left:
-                return None
-            return self.enter(trial_id, left[0])
+            return self.enter(trial_id, number, left[0]) if left else None
         for attempt in range(REPEATS):
-            self.study.sampler = self._sampler(number, attempt)
-            trial = self.study.ask()
+            trial = self._new(number, attempt)
             params = suggest(self.space, trial)
             if _key(params) not in self.seen:
-                return self._keep(trial_id, trial, params)
+                return self._keep(trial_id, trial, params, attempt)
             # closed at once: samplers take no notice of failed trials
-            trial.set_user_attr("repeats a point", True)
-            self.study.tell(trial, state=TrialState.FAIL)
+            trial.study.tell(trial, state=TrialState.FAIL)
         if self.space.size() == math.inf:
             return None
         left = [point for point in self.space.grid() if _key(point) not in self.seen]
         if not left:
             return None
         pick = np.random.default_rng((self.search.seed, number)).integers(len(left))
-        return self.enter(trial_id, left[int(pick)])
+        return self._enter(trial_id, number, left[int(pick)], REPEATS)
 
-    def enter(self, trial_id: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """A trial with this point, from a grid or from the journal."""
-        self.study.sampler = RandomSampler(seed=0)
-        self.study.enqueue_trial(_paths(self.space, params))
-        trial = self.study.ask()
+    def enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int = 0) -> dict[str, Any]:
+        """A trial with this point, given or from a grid or from the journal, which tells of the `attempts` before."""
+        for attempt in range(attempts):
+            trial = self._new(number, attempt)
+            trial.study.tell(trial, state=TrialState.FAIL)
+        return self._enter(trial_id, number, params, attempts)
+
+    def _enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int) -> dict[str, Any]:
+        trial = self._new(number, attempts, params)
         if self.grid is None:
             suggest(self.space, trial)
-        return self._keep(trial_id, trial, dict(params))
+        return self._keep(trial_id, trial, dict(params), attempts)
 
-    def _keep(self, trial_id: str, trial: optuna.Trial, params: dict[str, Any]) -> dict[str, Any]:
+    def _new(self, number: int, attempt: int, params: Mapping[str, Any] | None = None) -> optuna.Trial:
+        study = self.studies[self.bracket(number)]
+        study.sampler = self._sampler(number, attempt)
+        if params is not None:
+            study.enqueue_trial(_paths(self.space, params))
+        trial = study.ask()
+        if self.search.algorithm in REMEMBERING:
+            _ = trial.relative_params  # moves the sampler on, also where its answer is known or will not be used
+        return trial
+
+    def _keep(self, trial_id: str, trial: optuna.Trial, params: dict[str, Any], attempts: int) -> dict[str, Any]:
         trial.set_user_attr("trial_id", trial_id)
         trial.set_user_attr("params", params)
         self.trials[trial_id] = trial
+        self.attempts[trial_id] = attempts
         self.seen.add(_key(params))
         return params
 
     def report(self, trial_id: str, validation: int, value: float) -> bool:
-        """The objective at a validation; True if the trial should be stopped.
+        """The first objective at a validation; True if the trial should be stopped.
 
         The running best is what counts, for sampler and pruner alike. A validation is reported once.
+
+        Raises:
+            ValueError: the value is not finite.
         """
+        if not math.isfinite(value):
+            raise ValueError(f"trial {trial_id}, validation {validation}: {value} is not finite")
         if validation <= self.reported.get(trial_id, 0):
             return False
         self.reported[trial_id] = validation
         better = max if self.search.objective.mode == "max" else min
         self.best[trial_id] = better(value, self.best.get(trial_id, value))
+        if len(self.directions) > 1:
+            return False  # there is no order of curves by several objectives
         trial = self.trials[trial_id]
         trial.report(self.best[trial_id], validation)
         return trial.should_prune()
 
-    def tell(self, trial_id: str, state: str) -> None:
-        """The end of a trial: `done` with its best, `pruned` with its curve, anything else as failed."""
+    def tell(self, trial_id: str, state: str, second: float | None = None) -> None:
+        """The end of a trial: `done` with its best, `pruned` with its curve, anything else as failed.
+
+        `second` is the second objective at its best validation, where the search has two.
+        """
         trial = self.trials[trial_id]
-        if trial_id not in self.best or state not in ("done", "pruned"):
-            self.study.tell(trial, state=TrialState.FAIL)
+        values = [self.best.get(trial_id), *([second] if len(self.directions) > 1 else [])]
+        if None in values or state not in ("done", "pruned"):
+            ended = trial.study.tell(trial, state=TrialState.FAIL)
         elif state == "pruned":
-            self.study.tell(trial, state=TrialState.PRUNED)
+            ended = trial.study.tell(trial, state=TrialState.PRUNED)
         else:
-            self.study.tell(trial, self.best[trial_id])
+            ended = trial.study.tell(trial, [value for value in values if value is not None])
+        if self.stored is not None:
+            shown = copy.copy(ended)
+            shown._system_attrs = {}  # what samplers and pruners remember is of no use to a reader
+            self.stored.add_trial(shown)
+
+    def bracket(self, number: int) -> int:
+        """The bracket of Hyperband that a trial belongs to."""
+        return self.cycle[number % len(self.cycle)]
+
+    def _cycle(self) -> list[int]:
+        """Brackets in the order that trials are given to them: as many trials of each as Hyperband has (its n, the
+        paper's algorithm 1), in an order drawn by the seed, again and again."""
+        count, factor = len(self.studies), self.search.scheduler.reduction_factor
+        if count == 1:
+            return [0]
+        sizes = [math.ceil(count * factor**s / (s + 1)) for s in reversed(range(count))]
+        brackets = [bracket for bracket, size in enumerate(sizes) for _ in range(size)]
+        return [int(b) for b in np.random.default_rng(self.search.seed).permutation(brackets)]
 
     def _sampler(self, number: int, attempt: int) -> BaseSampler:
         seed = int(np.random.SeedSequence((self.search.seed, number, attempt)).generate_state(1)[0])
-        if self.search.algorithm == "random":
+        planned = self.search.num_trials or 40
+        startup = max(3, min(10, planned // 4))
+        algorithm = self.search.algorithm
+        if algorithm == "random":
             return RandomSampler(seed=seed)
-        startup = max(3, min(10, (self.search.num_trials or 40) // 4))
+        if algorithm == "qmc":
+            independent = RandomSampler(seed=seed)
+            return QMCSampler(seed=self.search.seed, scramble=True, independent_sampler=independent)
+        if algorithm == "gp":
+            return GPSampler(seed=seed, n_startup_trials=startup)
+        if algorithm == "cmaes":
+            # a pruned trial's last value stands for it where rungs are comparable; of the median's it would mislead
+            pruned = self.search.scheduler.name in ("asha", "hyperband")
+            return CmaEsSampler(seed=seed, consider_pruned_trials=pruned)
+        if algorithm == "nsga2":
+            return NSGAIISampler(seed=seed, population_size=max(4, min(50, planned // 5)))
         conditional = any(parameter.branches for parameter in self.space.parameters())
         return TPESampler(seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup)
 
-    def _pruner(self) -> BasePruner:
+    def _pruners(self) -> list[BasePruner]:
         scheduler = self.search.scheduler
+        grace, factor = scheduler.grace_validations, scheduler.reduction_factor
         if scheduler.name == "none":
-            return NopPruner()
-        return SuccessiveHalvingPruner(
-            min_resource=scheduler.grace_validations, reduction_factor=scheduler.reduction_factor
-        )
+            return [NopPruner()]
+        if scheduler.name == "median":
+            return [MedianPruner(n_startup_trials=scheduler.startup_trials, n_warmup_steps=grace)]
+        brackets = self.search.brackets if scheduler.name == "hyperband" else 1
+        return [
+            SuccessiveHalvingPruner(min_resource=grace, reduction_factor=factor, min_early_stopping_rate=bracket)
+            for bracket in range(brackets)
+        ]
 
 
 def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:
@@ -181,3 +263,39 @@ def _paths(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _key(params: Mapping[str, Any]) -> str:
     return repr(sorted(params.items()))
+
+
+FORESTS = 5
+"""Over so many seeds an importance is averaged: it comes from random forests."""
+
+
+def importances(space: Space, points: Sequence[tuple[Mapping[str, Any], float]]) -> dict[str, tuple[float, float]]:
+    """By fANOVA, each setting's share of the objective's variance over the space: mean and standard deviation over
+    forests of `FORESTS` seeds, largest first. Settings that not every point has are left out; none where the objective
+    does not vary.
+
+    Source: Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014.
+    """
+    if len({value for _, value in points}) < 2:
+        return {}
+    study = optuna.create_study(sampler=RandomSampler(seed=0))
+    distributions = {parameter.path: _distribution(parameter) for parameter in space.parameters()}
+    for params, value in points:
+        paths = _paths(space, params)
+        own = {path: distributions[path] for path in paths}
+        study.add_trial(optuna.trial.create_trial(params=paths, distributions=own, value=value))
+    found: dict[str, list[float]] = {}
+    for seed in range(FORESTS):
+        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed)
+        for path, share in optuna.importance.get_param_importances(study, evaluator=evaluator).items():
+            found.setdefault(path.rpartition("/")[2], []).append(share)
+    spread = {key: (float(np.mean(shares)), float(np.std(shares, ddof=1))) for key, shares in found.items()}
+    return dict(sorted(spread.items(), key=lambda item: -item[1][0]))
+
+
+def _distribution(p: Parameter) -> BaseDistribution:
+    if p.kind == "int":
+        return IntDistribution(int(p.low), int(p.high), log=p.log, step=int(p.step or 1))
+    if p.kind == "float":
+        return FloatDistribution(p.low, p.high, log=p.log, step=p.step)
+    return CategoricalDistribution([str(choice) for choice in p.choices])

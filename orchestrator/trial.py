@@ -92,7 +92,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     rows = data_splits(training, store)[0].test
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
-        return evaluate_folds(folders, store, rows, training.device)
+        return evaluate_folds([folder / BEST for folder in folders], store, rows, training.device, keep=True)[0]
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     result = evaluate_model_by_query(model, store, rows, training.device, folder=place / DIAGNOSTICS)
     ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}

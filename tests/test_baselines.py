@@ -188,7 +188,7 @@ def test_a_composed_config_holds_the_hyperparameters_of_its_base() -> None:
         ({"alpha": 3.0}, "alpha: contrastive has no such hyperparameter; it has .*neg_margin"),
         (
             {"objective": "multi_similarity", "alpha": -1.0},
-            "alpha: -1.0: input should be .*, with multi_similarity",
+            "alpha: -1.0: should be .*, with multi_similarity",
         ),
         ({"objective": "triplet"}, "'contrastive' or 'multi_similarity'"),
         ({"tau": 0.0}, "greater than 0"),

@@ -185,6 +185,12 @@ BAD = [
     bad(f"{TRAIN} --name .hidden", "--name: '.hidden'"),
     bad(f"{TRAIN} --set method=proxy_anchor", "--method pfml", "keep one"),
     bad("train --method idml --dataset glyphs-small --set mixup_blocks=7", "mixup_blocks: 7", "batch of 64", "divisor"),
+    bad(
+        "train --method pfml --dataset glyphs-small --set backbone=vit_small --set weights=random",
+        "backbone: timm/vit_small",
+        "224 x 224",
+        "32 x 32",
+    ),
     bad("search idml --dataset glyphs-small --dry-run --set mixup_blocks=7", "mixup_blocks: 7", "batch of 64"),
     bad(
         "train --method anti_collapse --dataset glyphs-small --set guidance_weight=1 --set text_embeddings=none.csv",
@@ -217,7 +223,7 @@ BAD = [
     bad("search demo --set lr=fast", "lr: 'fast'", "number"),
     bad("search demo --set lr=0", "lr: 0", "greater than 0"),
     bad("search demo --set lr=.inf", "lr: inf", "finite"),
-    bad("search demo --set epochs=1.5", "epochs: 1.5", "integer"),
+    bad("search demo --set epochs=1.5", "epochs: 1.5", "whole number"),
     bad("search demo --set delta=3", "delta: 3", "less than or equal to 2"),
     bad("search demo --set backbone=resnet5", "backbone: 'resnet5'", "did you mean 'resnet50'"),
     bad("search demo --set augmentation=afine", "augmentation: 'afine'", "did you mean 'affine'"),
@@ -293,9 +299,10 @@ BAD = [
     bad(TRAIN, "ORCHESTRATOR_STORAGE", "/proc/runs", environment={"ORCHESTRATOR_STORAGE": "/proc/runs"}),
     bad("report x --storage {tmp}/none", "--storage", "none", "no folder"),
     bad("ui --storage {tmp}", "holds no runs yet", "search demo"),
-    bad(f"report {TRAINED} --csv {{tmp}}/none/x.csv", "--csv", "none/x.csv", "No such file or directory"),
-    bad(f"report {TRAINED} --csv {{tmp}}", "--csv", "directory"),
-    bad(f"report {TRAINED} --csv - --json", "--csv -", "keep one"),
+    bad(f"report {TRAINED} --html {{tmp}}/none/x.html", "--html", "none/x.html", "does not exist"),
+    bad(f"report {TRAINED} --html {{tmp}}", "--html", "is a folder"),
+    bad(f"report {TRAINED} --format csv --json", "--format csv", "keep one"),
+    bad(f"report {TRAINED} --format cvs", "--format", "cvs", "latex"),
     # trackers
     bad("search demo --tracking-uri ftp://host", "'ftp://host'", "unknown scheme 'ftp'"),
     bad("search demo --tracking-uri htp://host", "did you mean 'http'"),
@@ -316,6 +323,18 @@ BAD = [
     # what does not exist, and what is damaged
     bad("resume traned", "no search 'traned'", "did you mean 'trained'"),
     bad("sync traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("resume trained --num-trials 3", "'trained' is a training, not a search"),
+    bad("resume trained --budget hours", "--budget hours: should read KEY=VALUE, for example --budget hours=8"),
+    bad("status traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("stop trained", "stop: search 'trained' does not run (it is done)"),
+    bad("pause trained", "pause: search 'trained' does not run (it is done)"),
+    bad("search {file} --budget hour=3", "--budget: hour: no such limit", "did you mean 'hours'", file=GOOD),
+    bad("search {file} --algorithm tppe", "algorithm: 'tppe' is unknown", "did you mean 'tpe'", file=GOOD),
+    bad("search {file} --scheduler ahsa", "scheduler: name: 'ahsa'", file=GOOD),
+    bad("search {file} --start-from traned", "no search 'traned'", "did you mean 'trained'", file=GOOD),
+    bad("search {file} --start-from trained:0", "start_from: trained:0: should read SEARCH or SEARCH:K", file=GOOD),
+    bad("search {file} --start-from pfml/cub20/x", "start_from: pfml/cub20/x", "did you mean 'cub200'", file=GOOD),
+    bad("search {file} --algorithm cmaes", "cmaes: needs two ranges or more", file=GOOD),
     bad("report traned", "no search 'traned'", "did you mean 'trained'"),
     bad("report ../searches/trained", "NAME", "letters, digits"),
     bad("evaluate traned --dataset glyphs-small", "'traned'", "did you mean 'trained'"),
@@ -712,6 +731,10 @@ def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.Capture
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
     assert planned["trials"] == 12
     assert planned["cost"]["steps per model"] > 0
+    command = f"train --method pfml --dataset glyphs-small --dry-run --storage {finished} {TINY} --repeats 2 --json"
+    planned = json.loads(run(capsys, command).out)
+    assert (planned["trials"], planned["final runs"], planned["space"]) == (2, 0, {"seed": [0, 1]})
+    assert planned["cost"]["steps per model"] > 0
     assert contents(finished) == before
 
 
@@ -746,14 +769,16 @@ def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture
     assert address in ran.out
 
 
-def test_the_leaderboard_goes_to_a_file(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ran = run(capsys, f"report {TRAINED} --storage {finished} --csv {tmp_path / 'board.csv'}")
-    assert (ran.code, ran.out) == (0, "")
-    head, row = (tmp_path / "board.csv").read_text().splitlines()
+def test_the_report_goes_where_it_is_wanted(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --format csv")
+    head, row = ran.out.splitlines()
     assert head.startswith("rank,trial_id,state,val/map_at_r")
     assert row.startswith("1,0000,done,0.")
-    ran = run(capsys, f"report {TRAINED} --storage {finished} --csv -")
-    assert ran.out == (tmp_path / "board.csv").read_text()
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --html {tmp_path / 'report.html'}")
+    assert (ran.code, ran.out) == (0, "")
+    written = (tmp_path / "report.html").read_text()
+    assert written.startswith("<!doctype html>") and f"<h1>{TRAINED}</h1>" in written
+    assert (finished / "searches" / TRAINED / "report" / "search.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.fixture(params=[40, 60, 80, 120])

@@ -1,6 +1,7 @@
 """Four folds in lockstep: each as if alone, their mean, and exact after an interruption."""
 
 import dataclasses
+import json
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_cli import run
 from test_loop import resolved
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, fold_folder, load_checkpoint, model_folders
@@ -98,17 +100,19 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
     rows = folds_of(store)[0].test[:200]
     folders = model_folders(tmp_path)
     assert folders == [tmp_path / "fold-0", tmp_path / "fold-1"]
-    found = evaluate_folds(folders, store, rows)
+    found, together = evaluate_folds([folder / BEST for folder in folders], store, rows)
     each = [evaluate_model(folder / BEST, store, rows) for folder in folders]
     for name in each[0]:
         assert found[name] == fmean(fold[name] for fold in each), name
     embeddings = [embed_model(folder / BEST, store, rows)[1].outputs["embedding"] for folder in folders]
     both = torch.cat([part / part.norm(dim=1, keepdim=True) for part in embeddings], dim=1)
     expected = evaluate_embeddings(both, torch.from_numpy(store.labels[rows]))
-    assert {name: found[f"concatenated_{name}"] for name in expected} == expected
+    assert {name: found[f"concatenated_{name}"] for name in expected} == expected == together.metrics
+    assert len(together.queries) == len(rows)
+    assert not list(tmp_path.glob("fold-*/diagnostics/test_*"))
 
 
-def test_a_trial_over_folds(data_folder: Path, tmp_path: Path) -> None:
+def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "protocol": "mlrc"}
     work = {
         "trial_id": "0000",
@@ -119,3 +123,16 @@ def test_a_trial_over_folds(data_folder: Path, tmp_path: Path) -> None:
     assert result["finished"] and 0 < result["metrics"]["val/map_at_r"] < 1
     assert 0 < result["test"]["map_at_r"] < result["test"]["concatenated_recall_at_1"] <= 1
     assert len(model_folders(tmp_path)) == 4
+    (tmp_path / "data").symlink_to(data_folder)
+    command = f"evaluate {tmp_path} --dataset glyphs-small --storage {tmp_path}"
+    ran = run(capsys, f"{command} --json --per-query {tmp_path}/q.csv")
+    found = json.loads(ran.out)
+    assert (ran.code, found["metrics"]) == (0, pytest.approx(result["test"]))
+    low, high = found["intervals"]["concatenated_map_at_r"]
+    assert low < found["metrics"]["concatenated_map_at_r"] < high
+    assert len((tmp_path / "q.csv").read_text().splitlines()) == found["queries"] + 1
+    (head,) = (line for line in run(capsys, command).out.splitlines() if line.strip().startswith("metric"))
+    assert head.split() == ["metric", "separated", "concatenated", "95%", "interval"]
+    refused = run(capsys, f"{command} --out-of-distribution glyphs")
+    assert refused.code == 2
+    assert refused.err.startswith(f"error: --out-of-distribution: {tmp_path} has a model per fold; name one, say ")

@@ -380,6 +380,16 @@ def test_train_takes_a_preset(
     assert trained[0].name.startswith("train-pfml-")
 
 
+@pytest.mark.parametrize("command", ["train", "search pfml"])
+def test_a_dry_run_needs_no_images(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [*command.split(), "--preset", "pfml/cub200/resnet50", "--dry-run", "--json", "--storage", str(tmp_path)]
+    code, out, _ = run(capsys, *words)
+    planned = json.loads(out)
+    assert (code, planned["preset"], planned["settings"]["epochs"]) == (0, "pfml/cub200/resnet50", 200)
+    assert planned["data set"].startswith("cub200 is not prepared: orchestrator datasets prepare cub200 --source DIR")
+    assert "cost" not in planned and not list(tmp_path.iterdir())
+
+
 def test_search_takes_a_preset(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "data").symlink_to(data_folder)
     command = ["search", "pfml", "--preset", "pfml/sop/resnet50", "--dataset", "glyphs-small", "--dry-run", "--json"]
@@ -393,8 +403,9 @@ def test_search_takes_a_preset(tmp_path: Path, data_folder: Path, capsys: pytest
 
 
 def test_the_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "presets") == (0, "\n".join(presets()) + "\n", "")
-    assert run(capsys, "presets", "cpml") == (0, "\n".join(presets_of("cpml")) + "\n", "")
+    for named, listed in (((), presets()), (("cpml",), presets_of("cpml"))):
+        code, out, note = run(capsys, "presets", *named)
+        assert (code, out.splitlines()) == (0, list(listed)) and note.startswith("METHOD/DATASET/BACKBONE")
     code, out, _ = run(capsys, "presets", "pfml/cub200/resnet50")
     assert code == 0 and out == preset_text(find_preset("pfml/cub200/resnet50"))
     assert "supplement, Table 8" in out and "weight_decay: 0.0005" in out

@@ -27,10 +27,19 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation import auroc, evaluate_embeddings
 from orchestrator.journal import Journal
 from orchestrator.ledger import leaderboard_rows
-from orchestrator.loop import build_learner, data_splits, embed_model, evaluate_model, model_state, validate
+from orchestrator.loop import (
+    build_learner,
+    data_splits,
+    embed_model,
+    evaluate_model,
+    image_split,
+    model_state,
+    validate,
+)
 from orchestrator.method import Embedded
 from orchestrator.report import summary
 from orchestrator.spec import Search, Training, idle_settings
+from orchestrator.trial import results
 
 # Chosen on the test classes --------------------------------------------------------------------------------
 
@@ -74,7 +83,7 @@ def test_a_validation_searches_for_queries_in_the_gallery(data_folder: Path) -> 
     ("change", "message"),
     [
         ({"settings": {"selection": "test", "protocol": "mlrc"}}, "settings: selection: 'test': not with protocol"),
-        ({"settings": {"selection": "tests"}}, "settings: selection: 'tests': input should be 'validation' or 'test'"),
+        ({"settings": {"selection": "tests"}}, "settings: selection: 'tests': should be 'validation' or 'test'"),
         ({"space": {"selection": ["validation", "test"]}}, "space.selection: what is selected on cannot be searched"),
         (
             {"settings": {"selection": "test"}, "space": {"validation_share": [0.2, 0.3]}},
@@ -292,6 +301,72 @@ def test_what_cannot_be_evaluated_so_is_one_line(
     assert not (models / "q.csv").exists()
 
 
+# Classification --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def parted(tmp_path_factory: pytest.TempPathFactory, data_folder: Path) -> Path:
+    """A storage folder with two data sets that part the images of every class, as CIFAR does."""
+    folder = tmp_path_factory.mktemp("parted")
+    glyphs = open_dataset("glyphs-small", data_folder)
+    for first, name in enumerate(("known", "unknown")):
+        chosen = [row for row in range(len(glyphs)) if glyphs.labels[row] // 6 == first]
+        rows = [
+            Row(glyphs.encoded(row), int(glyphs.labels[row]) % 6, "test" if place % 3 == 0 else "train")
+            for place, row in enumerate(chosen)
+        ]
+        made: dict[str, Any] = {"name": name, "channels": 1, "seed": 0, "settings": {}}
+        write_store(folder / "data" / name, class_names=list("abcdef"), rows=rows, **made)
+    return folder
+
+
+def test_classification_trains_all_classes_on_the_training_images(parted: Path) -> None:
+    store = open_dataset("known", parted / "data")
+    whole = image_split(store, validation_share=0.0, seed=0)
+    assert (store.splits[whole.train] == "train").all() and (store.splits[whole.test] == "test").all()
+    assert len(whole.train) + len(whole.test) == len(store) and not len(whole.validation)
+    split = image_split(store, validation_share=0.25, seed=1)
+    assert set(split.train) | set(split.validation) == set(whole.train) and not set(split.train) & set(split.validation)
+    counts = np.bincount(store.labels[whole.train])
+    assert np.array_equal(np.bincount(store.labels[split.validation]), np.round(counts * 0.25))
+    (on_test,) = data_splits(Training(protocol="classification", selection="test"), store)
+    assert np.array_equal(on_test.validation, whole.test) and np.array_equal(on_test.train, whole.train)
+    few = image_split(store, validation_share=0.0, seed=0, class_subset=3)
+    assert set(store.labels[few.train]) == set(store.labels[few.test]) == {0, 1, 2}
+    for share, subset, message in (
+        (0.9, None, "^validation_share: 0.9 holds out"),
+        (0.0, 7, "^class_subset: 7: known"),
+    ):
+        store.splits = np.where(np.arange(len(store)) % 11 == 0, "train", "test") if share else store.splits
+        with pytest.raises(InputError, match=message):
+            image_split(store, validation_share=share, seed=0, class_subset=subset)
+    store.splits = np.where(store.labels == 0, "train", store.splits)
+    with pytest.raises(InputError, match="^protocol: 'classification': the data set known has no training and test"):
+        image_split(store, validation_share=0.0, seed=0)
+
+
+def test_uncertainty_of_a_classifier_tells_the_test_images_of_two_data_sets(
+    parted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """IDML's Table 4, small: trained on the one set's training images, asked about both sets' test images."""
+    settings = {"method": "idml", "dataset": "known", "protocol": "classification", "validation_share": 0.0}
+    settings |= {"epochs": 1, "classes_per_batch": 6, "objective": "normalized_softmax", "backbone": "small_cnn"}
+    places = {"data": str(parted / "data"), "folder": str(parted / "trained")}
+    (result,) = results({"trial_id": "0000", "test": True, "arguments": {"settings": settings} | places})
+    assert 0 < result["test"]["recall_at_1"] <= 1
+    levels = []
+    for name in ("known", "unknown"):
+        store = open_dataset(name, parted / "data")
+        rows = np.flatnonzero(store.splits == "test")
+        outputs = embed_model(parted / "trained" / "model.pt", store, rows)[1].outputs
+        levels.append(outputs["uncertainty"].double().norm(dim=1))
+    command = f"evaluate {parted}/trained --dataset known --storage {parted} --out-of-distribution unknown"
+    assert json.loads(run(capsys, f"{command} --json").out)["metrics"] == {
+        "out_of_distribution/auroc": pytest.approx(auroc(*levels))
+    }
+    assert "against known, test images" in run(capsys, command).out.replace("\n", " ")
+
+
 # The page of protocols -------------------------------------------------------------------------------------
 
 PAGE = Path(__file__).parent.parent / "docs" / "protocols.md"
@@ -322,13 +397,13 @@ def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkey
         resolved.append(search)
         raise Resolved
 
-    def find_model(name: str, _: Any) -> None:
+    def find_models(name: str, _: Any) -> None:
         resolved.append(name)
         raise Resolved
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.search.start", start)
-    monkeypatch.setattr("orchestrator.report.find_model", find_model)
+    monkeypatch.setattr("orchestrator.report.find_models", find_models)
     words = shlex.split(command)[1:]
     ends = SystemExit if words[0] == "presets" else Resolved
     with pytest.raises(ends) as ended:

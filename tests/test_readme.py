@@ -126,10 +126,11 @@ def test_the_search_file_of_the_readme_resolves() -> None:
 def test_the_spaces_of_the_docs_resolve(text: str) -> None:
     from ruamel.yaml import YAML
 
-    raw = YAML(typ="safe", pure=True).load(text) | {"num_trials": 2}
+    space = {"delta": {"low": 0.1, "high": 0.35}, "alpha": {"low": 0, "high": 6}}
+    raw = {"space": space} | YAML(typ="safe", pure=True).load(text) | {"num_trials": 2}
     if "method" not in raw["space"]:
         raw["method"] = "pfml"
-    resolve_search(raw, name="x", source="docs")
+    resolve_search(raw, name="x", source="docs", find_settings=lambda name: [])
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

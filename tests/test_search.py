@@ -169,7 +169,7 @@ def check_records(terminal: Terminal, name: str, database: str = "mlflow.db") ->
     experiment = client.get_experiment_by_name("glyphs-small")
     runs = client.search_runs([experiment.experiment_id], f"tags.`orchestrator.search` = '{name}'")
     found = {run.data.tags.get("orchestrator.trial_id", ""): run for run in runs}
-    trials = ledger.trials | ({ledger.final.trial_id: ledger.final} if ledger.final else {})
+    trials = ledger.trials | ledger.finals
     assert sorted(run.data.tags.get("orchestrator.trial_id", "") for run in runs) == sorted(["", *trials])
     parent = found[""]
     assert parent.data.tags["orchestrator.kind"] == "search"
@@ -362,6 +362,44 @@ def test_interrupt_and_resume(terminal: Terminal, undisturbed: list[dict[str, An
     terminal.run("resume", "interrupted")
     assert terminal.leaderboard("interrupted") == undisturbed
     check_records(terminal, "interrupted")
+
+
+@pytest.mark.slow
+def test_stop_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) -> None:
+    process = terminal.search(TINY, "stopped", "--max-concurrent", "1")
+    terminal.wait_for_validations(process, "stopped", 9)
+    assert json.loads(terminal.run("status", "stopped", "--json")[0])["state"] == "running"
+    processes = family(process)
+    status = json.loads(terminal.run("stop", "stopped", "--json")[0])
+    assert (status["state"], status["driver"]) == ("interrupted", None)
+    stdout, stderr = terminal.finish(process, code=130, seconds=60)
+    assert f"orchestrator resume stopped --storage {terminal.storage}" in stderr
+    assert status["reason"] == last_line(stdout)["reason"] and status["reason"].startswith("stopped by ")
+    wait(lambda: not alive(processes), 20)
+    listed = json.loads(terminal.run("list", "--json")[0])
+    assert status["counts"] in [one["counts"] for one in listed if one["name"] == "stopped"]
+    terminal.run("resume", "stopped")
+    assert terminal.leaderboard("stopped") == undisturbed
+    check_records(terminal, "stopped")
+
+
+@pytest.mark.slow
+def test_pause_then_go_on_then_more(terminal: Terminal) -> None:
+    space = LONG | {"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}, "final": True}
+    process = terminal.search(space, "paused", "--max-concurrent", "1")
+    terminal.wait_for_validations(process, "paused", 2)
+    terminal.run("pause", "paused")
+    stdout, _ = terminal.finish(process, code=130)
+    assert last_line(stdout)["reason"].startswith("paused by ")
+    assert [(trial["state"], trial["validations"]) for trial in last_line(stdout)["trials"]] == [("done", 16)]
+    terminal.run("resume", "paused")
+    assert [row["state"] for row in terminal.leaderboard("paused")] == ["done"] * 3
+    _, refused = terminal.run("resume", "paused", "--num-trials", "2", code=2)
+    assert "the search has tried 2 points already" in refused
+    stdout, _ = terminal.run("resume", "paused", "--num-trials", "3", "--budget", "hours=1", "--json")
+    assert [trial["state"] for trial in last_line(stdout)["trials"]] == ["done"] * 3
+    assert last_line(stdout)["final"]["params"] == last_line(stdout)["best"]["params"]
+    check_records(terminal, "paused")
 
 
 @pytest.mark.slow

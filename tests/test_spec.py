@@ -19,6 +19,7 @@ from orchestrator.spec import (
     resolve_search,
     shipped_searches,
     single_training,
+    with_more_budget,
 )
 
 PFML: dict[str, Any] = {
@@ -27,6 +28,9 @@ PFML: dict[str, Any] = {
     "space": {"delta": {"low": 0.1, "high": 0.35}, "proxies_per_class": {"low": 0, "high": 30}},
     "num_trials": 4,
 }
+
+
+METHODS = {"method": {"choices": {"pfml": {"delta": {"low": 0.1, "high": 0.3}}, "proxy_anchor": {"margin": [0, 0.1]}}}}
 
 
 def resolve(raw: dict[str, Any], **changes: Any) -> Any:
@@ -85,9 +89,12 @@ def test_settings_go_to_their_owners() -> None:
     [
         ({"method": "pmfl"}, "unknown method 'pmfl' (did you mean 'pfml'?)"),
         ({"method": "pfml", "detla": 0.2}, "detla: no such setting of 'pfml' (did you mean 'delta'?)"),
-        ({"method": "pfml", "delta": 0}, "delta: 0: input should be greater than 0"),
-        ({"method": "pfml", "delta": "wide"}, "delta: 'wide'"),
-        ({"method": "pfml", "proxies_per_class": 1.5}, "proxies_per_class: 1.5"),
+        ({"method": "pfml", "delta": 0}, "delta: 0: should be greater than 0"),
+        ({"method": "pfml", "delta": "wide"}, "delta: 'wide': should be a number"),
+        ({"method": "pfml", "proxies_per_class": 1.5}, "proxies_per_class: 1.5: should be a whole number"),
+        ({"method": "pfml", "compile": "maybe"}, "compile: 'maybe': should be true or false"),
+        ({"method": "pfml", "weights_sha256": "x"}, "weights_sha256: 'x': should be 64 hexadecimal digits"),
+        ({"method": "idml", "objective": "proxy_anchr"}, "(did you mean 'proxy_anchor'?)"),
         ({"method": "pfml", "epochs": 0}, "epochs: 0"),
         ({"method": "pfml", "lr": math.inf}, "lr: inf"),
         ({"method": "pfml", "backbone": "resnet5"}, "did you mean 'resnet50'?"),
@@ -132,6 +139,44 @@ def test_a_search_survives_being_stored() -> None:
     assert type(search).model_validate(search.model_dump()) == search
 
 
+def test_a_budget_stands_for_a_number_of_trials_and_changes_key_by_key() -> None:
+    raw = {key: value for key, value in PFML.items() if key != "num_trials"} | {"budget": {"hours": 2}}
+    assert resolve(raw).num_trials is None
+    search = resolve(raw, budget={"epochs": 100})
+    assert search.budget.limits() == {"hours": 2, "epochs": 100}
+    raised = with_more_budget(search, 7, {"hours": None, "epochs": 200})
+    assert (raised.num_trials, raised.budget.limits()) == (7, {"epochs": 200})
+    with pytest.raises(InputError, match="num_trials: this key is required"):
+        with_more_budget(search, None, {"hours": None, "epochs": None})
+    with pytest.raises(InputError, match="--budget: hour: no such limit"):
+        with_more_budget(search, None, {"hour": 3})
+    with pytest.raises(InputError, match="is a training, not a search"):
+        with_more_budget(single_training("x", {"method": "pfml"}), 3, {})
+
+
+def test_losses_and_costs_are_minimised() -> None:
+    assert resolve(PFML | {"objective": "train/loss"}).objective.mode == "min"
+    search = resolve(PFML | {"objectives": ["val/map_at_r", "cost/gpu_hours"]})
+    assert [(goal.metric, goal.mode) for goal in search.goals] == [("val/map_at_r", "max"), ("cost/gpu_hours", "min")]
+    assert type(search).model_validate(search.model_dump()) == search
+
+
+def test_given_points_are_as_the_space_has_them() -> None:
+    space = {"alpha": {"low": 0, "high": 6, "step": 0.5}, "proxies_per_class": {"low": 1, "high": 9}, "lr": [1, 2]}
+    points = [{"alpha": 3, "proxies_per_class": 2.0, "lr": 1}, {"alpha": 3.0, "proxies_per_class": 2, "lr": 1}, "best"]
+    found = {"alpha": 4.5, "proxies_per_class": 9, "lr": 2.0, "epochs": 3}
+    search = resolve(PFML | {"space": space, "start_from": points}, find_settings=lambda name: [found])
+    assert search.start_from == [
+        {"alpha": 3.0, "proxies_per_class": 2, "lr": 1},
+        {"alpha": 4.5, "proxies_per_class": 9, "lr": 2},
+    ]
+    assert [type(value) for value in search.start_from[0].values()] == [float, int, int]
+    conditional = resolve(
+        {"space": METHODS, "num_trials": 2, "start_from": [{"method": "proxy_anchor", "margin": 0.1}]}
+    )
+    assert conditional.start_from == [{"method": "proxy_anchor", "margin": 0.1}]
+
+
 def test_conditional_space_over_methods() -> None:
     space = {
         "method": {
@@ -167,7 +212,7 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"spacee": {}}, "spacee: no such key of a search (did you mean 'space'?)"),
         ({"space": {"detla": {"low": 0.1, "high": 0.2}}}, "detla: no such setting"),
         ({"space": {"delta": {"low": 0.4, "high": 0.2}}}, "low 0.4 is above high 0.2"),
-        ({"space": {"delta": {"low": -1, "high": 0.2}}}, "delta: -1.0: input should be greater than 0"),
+        ({"space": {"delta": {"low": -1, "high": 0.2}}}, "delta: -1.0: should be greater than 0"),
         ({"space": {"delta": {"low": 0.1}}}, "needs both low and high"),
         ({"space": {"delta": {"lo": 0.1, "high": 0.2}}}, "did you mean 'low'?"),
         ({"space": {"delta": 0.2}}, "should be a list of choices or a range"),
@@ -186,6 +231,39 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"num_trials": "many"}, "num_trials: 'many'"),
         ({"num_trials": None}, "num_trials"),
         ({"scheduler": "ahsa"}, "scheduler"),
+        ({"scheduler": {"name": "median", "reduction_factor": 2}}, "reduction_factor: has no meaning for 'median'"),
+        ({"scheduler": {"name": "none", "grace_validations": 2}}, "it is for asha, median, hyperband"),
+        ({"scheduler": "hyperband", "settings": {"validate_every": "9 steps"}}, "hyperband: max_validations: how many"),
+        ({"scheduler": "hyperband", "settings": {"epochs": 2}}, "2 validations make one bracket only"),
+        ({"algorithm": "cmaes", "space": {"delta": {"low": 0.1, "high": 0.2}}}, "cmaes: needs two ranges or more"),
+        ({"algorithm": "cmaes", "space": {"delta": [0.1, 0.2], "lr": [1, 2]}}, "space.delta has choices"),
+        ({"algorithm": "nsga2"}, "nsga2: is for two objectives"),
+        ({"algorithm": "gp", "objectives": ["val/map_at_r", "cost/seconds"]}, "gp: has one objective only"),
+        ({"algorithm": "gp", "method": None, "space": METHODS}, "gp: cannot search choices that open a space"),
+        ({"objectives": ["val/map_at_r"]}, "objectives: 1 given; two are needed"),
+        ({"objectives": ["val/map_at_r", "val/map_at_r"]}, "val/map_at_r is named twice"),
+        ({"objectives": ["val/map_at_r", "cost/second"]}, "did you mean 'cost/seconds'?"),
+        ({"objectives": ["cost/seconds", "val/map_at_r"]}, "a cost can be the second of two objectives only"),
+        ({"objectives": ["val/map_at_r", 3]}, "objectives[1]: 3 should be a name or a mapping"),
+        ({"objective": "cost/seconds"}, "a cost can be the second"),
+        ({"objectives": ["val/map_at_r", {"metric": "cost/seconds", "mode": "max"}]}, "should be small"),
+        ({"objective": "val/map_at_r", "objectives": ["train/loss", "val/map_at_r"]}, "objectives says it too"),
+        ({"objectives": ["val/map_at_r", "cost/seconds"], "scheduler": "asha"}, "asha: not with two objectives"),
+        ({"budget": {"epoch": 3}}, "budget: epoch: no such limit (did you mean 'epochs'?)"),
+        ({"budget": {"hours": 0}}, "budget: hours: 0"),
+        ({"budget": {"hours": math.inf}}, "budget: hours: inf"),
+        ({"budget": {"epochs": 9}}, "budget.epochs: 9: one trial takes 10 alone"),
+        ({"start_from": ["pfml/cub200/resnet50"]}, "give the point itself"),
+        ({"start_from": [3]}, "point 1: 3 should be a point (a mapping), a preset or a search"),
+        ({"start_from": [{"delta": 0.2}]}, "point 1: proxies_per_class: is missing"),
+        ({"start_from": [{"delta": 0.4, "proxies_per_class": 3}]}, "delta: 0.4 is outside of the space (0.1 to 0.35)"),
+        ({"start_from": [{"delta": 0.2, "proxies_per_class": 3.5}]}, "proxies_per_class: 3.5 is none of the steps"),
+        ({"start_from": [{"delta": "x", "proxies_per_class": 3}]}, "delta: 'x' should be a number"),
+        ({"start_from": [{"delta": 0.2, "proxies_per_class": 3, "lr": 1}]}, "lr: is not searched"),
+        (
+            {"start_from": [{"delta": d / 10, "proxies_per_class": p} for d in (2, 3) for p in (1, 2, 3)]},
+            "6 points, but",
+        ),
         ({"scheduler": {"name": "asha", "reduction_factor": 1}}, "reduction_factor: 1"),
         ({"objective": "val/map_at_rr"}, "did you mean 'val/map_at_r'?"),
         ({"objective": "test/map_at_r"}, "not a metric of a validation"),
@@ -195,7 +273,7 @@ def test_a_union_of_grids_has_no_repeats() -> None:
 )
 def test_a_bad_search_is_one_line(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
-        resolve(PFML | change)
+        resolve({key: value for key, value in (PFML | change).items() if key != "method" or value is not None})
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -12,7 +12,7 @@ from scipy import stats
 
 from orchestrator.conductor import Conductor
 from orchestrator.journal import Journal
-from orchestrator.ledger import Interval, Ledger, repeated_tests
+from orchestrator.ledger import Interval, Ledger, leaderboard_rows, repeated_tests
 from orchestrator.spec import Search, resolve_search, single_training
 from orchestrator.study import Study
 
@@ -54,8 +54,8 @@ def result(work: dict[str, Any], number: int, value: float | None, last: int) ->
     return {
         "orchestrator_trial": work["trial_id"],
         "validation": number,
-        "metrics": metrics | {"train/loss": 1.0},
-        "seconds": 0.5,
+        "metrics": metrics | {"train/loss": 1.0, "epoch": float(number)},
+        "seconds": 0.5 + 0.1 * (work["arguments"]["settings"].get("alpha") or 0),
         "finished": number == last,
         "test": {"map_at_r": 0.5, "recall_at_1": 0.7} if work["test"] and number == last else {},
     }
@@ -79,6 +79,21 @@ def drive(conductor: Conductor, die_after: float = math.inf) -> int:
     conductor.end()
     conductor.journal.close()
     return reports
+
+
+def play(conductor: Conductor) -> None:
+    """Run everything, as many trials at a time as there are slots, one report each in turn."""
+    running: list[tuple[dict[str, Any], int]] = []
+    while not conductor.finished:
+        while (work := conductor.next()) is not None:
+            running.append((work, 0))
+        work, done = running.pop(0)
+        last = work["arguments"]["stop_after"] or EPOCHS
+        value = None if work["test"] else curve(work["arguments"]["settings"])[done]
+        if not conductor.report(result(work, done + 1, value, last)):
+            running.append((work, done + 1))
+    conductor.end()
+    conductor.journal.close()
 
 
 def board(conductor: Conductor) -> list[tuple[Any, ...]]:
@@ -216,20 +231,71 @@ def test_the_stored_study_says_the_same(tmp_path: Path) -> None:
         assert trial.value == record.best
 
 
-@pytest.mark.parametrize("die_after", [0, 1, 5, 6, 7, 11, 17, 23])
-def test_death_and_resume_give_the_same_leaderboard(tmp_path: Path, die_after: int) -> None:
-    whole = start(search_of(TPE), tmp_path / "whole")
-    drive(whole)
-    broken = start(search_of(TPE), tmp_path / "broken")
-    drive(broken, die_after)
-    resumed = start(search_of(TPE), tmp_path / "broken")
-    drive(resumed)
-    assert board(resumed) == board(whole)
-    events = Journal.read(tmp_path / "broken" / "journal.jsonl")
-    points = [(e["trial_id"], e["validation"]) for e in events if e["event"] == "validation"]
-    assert len(points) == len(set(points))
-    ends = [e["trial_id"] for e in events if e["event"] == "trial_ended"]
-    assert len(ends) == len(set(ends))
+NONE: dict[str, Any] = TPE | {"scheduler": "none"}
+MEDIAN = {"name": "median", "startup_trials": 2}
+HYPERBAND = {"name": "hyperband", "reduction_factor": 2}
+TWO = NONE | {"objectives": ["val/map_at_r", "cost/seconds"], "num_trials": 20}
+WHOLE = {"alpha": {"low": 0, "high": 4, "step": 1}, "proxies_per_class": {"low": 1, "high": 5}}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "tpe, asha": TPE,
+    "tpe, median": TPE | {"scheduler": MEDIAN, "num_trials": 14},
+    "tpe, hyperband": TPE | {"scheduler": HYPERBAND, "num_trials": 20},
+    "gp": NONE | {"algorithm": "gp"},
+    "gp, hyperband": TPE | {"algorithm": "gp", "scheduler": HYPERBAND, "num_trials": 14},
+    "cmaes": NONE | {"algorithm": "cmaes", "num_trials": 20},
+    "cmaes, asha": TPE | {"algorithm": "cmaes", "num_trials": 20},
+    "cmaes, hyperband": TPE | {"algorithm": "cmaes", "scheduler": HYPERBAND, "num_trials": 30},
+    "cmaes of whole numbers": NONE | {"algorithm": "cmaes", "space": WHOLE, "num_trials": 24},
+    "qmc, asha": TPE | {"algorithm": "qmc"},
+    "qmc of whole numbers": NONE | {"algorithm": "qmc", "space": WHOLE, "num_trials": 25},
+    "random, median": TPE | {"algorithm": "random", "scheduler": MEDIAN, "num_trials": 14},
+    "nsga2": TWO | {"algorithm": "nsga2"},
+    "nsga2 of whole numbers": TWO | {"algorithm": "nsga2", "space": WHOLE, "num_trials": 24},
+    "tpe, two objectives": TWO,
+    "qmc, two objectives": TWO | {"algorithm": "qmc", "num_trials": 8},
+    "given points": TPE | {"start_from": [{"delta": 0.2, "alpha": 4}, {"delta": 0.3, "alpha": 1}]},
+    "given points, cmaes": NONE | {"algorithm": "cmaes", "num_trials": 16, "start_from": [{"delta": 0.2, "alpha": 4}]},
+    "epochs": {key: value for key, value in TPE.items() if key != "num_trials"} | {"budget": {"epochs": 40}},
+    "no improvement": TPE | {"num_trials": 30, "budget": {"trials_without_improvement": 4}},
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_death_and_resume_give_the_same_leaderboard(tmp_path: Path, name: str) -> None:
+    """Killed at a few moments of its life, or at many; and once more while it goes on."""
+    search = search_of(VARIANTS[name])
+    whole = start(search, tmp_path / "whole")
+    reports = drive(whole)
+    few = [reports // 3, reports - 2]
+    for die_after in [0, 1, 5, 6, 7, 11, 17, 23] if name == "tpe, asha" else few:
+        folder = tmp_path / str(die_after)
+        done = drive(start(search, folder), die_after)
+        drive(start(search, folder), (reports - done) // 2)
+        resumed = start(search, folder)
+        drive(resumed)
+        assert board(resumed) == board(whole)
+        assert resumed.ledger.reason == whole.ledger.reason
+        events = Journal.read(folder / "journal.jsonl")
+        points = [(e["trial_id"], e["validation"]) for e in events if e["event"] == "validation"]
+        assert len(points) == len(set(points))
+        ends = [e["trial_id"] for e in events if e["event"] == "trial_ended"]
+        assert len(ends) == len(set(ends))
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_folded_journal_suggests_what_was_suggested(tmp_path: Path, name: str) -> None:
+    """Three trials at a time: at every suggestion the samplers know what they knew, whatever they remember."""
+    search = search_of(VARIANTS[name])
+    play(start(search, tmp_path / "live", slots=3))
+    events = Journal.read(tmp_path / "live" / "journal.jsonl")
+    starts = [(at, e) for at, e in enumerate(events) if e["event"] == "trial_started" and e["kind"] == "trial"]
+    assert len(starts) >= 6
+    for at, event in starts[:: 1 + len(starts) // 12]:
+        number = int(event["trial_id"])
+        with Journal(tmp_path / "folded" / event["trial_id"] / "journal.jsonl") as journal:
+            folded = Conductor(search, tmp_path, data=tmp_path, journal=journal, events=events[:at], slots=3)
+        assert folded.study.ask(event["trial_id"], number) == event["params"]
+        assert folded.study.attempts[event["trial_id"]] == event.get("attempts", 0)
 
 
 def test_a_decision_that_was_not_recorded_is_taken_again(tmp_path: Path) -> None:
@@ -245,6 +311,194 @@ def test_a_decision_that_was_not_recorded_is_taken_again(tmp_path: Path) -> None
     assert again.ledger.trials[pruned].state == "pruned"
     drive(again)
     assert board(again) == board(conductor)
+
+
+# Early stops -----------------------------------------------------------------------------------------------
+
+
+def test_hyperband_has_the_paper_s_brackets_and_each_samples_by_itself() -> None:
+    search = search_of(TPE, scheduler={"name": "hyperband", "max_validations": 9}, num_trials=51)
+    study = Study(search)
+    assert search.brackets == len(study.studies) == 3
+    assert [[study.bracket(n) for n in range(17)].count(bracket) for bracket in range(3)] == [9, 5, 3]
+    assert [study.bracket(n) for n in range(17)] == [study.bracket(n) for n in range(17, 34)]
+    for number in range(34):
+        study.ask(str(number), number)
+        stopped = next((v for v in range(1, 10) if study.report(str(number), v, 1 / (1 + number))), None)
+        assert stopped in {0: (None, 1, 3, 9), 1: (None, 3, 9), 2: (None, 9)}[study.bracket(number)]
+        study.tell(str(number), "pruned" if stopped else "done")
+    for bracket, inner in enumerate(study.studies):
+        told = {trial.user_attrs["trial_id"] for trial in inner.trials}
+        assert told == {str(number) for number in range(34) if study.bracket(number) == bracket}
+
+
+def test_the_median_stops_who_is_below_it_after_its_grace() -> None:
+    scheduler = {"name": "median", "grace_validations": 3, "startup_trials": 2}
+    study = Study(search_of(TPE, scheduler=scheduler))
+    for number, value in enumerate([0.5, 0.7]):
+        study.ask(str(number), number)
+        assert not any(study.report(str(number), v, value) for v in range(1, 7))
+        study.tell(str(number), "done")
+    study.ask("2", 2)
+    assert [study.report("2", v, 0.55) for v in (1, 2, 3)] == [False, False, True]
+    study.ask("3", 3)
+    assert [study.report("3", v, 0.65) for v in (1, 2, 3, 4)] == [False] * 4
+
+
+def test_no_value_that_is_not_finite_reaches_the_study(tmp_path: Path) -> None:
+    conductor = start(search_of(TPE, num_trials=2), tmp_path)
+    work = conductor.next()
+    assert work is not None
+    assert not conductor.report(result(work, 1, 0.4, EPOCHS))
+    assert conductor.report(result(work, 2, math.nan, EPOCHS))
+    trial = conductor.ledger.find(work["trial_id"])
+    assert (trial.state, trial.reason) == ("failed", "val/map_at_r is nan at validation 2")
+    assert conductor.study.studies[0].trials[0].state == TrialState.FAIL
+    conductor.next()
+    with pytest.raises(ValueError, match="inf is not finite"):
+        conductor.study.report("0001", 1, math.inf)
+    conductor.journal.close()
+
+
+# Two objectives --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["nsga2", "tpe", "random"])
+def test_the_front_is_of_those_that_none_beats(tmp_path: Path, algorithm: str) -> None:
+    conductor = start(search_of(TWO, algorithm=algorithm, final_trials=2), tmp_path)
+    drive(conductor)
+    ledger = conductor.ledger
+    points = {t.trial_id: (t.best or 0, t.second or 0) for t in ledger.trials.values()}
+    expected = {
+        key
+        for key, (quality, cost) in points.items()
+        if not any(q >= quality and c <= cost and (q, c) != (quality, cost) for q, c in points.values())
+    }
+    assert set(ledger.front) == expected
+    assert 1 < len(expected) < len(points)
+    ranked = [trial.trial_id for trial in ledger.ranking()]
+    assert set(ranked[: len(expected)]) == expected
+    assert ranked[0] == max(points, key=lambda key: points[key][0])
+    assert [run.source for run in ledger.finals.values()] == ranked[:2]
+    for trial in ledger.trials.values():
+        assert trial.second == pytest.approx(trial.best_validation * (0.5 + 0.1 * trial.params["alpha"]))
+    rows = leaderboard_rows(ledger)
+    assert [row["on_front"] for row in rows[: len(points)]] == [key in expected for key in ranked]
+    assert rows[0]["cost/seconds"] == points[ranked[0]][1]
+    stored = conductor.study.studies[0]
+    assert {t.user_attrs["trial_id"] for t in stored.best_trials} == expected
+
+
+# Budgets ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_epochs_are_never_exceeded(tmp_path: Path, slots: int) -> None:
+    conductor = start(search_of(TPE, num_trials=50, budget={"epochs": 33}), tmp_path, slots=slots)
+    play(conductor)
+    ledger = conductor.ledger
+    assert 33 - EPOCHS < ledger.epochs <= 33
+    assert (ledger.state, ledger.reason) == ("done", "budget: 33 epochs")
+    assert ledger.final is not None and ledger.final.state == "done"
+    assert sum(trial.validations for trial in ledger.trials.values()) == ledger.epochs
+
+
+def test_hours_are_of_the_search_s_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr("orchestrator.conductor.time.monotonic", lambda: now[0])
+    search = search_of(NONE, num_trials=50, budget={"hours": 0.5})
+
+    def run(conductor: Conductor, trials: int) -> None:
+        for _ in range(trials):
+            work = conductor.next()
+            assert work is not None
+            for number in range(1, EPOCHS + 1):
+                now[0] += 60  # six minutes a trial
+                conductor.report(result(work, number, 0.5, EPOCHS))
+
+    conductor = start(search, tmp_path)
+    run(conductor, 3)
+    conductor.journal.close()  # it dies, and rests for a day
+    now[0] += 86400
+    conductor = start(search, tmp_path)
+    assert conductor.elapsed == pytest.approx(3 * 360)
+    run(conductor, 2)
+    assert conductor.spent() == "budget: 0.5 hours"
+    work = conductor.next()
+    assert work is not None and work["trial_id"] == "final"
+    conductor.journal.close()
+
+
+@pytest.mark.parametrize(("key", "kind"), [("gpu_hours", "GPU"), ("cpu_hours", "CPU")])
+def test_hours_of_machines_are_what_trials_hold(tmp_path: Path, key: str, kind: str) -> None:
+    search = search_of(NONE, num_trials=50, space={"delta": {"low": 0.1, "high": 0.3}}, budget={key: 0.01})
+    path = tmp_path / "journal.jsonl"
+    start(search, tmp_path).journal.close()
+    journal = Journal(path)
+    events = Journal.read(path)
+    held = {"CPU": 1.0} | {kind: 3.0}
+    conductor = Conductor(search, tmp_path, data=tmp_path, journal=journal, events=events, slots=1, resources=held)
+    drive(conductor)
+    spent = sum(trial.seconds for trial in conductor.ledger.trials.values()) * 3 / 3600
+    assert conductor.ledger.hours[kind] == pytest.approx(spent)
+    a_trial = EPOCHS * 0.9 * 3 / 3600  # alpha is 4 unless it is searched
+    assert 0.01 <= spent < 0.01 + a_trial
+    assert conductor.ledger.reason == f"budget: 0.01 {key.replace('_', ' ')}"
+
+
+def test_a_search_ends_when_nothing_improves(tmp_path: Path) -> None:
+    conductor = start(search_of(NONE, num_trials=60, budget={"trials_without_improvement": 5}), tmp_path)
+    drive(conductor)
+    trials = list(conductor.ledger.trials.values())
+    best = max(trials, key=lambda trial: (trial.best or 0, -trial.number))
+    assert len(trials) - 1 - best.number == 5
+    assert conductor.ledger.reason == "budget: 5 trials without improvement"
+
+
+def test_a_finished_search_is_given_more_trials(tmp_path: Path) -> None:
+    small, large = search_of(TPE, num_trials=5, final_seeds=1), search_of(TPE, num_trials=20, final_seeds=1)
+
+    def more(folder: Path, die_after: float = math.inf) -> Conductor:
+        with Journal(folder / "journal.jsonl") as journal:
+            journal.append("search_resumed", tags={}, tracking_uri=None, config=large.model_dump())
+        conductor = start(large, folder)
+        drive(conductor, die_after)
+        return conductor
+
+    for name in ("whole", "broken"):
+        first = start(small, tmp_path / name)
+        drive(first)
+    assert first.ledger.final is not None
+    before = first.ledger.final.source
+    more(tmp_path / "broken", 20)
+    whole, broken = more(tmp_path / "whole"), more(tmp_path / "broken")
+    assert board(whole) == board(broken)
+    assert len(whole.ledger.trials) == 20
+    winner = whole.ledger.winner()
+    assert winner is not None and winner.trial_id != before, "or the test shows nothing"
+    assert list(whole.ledger.finals) == ["final", f"final-{winner.trial_id}-seed-0"]
+    assert whole.ledger.final is not None and whole.ledger.final.source == winner.trial_id
+    assert whole.ledger.config["num_trials"] == 20
+
+
+def test_a_paused_search_ends_what_it_began(tmp_path: Path) -> None:
+    conductor = start(search_of(NONE), tmp_path, slots=2)
+    works = [conductor.next(), conductor.next()]
+    conductor.pausing, conductor.stopped_by = True, "paused by me"
+    for work in works:
+        assert work is not None and not conductor.finished
+        for number in range(1, EPOCHS + 1):
+            conductor.report(result(work, number, 0.5, EPOCHS))
+        assert conductor.next() is None
+    assert conductor.finished
+    assert conductor.end() == "interrupted"
+    assert conductor.ledger.reason == "paused by me"
+    assert conductor.ledger.counts()["done"] == 2
+    conductor.journal.close()
+    resumed = start(search_of(NONE), tmp_path, slots=2)
+    drive(resumed)
+    assert len(resumed.ledger.trials) == 9
+    assert resumed.ledger.state == "done"
 
 
 def test_interrupted_trials_come_first(tmp_path: Path) -> None:
@@ -277,7 +531,7 @@ def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
     drive(conductor)
     assert [t.state for t in conductor.ledger.trials.values()] == ["failed", "failed", "done"]
     assert conductor.ledger.trials["0000"].reason == "the loss is not finite"
-    states = [trial.state for trial in conductor.study.study.trials]
+    states = [trial.state for trial in conductor.study.studies[0].trials]
     assert states == [TrialState.FAIL, TrialState.FAIL, TrialState.COMPLETE]
 
 
@@ -312,7 +566,7 @@ def test_a_grid_goes_on_where_it_died(tmp_path: Path) -> None:
     assert resumed.ledger.counts()["done"] == 6
 
 
-@pytest.mark.parametrize("algorithm", ["tpe", "random"])
+@pytest.mark.parametrize("algorithm", ["tpe", "gp", "qmc", "random"])
 def test_a_finite_space_is_never_repeated(algorithm: str) -> None:
     search = search_of(
         TPE, space={"delta": [0.1, 0.2, 0.3], "proxies_per_class": {"low": 1, "high": 2}}, algorithm=algorithm
@@ -359,8 +613,8 @@ def test_no_validation_is_reported_twice() -> None:
     study.report("0", 2, 0.4)
     study.report("0", 2, 0.9)
     study.tell("0", "done")
-    assert study.study.trials[0].intermediate_values == {1: 0.5, 2: 0.5}
-    assert study.study.trials[0].value == 0.5
+    assert study.studies[0].trials[0].intermediate_values == {1: 0.5, 2: 0.5}
+    assert study.studies[0].trials[0].value == 0.5
 
 
 @pytest.mark.parametrize(("mode", "best"), [("max", 0.8), ("min", 0.2)])
@@ -370,7 +624,7 @@ def test_the_direction_is_the_objective_s(mode: str, best: float) -> None:
     for number, value in enumerate([0.5, 0.8, 0.2, 0.4], start=1):
         study.report("0", number, value)
     study.tell("0", "done")
-    assert study.study.trials[0].value == best
+    assert study.studies[0].trials[0].value == best
 
 
 def test_a_ledger_is_a_fold_of_the_journal(tmp_path: Path) -> None:

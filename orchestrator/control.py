@@ -1,0 +1,161 @@
+"""Seeing and steering a search from elsewhere: by small files in its folder, on whatever machine sees the storage.
+
+The driver of a search says every few seconds that it is there, and looks whether it was asked to stop or to pause.
+"""
+
+import contextlib
+import getpass
+import json
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import psutil
+
+from orchestrator.checkpoint import write_atomically
+from orchestrator.conductor import Conductor
+from orchestrator.ledger import Ledger, budget_used
+
+DRIVER = "driver.json"
+"""Who drives the search, and when they last said so; gone once the search has ended."""
+REQUEST = "request.json"
+"""What a driver is asked to do; gone once it has noticed."""
+LOOK_SECONDS = 2.0
+"""How often a driver looks for requests, and says that it is there."""
+SILENT_SECONDS = 60.0
+"""A driver that has said nothing for so long is dead (on its own machine its process is looked for)."""
+
+Wish = Literal["stop", "pause"]
+DONE_BY = {"stop": "stopped", "pause": "paused"}
+
+
+def myself() -> str:
+    """`user@host`"""
+    user = "somebody"
+    with contextlib.suppress(KeyError, OSError):
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
+
+
+@contextlib.contextmanager
+def at_the_wheel(conductor: Conductor) -> Iterator[None]:
+    """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
+    folder = conductor.folder
+    (folder / REQUEST).unlink(missing_ok=True)  # meant for an earlier driver
+    ended = threading.Event()
+
+    def look() -> None:
+        while True:
+            with contextlib.suppress(OSError):  # a full or lost disk ends no search here
+                _write(folder / DRIVER, {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()})
+                _obey(conductor)
+            if ended.wait(LOOK_SECONDS):
+                return
+
+    thread = threading.Thread(target=look, name="control", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        for name in (DRIVER, REQUEST):
+            with contextlib.suppress(OSError):
+                (folder / name).unlink(missing_ok=True)
+
+
+def _obey(conductor: Conductor) -> None:
+    path = conductor.folder / REQUEST
+    request = _read(path)
+    if request is None or conductor.stopping:
+        return
+    wish = request.get("wish")
+    if wish not in DONE_BY:
+        return
+    conductor.stopped_by = f"{DONE_BY[wish]} by {request.get('by')}"
+    if wish == "stop":
+        conductor.stopping = True
+    else:
+        conductor.pausing = True
+    path.unlink(missing_ok=True)
+    if not sys.stderr.isatty():  # the live display says it by itself
+        os.write(
+            2, f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}\n".encode()
+        )
+
+
+def request(folder: Path, wish: Wish) -> None:
+    """Ask the driver of the search in this folder; it notices within seconds."""
+    _write(folder / REQUEST, {"wish": wish, "by": myself()})
+
+
+def pending(folder: Path) -> str | None:
+    """What the driver was asked and has not noticed yet."""
+    asked = _read(folder / REQUEST)
+    return None if asked is None else str(asked.get("wish"))
+
+
+def driver(folder: Path) -> dict[str, Any] | None:
+    """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
+    found = _read(folder / DRIVER)
+    if found is None:
+        return None
+    if found.get("host") == socket.gethostname() and not psutil.pid_exists(int(found.get("pid", 0))):
+        return None
+    silent = time.time() - found.get("time", 0) / 1000
+    return found if abs(silent) < SILENT_SECONDS else None
+
+
+def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
+    """What a search has come to so far, in a few plain values. A search whose driver died has the state `lost`."""
+    at_wheel = driver(folder) if ledger.state == "running" else None
+    state = "lost" if ledger.state == "running" and at_wheel is None else ledger.state
+    winner = ledger.winner()
+    used = {"trials": float(len(ledger.trials))} | budget_used(ledger)
+    limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
+    return {
+        "name": ledger.name,
+        "state": state,
+        "reason": ledger.reason,
+        "driver": at_wheel["by"] if at_wheel else None,
+        "pid": at_wheel["pid"] if at_wheel else None,
+        "asked_to": pending(folder) if at_wheel else None,
+        "started": ledger.started,
+        "seconds": round(ledger.elapsed, 1),
+        "counts": ledger.counts(),
+        "final_runs": len([run for run in ledger.finals.values() if run.state == "done"]),
+        "budget": {
+            key: {"used": round(amount, 4), "of": limits.get(key)}
+            for key, amount in used.items()
+            if key in ("trials", "epochs", "hours") or limits.get(key) is not None or (key == "gpu_hours" and amount)
+        },
+        "objective": ledger.metric,
+        "best": None if winner is None else {"trial_id": winner.trial_id, "objective": winner.best},
+        "running": [
+            {"trial_id": run.trial_id, "validations": run.validations, "best": run.best} for run in ledger.running()
+        ],
+    }
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content | {"time": math.floor(time.time() * 1000)}).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(text)
+
+    write_atomically(path, write)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """The mapping in this file; None if there is none, or it is not one."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None

@@ -1,0 +1,100 @@
+"""A search is seen and steered from elsewhere, by files in its folder."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator import control
+from orchestrator.control import DRIVER, REQUEST, at_the_wheel, driver, pending, request, status
+from orchestrator.ledger import Ledger
+
+STARTED: dict[str, Any] = {
+    "event": "search_started",
+    "name": "s",
+    "search_id": "id",
+    "time": 1,
+    "objective": {"metric": "val/map_at_r", "mode": "max"},
+    "config": {"num_trials": 9, "budget": {"hours": 2.0}},
+}
+
+
+@pytest.fixture
+def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """All of a conductor that its driver's control sees."""
+    monkeypatch.setattr(control, "LOOK_SECONDS", 0.02)
+    return SimpleNamespace(folder=tmp_path, stopping=False, pausing=False, stopped_by=None)
+
+
+def wait(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.01)
+
+
+def test_a_driver_shows_itself_and_obeys(conductor: Any) -> None:
+    folder = conductor.folder
+    request(folder, "stop")  # meant for a driver that has died
+    with at_the_wheel(conductor):
+        wait(lambda: driver(folder))
+        found = driver(folder)
+        assert found is not None and found["pid"] == os.getpid()
+        assert pending(folder) is None and not conductor.stopping
+        request(folder, "pause")
+        wait(lambda: conductor.pausing)
+        wait(lambda: pending(folder) is None)
+        assert not conductor.stopping
+        assert conductor.stopped_by == f"paused by {control.myself()}"
+        (folder / REQUEST).write_text("{not JSON")
+        request(folder, "stop")
+        wait(lambda: conductor.stopping)
+        assert conductor.stopped_by == f"stopped by {control.myself()}"
+    assert list(folder.iterdir()) == []
+
+
+def test_what_is_no_request_changes_nothing(conductor: Any) -> None:
+    with at_the_wheel(conductor):
+        for content in ("{not JSON", "[]", '{"wish": "dance"}'):
+            (conductor.folder / REQUEST).write_text(content)
+            time.sleep(0.1)
+    assert (conductor.stopping, conductor.pausing) == (False, False)
+
+
+def test_a_dead_driver_is_none(tmp_path: Path) -> None:
+    assert driver(tmp_path) is None
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    now = time.time() * 1000
+    beats = [
+        ({"host": socket.gethostname(), "pid": os.getpid(), "time": now}, True),
+        ({"host": socket.gethostname(), "pid": int(gone.stdout), "time": now}, False),
+        ({"host": "another", "pid": 1, "time": now - 5_000}, True),
+        ({"host": "another", "pid": 1, "time": now - 120_000}, False),
+    ]
+    for beat, alive in beats:
+        (tmp_path / DRIVER).write_text(json.dumps({"by": "me"} | beat))
+        assert (driver(tmp_path) is not None) is alive
+
+
+def test_a_status_tells_a_lost_search_from_a_running_one(tmp_path: Path) -> None:
+    ledger = Ledger.of([STARTED, STARTED | {"event": "search_resumed", "elapsed": 3600.0}])
+    found = status(ledger, tmp_path)
+    assert (found["state"], found["driver"]) == ("lost", None)
+    assert found["budget"]["hours"] == {"used": 1.0, "of": 2.0}
+    assert found["budget"]["trials"] == {"used": 0, "of": 9}
+    beat = {"by": "me@here", "host": "another", "pid": 7, "time": time.time() * 1000}
+    (tmp_path / DRIVER).write_text(json.dumps(beat))
+    request(tmp_path, "stop")
+    found = status(ledger, tmp_path)
+    assert (found["state"], found["driver"], found["asked_to"]) == ("running", "me@here", "stop")
+    ledger.apply({"event": "search_ended", "state": "interrupted", "time": 2, "best": None, "reason": "stopped by me"})
+    assert status(ledger, tmp_path)["reason"] == "stopped by me"
+    assert status(ledger, tmp_path)["driver"] is None
