@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,9 +56,9 @@ def disk_fault(folder: Path) -> str | None:
     return None
 
 
-def remove_unfinished(folder: Path) -> None:
-    """What a killed process left of `write_atomically` in a folder."""
-    for name in (CHECKPOINT, BEST, MODEL):
+def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MODEL)) -> None:
+    """What a killed process left of `write_atomically` of these files in a folder."""
+    for name in names:
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)
 

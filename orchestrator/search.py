@@ -17,9 +17,9 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import write_atomically
+from orchestrator.checkpoint import remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.control import at_the_wheel
+from orchestrator.control import DRIVER, at_the_wheel
 from orchestrator.errors import InputError, storage_fault, suggestion
 from orchestrator.journal import Journal, JournalError, lock
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
@@ -440,6 +440,7 @@ def run(
         listener=tell,
     )
     watcher.begin(conductor, tracker)
+    remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
     with at_the_wheel(conductor):
         try:
             with interrupts(conductor):
