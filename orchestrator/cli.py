@@ -84,7 +84,12 @@ TrackingUri = Annotated[
     ),
 ]
 Dataset = Annotated[
-    str, typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=_not_empty)
+    str,
+    typer.Option(
+        help="Name of the data set (see `orchestrator datasets`), or s3://bucket/prefix.",
+        metavar="NAME",
+        callback=_not_empty,
+    ),
 ]
 SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
 PresetName = Annotated[
@@ -327,7 +332,7 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
-    from orchestrator.display import counted
+    from orchestrator.ledger import counted
     from orchestrator.search import Places, tracking_address
     from orchestrator.tracking import redact, sync
 
@@ -494,7 +499,7 @@ def evaluate(
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
     models = find_models(checkpoint_or_run, places)
-    store = open_dataset(dataset, places.data)
+    store = open_dataset(dataset, places.data, say=_say)
     saved = saved_model(models[0])
     training = resolve_experiment(saved["experiment"], str(models[0])).training
     same_data = saved.get("dataset_digest") == store.manifest["digest"]
@@ -507,7 +512,7 @@ def evaluate(
     if out_of_distribution is not None:
         if len(models) > 1:
             raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
-        other = open_dataset(out_of_distribution, places.data)
+        other = open_dataset(out_of_distribution, places.data, say=_say)
         metrics = detect_outside(models[0], store, other, device)
         title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
         done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
@@ -556,37 +561,47 @@ def evaluate(
 def report(
     name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
-    csv: Annotated[
+    format_: Annotated[
+        Literal["table", "markdown", "csv", "latex"],
+        typer.Option("--format", help="How to print it; > FILE keeps it."),
+    ] = "table",
+    html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the leaderboard to a CSV file, - is stdout.", parser=_path),
+        typer.Option(metavar="FILE", help="Write the whole report as one page that needs no network.", parser=_path),
     ] = None,
     json_: Json = False,
 ) -> None:
-    """The leaderboard of a search, also while it runs.
+    """What a search found out, also while it runs.
 
     - `orchestrator report my-search`
 
-    - `orchestrator report my-search --csv leaderboard.csv`
-    """
-    from orchestrator.display import counted, leaderboard
-    from orchestrator.ledger import write_csv
-    from orchestrator.report import read_search, summary
+    - `orchestrator report my-search --html report.html`
 
+    - `orchestrator report my-search --format csv > leaderboard.csv`
+    """
+    from orchestrator.display import leaderboard
+    from orchestrator.report import exported, read_search, summary
+
+    if json_ and format_ != "table":
+        raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
     ledger, journal = read_search(name, storage)
-    if csv == Path("-"):
-        if json_:
-            raise InputError("--csv -: --json prints to stdout too; keep one, or name a file")
-        write_csv(ledger, sys.stdout)
-    elif csv is not None:
+    if html is not None:
+        from orchestrator.findings import Findings
+        from orchestrator.page import write_page
+
+        if html.is_dir() or not html.absolute().parent.is_dir():
+            reason = "is a folder" if html.is_dir() else f"the folder {html.absolute().parent} does not exist"
+            raise InputError(f"--html: {html}: {reason}; name another file")
         try:
-            with csv.open("w", newline="", encoding="utf-8") as file:
-                write_csv(ledger, file)
+            write_page(Findings.of(ledger), html.absolute())
         except OSError as error:
-            raise InputError(f"--csv: {csv} cannot be written ({error.strerror}): name another file") from None
-        typer.echo(f"{counted(len(ledger.trials), 'trial')} written to {csv}", err=True)
+            raise InputError(f"--html: {html} cannot be written ({error.strerror}): name another file") from None
+        typer.echo(f"report of {name} written to {html}", err=True)
     if json_:
         print(json.dumps(summary(ledger, journal)))
-    elif csv is None:
+    elif format_ != "table":
+        print(exported(ledger, format_), end="")
+    elif html is None:
         Console().print(leaderboard(ledger))
 
 
@@ -660,8 +675,8 @@ def presets(
         if json_:
             typer.echo(json.dumps(listed))
             return
-        typer.echo("\n".join(["METHOD/DATASET/BACKBONE[/VARIANT]", *names]))
-        typer.echo("more of one: orchestrator presets NAME", err=True)
+        typer.echo("\n".join(names))
+        typer.echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
     typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
@@ -746,7 +761,7 @@ app.add_typer(
 
 @datasets_app.command("show")
 def show_datasets(
-    name: Annotated[str | None, typer.Argument(help="Show this data set.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
     storage: Storage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
@@ -755,14 +770,20 @@ def show_datasets(
     - `orchestrator datasets`
 
     - `orchestrator datasets cub200`
+
+    - `orchestrator datasets s3://bucket/cub200`
     """
-    from orchestrator.data.catalog import overview
+    from orchestrator.data.catalog import describe_remote, overview
+    from orchestrator.data.remote import Address, is_address
     from orchestrator.search import Places
 
     shown = overview(Places(storage.expanduser().resolve()).data)
     if name is not None:
+        if is_address(name):
+            name = str(Address.parse(name))
+            shown |= {} if name in shown else {name: describe_remote(name)}
         if name not in shown:
-            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare'])}")
+            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
         shown = {name: shown[name]}
     if json_:
         print(json.dumps(shown[name] if name is not None else list(shown.values())))
@@ -820,9 +841,11 @@ def prepare_dataset(
     """
     with _status("reading the annotations") as status:
         from orchestrator.data.importers import prepare
-        from orchestrator.data.splits import unused_split
+        from orchestrator.data.splits import too_few_classes, unused_split
         from orchestrator.search import Places
         from orchestrator.spec import check_name
+
+        notes: list[str | None] = []
 
         if name is not None:
             check_name(name)
@@ -851,6 +874,7 @@ def prepare_dataset(
                 original=original,
                 workers=workers or os.cpu_count() or 1,
                 progress=show,
+                say=notes.append,
             )
         except KeyboardInterrupt as interrupt:
             stop()
@@ -858,11 +882,35 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
-    if note := unused_split(store):
+    for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
         typer.echo(f"note: {note}", err=True)
     made = "" if bar.tasks else "is there already: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
     typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+
+
+@datasets_app.command("publish")
+def publish_dataset(
+    name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
+    address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Copy a data set to S3, where it can be used by its address in place of a name.
+
+    Endpoint, region and credentials come from AWS's usual variables.
+
+    - `orchestrator datasets publish cub200 s3://bucket/cub200`
+    """
+    with _status("looking there"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.data.remote import Address, publish
+        from orchestrator.search import Places
+
+        where = Address.parse(address)
+        store = open_dataset(name, Places(storage.expanduser().resolve()).data, say=_say)
+        new = publish(store, address, say=_say)
+    state = "published" if new else "is there already"
+    typer.echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
 
 
 class _Rate(ProgressColumn):
@@ -1076,6 +1124,10 @@ def _note_idle(search: "Search") -> None:
 
     for line in idle_settings(search):
         typer.echo(f"note: {line}", err=True)
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
 
 
 def _status(doing: str) -> Status:

@@ -18,7 +18,16 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.conductor import Conductor
-from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests
+from orchestrator.ledger import (
+    Interval,
+    Ledger,
+    TrialRecord,
+    counted,
+    duration,
+    params_text,
+    repeated_tests,
+    value_text,
+)
 from orchestrator.search import Outcome, Watcher
 from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
@@ -26,27 +35,6 @@ from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
 HEADLINES = ("map_at_r", "recall_at_1")
-
-
-def params_text(params: Mapping[str, Any]) -> str:
-    """`alpha 3.1, delta 0.24`"""
-    return ", ".join(f"{key} {_value(value)}" for key, value in params.items())
-
-
-def _value(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`"""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def duration(seconds: float) -> str:
-    """`1:02:03` or `2:03`"""
-    minutes, rest = divmod(int(max(0, seconds)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def short(metric: str) -> str:
@@ -116,7 +104,7 @@ def _measured(value: float | None) -> str:
 
 
 def _param(trial: TrialRecord, key: str) -> str:
-    return _value(trial.params[key]) if key in trial.params else ""
+    return value_text(trial.params[key]) if key in trial.params else ""
 
 
 def _folded(head: str) -> str:
@@ -274,7 +262,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         title.append(f"\n{counted(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
     if len(ranking) > most:
-        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --csv FILE"))
+        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
     repeated = repeated_tests(ledger)
     for group in repeated:
         what = f"final test of trial {group.source}" if group.source else "test"

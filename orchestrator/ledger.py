@@ -12,6 +12,28 @@ from orchestrator.errors import InputError
 STATES = ("running", "done", "pruned", "failed", "interrupted")
 
 
+def params_text(params: Mapping[str, Any]) -> str:
+    """`alpha 3.1, delta 0.24`"""
+    return ", ".join(f"{key} {value_text(value)}" for key, value in params.items())
+
+
+def value_text(value: Any) -> str:
+    """A setting's value, numbers to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 trial`, `2 trials`"""
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03` or `2:03`"""
+    minutes, rest = divmod(int(max(0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 @dataclass
 class TrialRecord:
     """One trial: the point that it tries, how far it came, and its best validation."""
@@ -43,6 +65,8 @@ class TrialRecord:
     note: str | None = None
     source: str | None = None
     """The trial that a final run trains again."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """All settings of its training, the point among them."""
 
 
 @dataclass
@@ -52,6 +76,7 @@ class Ledger:
     name: str = ""
     search_id: str = ""
     config: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
     metric: str = ""
     mode: str = "max"
     started: int = 0
@@ -92,6 +117,7 @@ class Ledger:
         if kind == "search_started":
             self.name, self.search_id = event["name"], event["search_id"]
             self.config, self.started = event["config"], event["time"]
+            self.tags = event.get("tags", {})
             self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
         elif kind == "search_resumed":
             self.state, self.ended, self.reason = "running", None, None
@@ -121,6 +147,7 @@ class Ledger:
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
         trial.note, trial.source = event.get("note"), event.get("source")
+        trial.settings = event.get("config", {})
         trial.resources = event.get("resources", {})
         trial.epochs_planned = event.get("config", {}).get("epochs", 0)
         group[trial_id] = trial

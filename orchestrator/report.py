@@ -1,8 +1,9 @@
 """What a search came to, for programs; which model file is meant; what a method says of itself."""
 
 import inspect
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType, UnionType
@@ -12,9 +13,11 @@ from pydantic import BaseModel
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.errors import InputError, suggestion
-from orchestrator.ledger import Ledger, TrialRecord, repeated_tests
+from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
+from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_text, write_csv
 from orchestrator.method import Method
 from orchestrator.presets import presets_of
+from orchestrator.published import Value
 from orchestrator.search import JOURNAL, Places, read_journal
 from orchestrator.tracking import recorded_runs
 
@@ -61,6 +64,118 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "finals": [trial(record) for record in ledger.finals.values()],
         "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
     }
+
+
+Format = Literal["table", "markdown", "csv", "latex"]
+
+
+def exported(ledger: Ledger, form: Format) -> str:
+    """The leaderboard as a file of that form."""
+    if form == "csv":
+        file = io.StringIO()
+        write_csv(ledger, file)
+        return file.getvalue()
+    findings = Findings.of(ledger)
+    return _latex(findings) if form == "latex" else _markdown(findings)
+
+
+def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list[str], bool]]]:
+    """Heads, and for each trial its cells and whether it is the winner; tests are those of its final runs."""
+    ledger = findings.ledger
+    keys = [setting.key for setting in findings.searched]
+    tests: dict[str | None, Mapping[str, Interval | float]] = {}
+    tests |= {run.source or run.trial_id: run.test for run in ledger.everyone() if run.test}
+    tests |= {group.source or group.trial_ids[0]: group.metrics for group in repeated_tests(ledger)}
+    tested = [name for name in HEADLINES if any(name in values for values in tests.values())]
+    rows = []
+    for trial in ledger.ranking():
+        cells = [trial.trial_id, trial.state]
+        cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
+        cells.append("" if trial.best is None else f"{trial.best:.4f}")
+        cells += [_tested(tests.get(trial.trial_id, {}).get(name)) for name in tested]
+        rows.append((trial, cells, trial is findings.winner))
+    return ["trial", "state", *keys, ledger.metric, *(f"test {name}" for name in tested)], rows
+
+
+def _tested(value: Interval | float | None) -> str:
+    if isinstance(value, Interval):
+        return f"{value.mean:.4f} ± {value.standard_deviation:.4f}"
+    return "" if value is None else f"{value:.4f}"
+
+
+def _markdown(findings: Findings) -> str:
+    text = markdown_text
+    heads, leaders = _leaders(findings)
+    rows = [[f"**{text(cell)}**" if best and cell else text(cell) for cell in cells] for _, cells, best in leaders]
+    parts = [f"# {text(findings.ledger.name)}", "\n\n".join(text(line) for line in findings.verdict)]
+    if findings.warnings:
+        parts.append("\n".join(f"- {text(line)}" for line in findings.warnings))
+    parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
+    parts.append(f"How far from the paper? {text(findings.distance)}")
+    parts.append(markdown_table([text(head) for head in heads], rows))
+    if shares := findings.importances.shares:
+        cells = [[text(key), f"{mean:.2f} ± {spread:.2f}"] for key, (mean, spread) in shares.items()]
+        parts.append(f"{text(findings.importances.basis)}:\n\n" + markdown_table(["setting", "share"], cells))
+    if same := [b for b in findings.published if b.same_method]:
+        cells = [
+            [f"{b.row.paper}, Table {b.row.table}", text(b.row.method)]
+            + [text(_published(b.row.values.get(name))) for name in PAPER_METRICS]
+            + [text("; ".join(f"{d.setting}: {d.paper}, here {d.run}" for d in b.differences))]
+            for b in same
+        ]
+        parts.append(markdown_table(["paper", "method", *map(text, PAPER_METRICS), "settings that differ"], cells))
+    if findings.command:
+        parts.append(markdown_code(findings.command))
+    return "\n\n".join(parts) + "\n"
+
+
+def _published(value: Value | None) -> str:
+    if value is None:
+        return ""
+    return f"{value.value:.4f}" + ("" if value.deviation is None else f" ± {value.deviation:.4f}")
+
+
+def _latex(findings: Findings) -> str:
+    """A table for LaTeX with booktabs; the winner in bold."""
+    heads, leaders = _leaders(findings)
+
+    def line(cells: list[str], bold: bool = False) -> str:
+        shown = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]
+        return " & ".join(rf"\textbf{{{cell}}}" if bold and cell else cell for cell in shown) + r" \\"
+
+    body = [line(cells, best) for trial, cells, best in leaders if trial.best is not None]
+    caption = " ".join(_latex_text(text) for text in findings.verdict)
+    return "\n".join(
+        [
+            "% needs \\usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}",
+            r"\toprule",
+            line(heads),
+            r"\midrule",
+            *body,
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+LATEX = {
+    **{mark: f"\\{mark}" for mark in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+}
+
+
+def _latex_text(text: str) -> str:
+    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
 
 
 def find_models(named: str, places: Places) -> list[Path]:

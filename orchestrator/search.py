@@ -32,6 +32,7 @@ from orchestrator.tracking import (
 
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
+PAGE = "report/search.html"
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take what it has not yet taken."""
 
@@ -414,7 +415,24 @@ def run(
     with (conductor.folder / LEADERBOARD).open("w", newline="", encoding="utf-8") as file:
         write_csv(conductor.ledger, file)
     journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
+    write_report(conductor.ledger, journal)
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri)
+
+
+def write_report(ledger: Ledger, journal: Journal) -> None:
+    """The search's page, and its note for the tracker. What goes wrong here must not cost what was trained: it is told,
+    and the command line can try again."""
+    from orchestrator.findings import Findings, note
+    from orchestrator.page import write_page
+
+    try:
+        findings = Findings.of(ledger)
+        write_page(findings, journal.path.parent / PAGE)
+        journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
+        journal.append("note", text=note(findings))
+    except Exception as error:
+        again = f"orchestrator report {ledger.name} --html FILE"
+        print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str) -> Outcome:

@@ -18,6 +18,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orchestrator.backbones import InputConvention, check_backbone_name
+from orchestrator.data.remote import FORM, Address, is_address
+from orchestrator.data.store import DataError
 from orchestrator.data.transforms import AUGMENTATIONS, Degradation
 from orchestrator.errors import InputError, suggestion
 from orchestrator.learner import Pooling
@@ -33,7 +35,7 @@ class Training(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    dataset: str = Field("glyphs", description="name of the data set")
+    dataset: str = Field("glyphs", description="name of the data set, or s3://bucket/prefix")
     protocol: Literal["conventional", "mlrc", "classification"] = Field(
         "conventional",
         description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
@@ -119,6 +121,16 @@ class Training(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
     threads: int = Field(1, ge=1, description="CPU threads of a training; part of what makes it repeatable")
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
+
+    @field_validator("dataset")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if is_address(value):
+            try:
+                return str(Address.parse(value))
+            except DataError:
+                raise ValueError(FORM) from None
+        return value
 
     @field_validator("backbone")
     @classmethod
@@ -223,7 +235,8 @@ def describe(error: ValidationError) -> str:
         message += suggestion(first["input"], known) if len(known) > 3 else ""
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)
-    return f"{name}: {first['input']!r}: {message[:1].lower() + message[1:]}" if name else message
+    given = re.sub(r"://[^\s'\"]*@", "://***@", repr(first["input"]))  # an address may hold a password
+    return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
 
 
 WORDS = {

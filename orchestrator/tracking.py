@@ -45,6 +45,10 @@ PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
 
+NOTE = "mlflow.note.content"
+NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
+"""A link to a trial in a note; its run's address is known once the run is there."""
+
 TRIAL_STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 SEARCH_STATUS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
@@ -201,6 +205,9 @@ class Projection:
                 self._results[key] = point.value
                 update(event["trial_id"]).points.append(point)
 
+    def _note(self, event: Event, update: Any) -> None:
+        update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
+
     def _artifact(self, event: Event, update: Any) -> None:
         update(event["trial_id"]).artifacts[str(event["path"]), event["folder"] or ""] = None
 
@@ -221,6 +228,7 @@ EVENTS = (
     "validation",
     "result",
     "artifact",
+    "note",
     "trial_ended",
     "search_ended",
 )
@@ -622,6 +630,8 @@ class _Sender:
 
     def _write_run(self, trial_id: str | None, update: Update, projection: Projection) -> None:
         run_id = self._run(trial_id, projection)
+        if NOTE in update.tags:
+            update.tags[NOTE] = self._linked(update.tags[NOTE])
         with self._noting():
             self.store.log(run_id, [], update.params, {})
         with self._noting():
@@ -635,6 +645,15 @@ class _Sender:
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)
+
+    def _linked(self, note: str) -> str:
+        """A note whose links to trials lead to their runs; a trial that has none stands as text."""
+
+        def address(link: re.Match[str]) -> str:
+            run_id = self.cursor.runs.get(link[1])
+            return f"](#/experiments/{self.cursor.experiment_id}/runs/{run_id})" if run_id else "]"
+
+        return NOTE_LINK.sub(address, note)
 
     def _run(self, trial_id: str | None, projection: Projection) -> str:
         """The trial's run (None: the search's own), found by its tags or else created."""

@@ -223,7 +223,7 @@ BAD = [
     bad("search demo --set lr=fast", "lr: 'fast'", "number"),
     bad("search demo --set lr=0", "lr: 0", "greater than 0"),
     bad("search demo --set lr=.inf", "lr: inf", "finite"),
-    bad("search demo --set epochs=1.5", "epochs: 1.5", "integer"),
+    bad("search demo --set epochs=1.5", "epochs: 1.5", "whole number"),
     bad("search demo --set delta=3", "delta: 3", "less than or equal to 2"),
     bad("search demo --set backbone=resnet5", "backbone: 'resnet5'", "did you mean 'resnet50'"),
     bad("search demo --set augmentation=afine", "augmentation: 'afine'", "did you mean 'affine'"),
@@ -299,9 +299,10 @@ BAD = [
     bad(TRAIN, "ORCHESTRATOR_STORAGE", "/proc/runs", environment={"ORCHESTRATOR_STORAGE": "/proc/runs"}),
     bad("report x --storage {tmp}/none", "--storage", "none", "no folder"),
     bad("ui --storage {tmp}", "holds no runs yet", "search demo"),
-    bad(f"report {TRAINED} --csv {{tmp}}/none/x.csv", "--csv", "none/x.csv", "No such file or directory"),
-    bad(f"report {TRAINED} --csv {{tmp}}", "--csv", "directory"),
-    bad(f"report {TRAINED} --csv - --json", "--csv -", "keep one"),
+    bad(f"report {TRAINED} --html {{tmp}}/none/x.html", "--html", "none/x.html", "does not exist"),
+    bad(f"report {TRAINED} --html {{tmp}}", "--html", "is a folder"),
+    bad(f"report {TRAINED} --format csv --json", "--format csv", "keep one"),
+    bad(f"report {TRAINED} --format cvs", "--format", "cvs", "latex"),
     # trackers
     bad("search demo --tracking-uri ftp://host", "'ftp://host'", "unknown scheme 'ftp'"),
     bad("search demo --tracking-uri htp://host", "did you mean 'http'"),
@@ -768,14 +769,16 @@ def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture
     assert address in ran.out
 
 
-def test_the_leaderboard_goes_to_a_file(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ran = run(capsys, f"report {TRAINED} --storage {finished} --csv {tmp_path / 'board.csv'}")
-    assert (ran.code, ran.out) == (0, "")
-    head, row = (tmp_path / "board.csv").read_text().splitlines()
+def test_the_report_goes_where_it_is_wanted(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --format csv")
+    head, row = ran.out.splitlines()
     assert head.startswith("rank,trial_id,state,val/map_at_r")
     assert row.startswith("1,0000,done,0.")
-    ran = run(capsys, f"report {TRAINED} --storage {finished} --csv -")
-    assert ran.out == (tmp_path / "board.csv").read_text()
+    ran = run(capsys, f"report {TRAINED} --storage {finished} --html {tmp_path / 'report.html'}")
+    assert (ran.code, ran.out) == (0, "")
+    written = (tmp_path / "report.html").read_text()
+    assert written.startswith("<!doctype html>") and f"<h1>{TRAINED}</h1>" in written
+    assert (finished / "searches" / TRAINED / "report" / "search.html").read_text().startswith("<!doctype html>")
 
 
 @pytest.fixture(params=[40, 60, 80, 120])

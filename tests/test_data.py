@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier, Event
 from pathlib import Path
@@ -23,7 +24,7 @@ from PIL import Image
 from orchestrator.data.catalog import datasets, open_dataset
 from orchestrator.data.glyphs import FACES, GlyphSettings, build_glyphs, characters
 from orchestrator.data.splits import class_split, train_labels, unused_split
-from orchestrator.data.store import IMAGES, MANIFEST, DataError, Row, Store, write_store
+from orchestrator.data.store import IMAGES, MANIFEST, DataError, Row, Store, only_one, write_store
 
 # --- a small made set: 6 classes of 3 images
 
@@ -499,3 +500,21 @@ def test_train_labels_are_contiguous(glyphs: Store) -> None:
     assert labels.dtype == np.int64
     np.testing.assert_array_equal(split.train_classes[labels], glyphs.labels[split.train])
     assert labels.max() == len(split.train_classes) - 1
+
+
+def test_a_folder_is_held_by_one_and_removed(tmp_path: Path) -> None:
+    """Also in the moment in which the one before removes it."""
+    inside: list[int] = []
+    most: list[int] = []
+
+    def hold(number: int) -> None:
+        for _ in range(40):
+            with only_one(tmp_path / "new" / "held", lambda: None):
+                inside.append(number)
+                most.append(len(inside))
+                inside.remove(number)
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(hold, range(6)))
+    assert len(most) == 240 and max(most) == 1
+    assert not list((tmp_path / "new").iterdir())

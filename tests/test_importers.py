@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,18 +19,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.io import savemat
+from scipy.io import loadmat, savemat
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from orchestrator.cli import main
 from orchestrator.data import encoding, importers, store
-from orchestrator.data.archives import ARCHIVES, Count, Counts, read_folder
+from orchestrator.data.archives import ARCHIVES, OWN, Count, Counts, read_folder
 from orchestrator.data.catalog import datasets, open_dataset, overview
 from orchestrator.data.importers import prepare
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import DataError, Store
 
-# --- trees: two images of each class but for the last, which has one
+# --- trees: two images of each class but for the last, which has one, unless labels (and splits) are given
 
 
 class Tree(NamedTuple):
@@ -61,112 +62,143 @@ MIXED = ["train", "test", "train", "test", "train", "test", "train"]
 COUNTS = Counts(Count(7, 4), first_half=4)
 
 
-def birds(root: Path, ids: list[str], folders: list[str], class_ids: list[int], classes: list[str]) -> None:
-    text(root / "images.txt", *(f"{i} {folders[k]}/{i}.jpg" for i, k in zip(ids, LABELS, strict=True)))
-    text(root / "image_class_labels.txt", *(f"{i} {class_ids[k]}" for i, k in zip(ids, LABELS, strict=True)))
+def mixed(labels: list[int]) -> list[str]:
+    """Splits that part the images of every class."""
+    return [("train", "test")[number % 2] for number in range(len(labels))]
+
+
+def named(names: list[str], labels: list[int], other: str) -> list[str]:
+    """A name for each class."""
+    return [*names, *(f"{other} {k}" for k in range(len(names), max(labels) + 1))]
+
+
+def birds(
+    root: Path, ids: list[str], folders: list[str], class_ids: list[int], classes: list[str], labels: list[int]
+) -> None:
+    text(root / "images.txt", *(f"{i} {folders[k]}/{i}.jpg" for i, k in zip(ids, labels, strict=True)))
+    text(root / "image_class_labels.txt", *(f"{i} {class_ids[k]}" for i, k in zip(ids, labels, strict=True)))
     text(root / "classes.txt", *classes)
-    text(root / "train_test_split.txt", *(f"{i} {int(s == 'train')}" for i, s in zip(ids, MIXED, strict=True)))
+    text(root / "train_test_split.txt", *(f"{i} {int(s == 'train')}" for i, s in zip(ids, mixed(labels), strict=True)))
     text(root / "bounding_boxes.txt", *(f"{i} 1.0 2.0 {5 + n} 4.0" for n, i in enumerate(ids)))
-    for seed, (i, k) in enumerate(zip(ids, LABELS, strict=True)):
+    for seed, (i, k) in enumerate(zip(ids, labels, strict=True)):
         photo(root / "images" / folders[k] / f"{i}.jpg", seed)
     (root / "images" / folders[0] / f"._{ids[0]}.jpg").write_bytes(b"macOS")
 
 
-def cub(source: Path) -> None:
-    folders = [f"{n:03d}.{name}" for n, name in enumerate(("Zebra_Finch", "Auk", "Gull", "Crow"), start=1)]
+def cub(source: Path, labels: list[int] = LABELS) -> None:
+    names = named(["Zebra_Finch", "Auk", "Gull", "Crow"], labels, "Bird")
+    folders = [f"{n:03d}.{name.replace(' ', '_')}" for n, name in enumerate(names, start=1)]
     classes = [f"{n} {name}" for n, name in enumerate(folders, start=1)]
-    birds(source / "CUB_200_2011", [str(n) for n in range(1, 8)], folders, [1, 2, 3, 4], classes)
+    ids = [str(n) for n in range(1, len(labels) + 1)]
+    birds(source / "CUB_200_2011", ids, folders, list(range(1, len(names) + 1)), classes, labels)
 
 
-def nabirds(source: Path) -> None:
-    ids = [f"{n:08x}-21dc-4d0c-bfe1-4cae3c85c829" for n in range(7)]
-    classes = ["0 Birds", "1 Ducks, Geese", "2 Crows", "295 Eider (Adult male)", "817 Crow", "820 Jay", "1010 Raven"]
+def nabirds(source: Path, labels: list[int] = LABELS) -> None:
+    ids = [f"{n:08x}-21dc-4d0c-bfe1-4cae3c85c829" for n in range(len(labels))]
+    names = named(["Eider (Adult male)", "Crow", "Jay", "Raven"], labels, "Bird")
+    class_ids = [295, 817, 820, *range(1010, 1007 + len(names))]
+    parents = ["0 Birds", "1 Ducks, Geese", "2 Crows"]
+    classes = [*parents, *(f"{number} {name}" for number, name in zip(class_ids, names, strict=True))]
     root = source / "nabirds"
-    birds(root, ids, ["0295", "0817", "0820", "1010"], [295, 817, 820, 1010], classes)
-    text(root / "hierarchy.txt", "1 0", "2 0", "295 1", "817 2", "820 2", "1010 2")
+    birds(root, ids, [f"{number:04d}" for number in class_ids], class_ids, classes, labels)
+    text(root / "hierarchy.txt", "1 0", "2 0", "295 1", *(f"{number} 2" for number in class_ids[1:]))
 
 
 CARS = ["Volvo 240", "Audi A4", "Ram C/V Cargo Van", "BMW M3"]
 BOX = (3, 2, 10, 9)
 
 
-def annotations(path: Path, files: list[str], rows: list[int], name: str, **more: Any) -> None:
+def annotations(path: Path, files: list[str], rows: list[int], name: str, labels: list[int], **more: Any) -> None:
     """A MATLAB struct array, as the authors made them."""
     edges = [f"bbox_{edge}" for edge in ("x1", "y1", "x2", "y2")]
     keys = [name, *edges, "class", "test"]
-    values = [(files[row], *BOX, LABELS[row] + 1, int(MIXED[row] == "test")) for row in rows]
+    splits = mixed(labels)
+    values = [(files[row], *BOX, labels[row] + 1, int(splits[row] == "test")) for row in rows]
     table = np.array([values], [(key, object) for key in keys]).reshape(1, -1)
     path.parent.mkdir(parents=True, exist_ok=True)
     savemat(path, {"annotations": table} | more)
 
 
-CAR_NAMES = np.array([CARS], object)
 CAR_ORDER = [row for split in ("train", "test") for row in range(7) if MIXED[row] == split]
 
 
-def cars_old(source: Path) -> None:
-    files = [f"car_ims/{n:06d}.jpg" for n in range(1, 8)]
-    annotations(source / "cars_annos.mat", files, list(range(7)), "relative_im_path", class_names=CAR_NAMES)
+def cars_old(source: Path, labels: list[int] = LABELS) -> None:
+    files = [f"car_ims/{n:06d}.jpg" for n in range(1, len(labels) + 1)]
+    names = np.array([named(CARS, labels, "Car")], object)
+    rows = list(range(len(labels)))
+    annotations(source / "cars_annos.mat", files, rows, "relative_im_path", labels, class_names=names)
     for seed, file in enumerate(files):
         photo(source / file, seed)
 
 
-def cars_devkit(source: Path) -> None:
-    files = [f"{row + 1:05d}.jpg" for row in range(7)]
+def rows_of(split: str, labels: list[int]) -> list[int]:
+    return [row for row, its in enumerate(mixed(labels)) if its == split]
+
+
+def cars_devkit(source: Path, labels: list[int] = LABELS) -> None:
+    files = [f"{row + 1:05d}.jpg" for row in range(len(labels))]
     (source / "devkit").mkdir(parents=True)
-    savemat(source / "devkit" / "cars_meta.mat", {"class_names": CAR_NAMES})
+    savemat(source / "devkit" / "cars_meta.mat", {"class_names": np.array([named(CARS, labels, "Car")], object)})
     for split, place in (("train", "devkit/cars_train_annos.mat"), ("test", "cars_test_annos_withlabels.mat")):
-        rows = [row for row in range(7) if MIXED[row] == split]
-        annotations(source / place, files, rows, "fname")
+        rows = rows_of(split, labels)
+        annotations(source / place, files, rows, "fname", labels)
         for row in rows:
             photo(source / f"cars_{split}" / files[row], row)
 
 
-def cars_folders(source: Path) -> None:
-    text(source / "names.csv", *CARS)
+def cars_folders(source: Path, labels: list[int] = LABELS) -> None:
+    names = named(CARS, labels, "Car")
+    text(source / "names.csv", *names)
     for split in ("train", "test"):
-        rows = [row for row in range(7) if MIXED[row] == split]
-        lines = [f"{row:05d}.jpg,{','.join(map(str, BOX))},{LABELS[row] + 1}" for row in rows]
+        rows = rows_of(split, labels)
+        lines = [f"{row:05d}.jpg,{','.join(map(str, BOX))},{labels[row] + 1}" for row in rows]
         text(source / f"anno_{split}.csv", *lines)
         for row in rows:
-            folder = CARS[LABELS[row]].replace("/", "-")
+            folder = names[labels[row]].replace("/", "-")
             photo(source / "car_data" / "car_data" / split / folder / f"{row:05d}.jpg", row)
 
 
-def sop(source: Path) -> None:
+def sop(source: Path, labels: list[int] = LABELS, train: int = 4) -> None:
+    """`train`: so many of the images, the first, are for training."""
     root = source / "Stanford_Online_Products"
-    kinds = ["bicycle", "bicycle", "cabinet", "cabinet"]
-    rows = [f"{n + 1} {k + 1} {2 + k // 2} {kinds[k]}_final/{n}_0.JPG" for n, k in enumerate(LABELS)]
+    kinds = ["bicycle" if k < 2 else "cabinet" for k in labels]
+    rows = [f"{n + 1} {k + 1} {2 + (k >= 2)} {kinds[n]}_final/{n}_0.JPG" for n, k in enumerate(labels)]
     header = "image_id class_id super_class_id path"
-    text(root / "Ebay_train.txt", header, *rows[:4])
-    text(root / "Ebay_test.txt", header, *rows[4:])
-    for n, k in enumerate(LABELS):
-        photo(root / f"{kinds[k]}_final" / f"{n}_0.JPG", n)
+    text(root / "Ebay_train.txt", header, *rows[:train])
+    text(root / "Ebay_test.txt", header, *rows[train:])
+    for n, kind in enumerate(kinds):
+        photo(root / f"{kind}_final" / f"{n}_0.JPG", n)
 
 
 INSHOP_SPLITS = ["train"] * 4 + ["query", "gallery", "gallery"]
 
 
-def inshop(source: Path) -> None:
-    items = ["id_00000002", "id_00000009", "id_00000030", "id_00007982"]
-    files = [f"WOMEN/{'Dresses' if k < 3 else 'Tees'}/{items[k]}/0{n}_1_front.jpg" for n, k in enumerate(LABELS)]
+def inshop(source: Path, labels: list[int] = LABELS, splits: list[str] = INSHOP_SPLITS) -> None:
+    numbers = [2, 9, 30, 7982, *range(7983, 7979 + max(labels) + 1)]
+    items = [f"id_{number:08d}" for number in numbers]
+    files = [f"WOMEN/{'Dresses' if k < 3 else 'Tees'}/{items[k]}/0{n}_1_front.jpg" for n, k in enumerate(labels)]
     rows = [
         f"img/{file}{' ' * (70 - len(file))}{items[k]}  {split}"
-        for file, k, split in zip(files, LABELS, INSHOP_SPLITS, strict=True)
+        for file, k, split in zip(files, labels, splits, strict=True)
     ]
-    text(source / "Eval" / "list_eval_partition.txt", 7, "image_name item_id evaluation_status", *rows)
+    text(source / "Eval" / "list_eval_partition.txt", len(labels), "image_name item_id evaluation_status", *rows)
     for seed, file in enumerate(files):
         photo(source / "Img" / "img" / file, seed)
 
 
-def cifar(source: Path, kind: Any, label_key: str) -> None:
+def cifar(source: Path, kind: Any, label_key: str, labels: tuple[int, ...] = (1, 0), total: int | None = None) -> None:
+    """`labels`: of each file, over and over where there are `total` images in all."""
     root = source / kind.base_folder
     root.mkdir(parents=True)
     rng = np.random.default_rng(0)
-    for name, _ in [*kind.train_list, *kind.test_list]:
-        batch = {"data": rng.integers(0, 256, (2, 3072), np.uint8), label_key: [1, 0]}
+    parts = [*kind.train_list, *kind.test_list]
+    for name, _ in parts:
+        share = 5 if total and len(parts) == 2 and name == "train" else 1  # CIFAR-100 has one file for training
+        of_file = list(np.resize(labels, share * total // 6)) if total else list(labels)
+        batch = {"data": rng.integers(0, 256, (len(of_file), 3072), np.uint8), label_key: [int(k) for k in of_file]}
         (root / name).write_bytes(pickle.dumps(batch))
-    (root / kind.meta["filename"]).write_bytes(pickle.dumps({kind.meta["key"]: ["auk", "bee"]}))
+    names = named(["auk", "bee"], list(labels), "Thing")
+    (root / kind.meta["filename"]).write_bytes(pickle.dumps({kind.meta["key"]: names}))
 
 
 @pytest.fixture(autouse=True)
@@ -194,9 +226,9 @@ def publish(monkeypatch: pytest.MonkeyPatch, source: Path) -> None:
             monkeypatch.setattr(kind, "meta", kind.meta | {"md5": md5(kind.meta["filename"])})
 
 
-def folders(source: Path) -> None:
-    names = ["auk", "bee", "cat", "dog"]
-    for seed, label in enumerate(LABELS):
+def folders(source: Path, labels: list[int] = LABELS) -> None:
+    names = named(["auk", "bee", "cat", "dog"], labels, "thing")
+    for seed, label in enumerate(labels):
         photo(source / names[label] / f"{seed}.png", seed)
     (source / "auk" / "._0.png").write_bytes(b"macOS")
     (source / "auk" / "notes.txt").write_text("not an image")
@@ -209,12 +241,14 @@ def split_folders(source: Path) -> None:
         photo(source / ("train" if label < 3 else "test") / names[label] / f"{seed}.png", seed)
 
 
-def table(source: Path) -> None:
-    numbers = ["2", "9", "10", "100"]
-    splits = ["gallery", "query", *["train"] * 5]
-    rows = [f"pictures/{n}.jpg,{numbers[k]},{splits[n]},x" for n, k in enumerate(LABELS)]
+TABLE_SPLITS = ["gallery", "query", *["train"] * 5]
+
+
+def table(source: Path, labels: list[int] = LABELS, splits: list[str] = TABLE_SPLITS) -> None:
+    numbers = [2, 9, 10, *range(100, 98 + max(labels))]
+    rows = [f"pictures/{n}.jpg,{numbers[k]},{splits[n]},x" for n, k in enumerate(labels)]
     text(source / "list.csv", "path,label,split,note", *rows)
-    for n in range(7):
+    for n in range(len(labels)):
         photo(source / "pictures" / f"{n}.jpg", n)
 
 
@@ -267,7 +301,7 @@ TREES = {
     "folder-splits": Tree(
         "folder", split_folders, [3, *LABELS[:-1]], ["test"] + ["train"] * 6, ["auk", "bee", "cat", "dog"]
     ),
-    "csv": Tree("csv", table, LABELS, ["gallery", "query", *["train"] * 5], ["2", "9", "10", "100"]),
+    "csv": Tree("csv", table, LABELS, TABLE_SPLITS, ["2", "9", "10", "100"]),
 }
 
 
@@ -308,8 +342,9 @@ def test_layouts(make: Callable[[str], Made], name: str) -> None:
     assert [child.name for child in made.root.iterdir()] == [store.name]  # no parts, no drafts
     assert store.manifest["source"].startswith(str(made.source))
     sources = store.column("source")
+    origin = Path(store.manifest["source"])
     for row in range(len(store)):
-        assert store.encoded(row) == (Path(store.manifest["source"]) / sources[row]).read_bytes()
+        assert store.encoded(row) == ((origin.parent if name == "csv" else origin) / sources[row]).read_bytes()
         assert store.image(row).shape == (10, 12, 3)
     np.testing.assert_array_equal(store.column("original_size"), np.tile([12, 10], (7, 1)))
     opened = open_dataset(store.name, made.root)
@@ -475,13 +510,42 @@ def counts_of(importer: str, **changes: Any) -> Callable[[Made], object]:
     return damage
 
 
+def matlab(file: str, change: Callable[[Any], object]) -> Callable[[Made], object]:
+    """Change the annotations of a MATLAB file."""
+
+    def damage(made: Made) -> None:
+        content = loadmat(made.source / file)
+        change(content["annotations"][0])
+        savemat(made.source / file, {key: value for key, value in content.items() if not key.startswith("__")})
+
+    return damage
+
+
+def wrong_car(file: str) -> Callable[[Made], object]:
+    return matlab(file, lambda rows: rows[1].__setitem__("class", 9))
+
+
+def twice(file: str, field: str) -> Callable[[Made], object]:
+    return matlab(file, lambda rows: rows[1].__setitem__(field, rows[0][field]))
+
+
+def relabel(file: str, key: str) -> Callable[[Made], object]:
+    def damage(made: Made) -> None:
+        batch = pickle.loads((made.source / file).read_bytes())
+        batch[key][0] = 7
+        (made.source / file).write_bytes(pickle.dumps(batch))
+
+    return damage
+
+
+TEE = "WOMEN/Tees/id_00007982/06_1_front.jpg"
 BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     # files
     ("cub200", remove(AUK + "3.jpg", AUK + "4.jpg"), r"cub200: 2 of 7 images are missing in .*images/002.Auk/3.jpg, "),
     ("cub200", lambda made: (made.source / CUB / "images").rename(made.source / "x"), r"7 of 7 .* and 4 more; unpack"),
     ("cub200", remove(CUB + "bounding_boxes.txt"), r"bounding_boxes.txt: no such file; unpack the archive again"),
     ("cub200", remove(CUB + "images.txt"), r"no images.txt in it, nor in CUB_200_2011/"),
-    ("cub200", truncate(AUK + "3.jpg"), r"1 of 7 images cannot be read: images/002.Auk/3.jpg \(.*truncated.*; replace"),
+    ("cub200", truncate(AUK + "3.jpg"), r"1 of 7 images cannot be read: images/002.Auk/3.jpg \(.*truncated.*; unpack"),
     ("cub200", truncate(*(f"{AUK}{n}.jpg" for n in (3, 4))), r"2 of 7 .*Auk/3.jpg \(.*Auk/4.jpg \("),
     ("cub200", lambda made: (made.source / AUK / "3.jpg").write_bytes(b""), r"1 of 7 images cannot be read: .*3.jpg"),
     ("nabirds", remove("nabirds/hierarchy.txt"), "hierarchy.txt: no such file"),
@@ -509,7 +573,27 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     ("csv", remove("pictures/2.jpg"), "mine: 1 of 7 images are missing in .*: pictures/2.jpg;"),
     ("csv", remove("list.csv"), "no CSV file in it"),
     ("csv", lambda made: text(made.source / "b.csv", "path,label"), "2 CSV files; name the one"),
+    ("nabirds", remove("nabirds/images/0817/00000002-21dc-4d0c-bfe1-4cae3c85c829.jpg"), "1 of 7 images are missing"),
+    ("inshop", remove(f"Img/img/{TEE}"), f"1 of 7 images are missing in .*: Img/img/{TEE}; unpack"),
+    ("nabirds", truncate("nabirds/images/0817/00000002-21dc-4d0c-bfe1-4cae3c85c829.jpg"), "1 of 7 .*truncated.*unpack"),
+    ("cars-old", truncate("car_ims/000002.jpg"), "1 of 7 images cannot be read: car_ims/000002.jpg .*truncated"),
+    ("cars-devkit", truncate("cars_train/00001.jpg"), "1 of 7 images cannot be read: cars_train/00001.jpg .*truncated"),
+    (
+        "cars-folders",
+        truncate("car_data/car_data/train/Volvo 240/00000.jpg"),
+        "1 of 7 images cannot be read: car_data/car_data/train/Volvo 240/00000.jpg .*truncated",
+    ),
+    ("sop", truncate(SOP + "cabinet_final/6_0.JPG"), "1 of 7 images cannot be read: cabinet_final/6_0.JPG .*truncated"),
+    ("inshop", truncate(f"Img/img/{TEE}"), f"1 of 7 images cannot be read: Img/img/{TEE} .*truncated"),
+    ("csv", truncate("pictures/2.jpg"), r"list.csv: 1 of 7 images cannot be read: pictures/2.jpg .*remove their lines"),
+    ("csv", remove("pictures/2.jpg"), r"replace these files, or remove their lines from .*/list.csv$"),
+    ("folder", truncate("bee/2.png"), "cannot be read: bee/2.png .*; replace or remove these files$"),
+    ("folder", lambda made: (made.source / "bee" / "x.jpg").symlink_to("none"), "bee/x.jpg; replace or remove these"),
     # counts
+    ("cars-devkit", counts_of("cars196", first_half=5), "cars196, classes 1 to 2: 4 images, not 5 images"),
+    ("cars-folders", edit("anno_test.csv", lambda t: t.partition("\n")[2]), "cars196: 6 images of 4 .*, not 7 images"),
+    ("inshop", counts_of("inshop", splits={"query": Count(2, 2)}), "inshop, query: 1 images of 1 classes, not 2"),
+    ("cifar100", counts_of("cifar100", total=Count(4, 100)), "cifar100: 4 images of 2 classes, not 4 images of 100"),
     (
         "cub200",
         edit(CUB + "images.txt", lambda t: t.replace("7 004.Crow/7.jpg\n", "")),
@@ -564,7 +648,21 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
         edit(PARTITION, swap("id_00007982 ", "item_7982 ")),
         "line 9: item_id 'item_7982' should be",
     ),
+    ("cars-old", wrong_car("cars_annos.mat"), "cars_annos.mat, annotation 2: class 9 has no name; there are 4"),
+    ("cars-devkit", wrong_car("devkit/cars_train_annos.mat"), "annos.mat, annotation 2: class 9 has no name"),
+    (
+        "inshop",
+        edit(PARTITION, lambda t: t.replace("id_00007982  ", "id_00000002  ")),
+        "inshop: 7 images of 3 classes, not 7 images of 4 classes",
+    ),
+    ("cifar10", relabel("cifar-10-batches-py/data_batch_2", "labels"), "not as published: data_batch_2"),
+    ("cifar100", relabel("cifar-100-python/test", "fine_labels"), "not as published: test; unpack"),
     # identifiers that are there twice
+    ("nabirds", edit("nabirds/images.txt", lambda t: t + t.partition("\n")[0] + "\n"), "images.txt line 8: .* twice"),
+    ("cars-old", twice("cars_annos.mat", "relative_im_path"), "car_ims/000001.jpg listed twice; every image has one"),
+    ("cars-devkit", twice("devkit/cars_train_annos.mat", "fname"), "cars_train/00001.jpg listed twice"),
+    ("cars-folders", edit("anno_train.csv", lambda t: t + t.partition("\n")[0] + "\n"), "00000.jpg listed twice"),
+    ("inshop", edit(PARTITION, lambda t: t.replace("7\n", "8\n", 1) + t.splitlines()[-1] + "\n"), "6_1_.*listed twice"),
     (
         "cub200",
         edit(CUB + "images.txt", swap("\n4 ", "\n3 ")),
@@ -661,8 +759,12 @@ def test_sources_that_are_no_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="CUB_200_2011.tgz is a file; unpack it"):
         prepare("cub200", tmp_path / "CUB_200_2011.tgz", tmp_path / "data")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="empty: no folders in it; there should be one per class"):
-        prepare("folder", tmp_path / "empty", tmp_path / "data", name="mine")
+    for importer in (*ARCHIVES, *OWN):
+        own = {"name": "mine"} if importer in OWN else {}
+        with pytest.raises(DataError, match=r"/empty: (no(ne)? .*|missing or not as published)") as caught:
+            prepare(importer, tmp_path / "empty", tmp_path / "data", **own)
+        assert "\n" not in str(caught.value)
+    assert not (tmp_path / "data").exists()
 
 
 # --- the disk
@@ -675,7 +777,7 @@ def test_unwritable_storage(make: Callable[[str], Made]) -> None:
         made.prepare()
 
 
-@pytest.mark.parametrize(("module", "function"), [(encoding.os, "fsync"), (store, "_sync")])
+@pytest.mark.parametrize(("module", "function"), [(encoding.os, "fsync"), (store, "sync")])
 def test_a_full_disk_is_one_line(
     make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch, module: Any, function: str
 ) -> None:
@@ -709,6 +811,7 @@ def test_the_number_of_processes_changes_nothing(make: Callable[[str], Made], mo
     whole = (made.source / "dog" / "6.png").read_bytes()
     truncate("dog/6.png")(made)
     monkeypatch.setattr(importers, "PART", 2)
+    monkeypatch.setattr(importers, "PARTS", 1)
     seen: list[tuple[int, int]] = []
     with pytest.raises(DataError, match="1 of 7 images cannot be read: dog/6.png"):
         made.prepare(name="two", workers=2, size=8, progress=lambda done, total: seen.append((done, total)))
@@ -726,6 +829,7 @@ class Counted:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, parts: int | None = None) -> None:
         self.images = 0
         monkeypatch.setattr(importers, "PART", 2)
+        monkeypatch.setattr(importers, "PARTS", 1)
 
         def write_part(part: Path, contents: Any, size: int | None) -> Any:
             if parts is not None and self.images == 2 * parts:
@@ -798,6 +902,73 @@ def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixtu
     elsewhere.mkdir()
     assert run(*[word.replace(str(made.source), str(elsewhere)) for word in command]) == 2
     assert f"is there already, made from {made.source}, not {elsewhere}" in capsys.readouterr().err
+
+
+def test_a_refusal_leaves_nothing_behind(make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("folder")
+    for file in made.source.rglob("*.png"):
+        file.write_bytes(b"")
+    with pytest.raises(DataError, match="7 of 7 images cannot be read"):
+        made.prepare()
+    assert not list(made.root.iterdir())
+
+
+def test_a_small_set_keeps_what_was_done(make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make("folder")
+    encoded: list[int] = []
+
+    def stopped(*arguments: Any) -> Any:
+        if len(encoded) == 3:
+            raise KeyboardInterrupt
+        encoded.append(1)
+        return encoding.write_part(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(importers, "write_part", stopped)
+        with pytest.raises(KeyboardInterrupt, match="^3 of 7 images are kept"):
+            made.prepare()
+    seen: list[int] = []
+    made.prepare(progress=lambda done, total: seen.append(done))
+    assert seen[0] == 3
+
+
+def test_a_csv_file_is_named(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:
+    made = make("csv")
+    text(made.source / "other.csv", *(made.source / "list.csv").read_text().splitlines())
+    command = ["datasets", "prepare", "csv", "--name=mine", f"--storage={made.root.parent}"]
+    assert run(*command, f"--source={made.source / 'list.csv'}") == 0
+    assert Store.open(made.root / "mine").manifest["source"] == str(made.source / "list.csv")
+    assert overview(made.root)["mine"]["how_to_get"].endswith("/source/list.csv")
+    for again in (made.source / "list.csv", made.source):
+        assert run(*command, f"--source={again}") == 0
+    capsys.readouterr()
+    assert run(*command, f"--source={made.source.parent}") == 2
+    assert f"made from {made.source / 'list.csv'}, not {made.source.parent}" in capsys.readouterr().err
+
+
+def test_images_beside_the_classes_are_told(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("folder", "folder-splits"):
+        made = make(name)
+        parent = made.source / "train" if name == "folder-splits" else made.source
+        for stray in ("a.jpg", "b.png", "c.jpg", "d.jpg", "._e.jpg", "notes.txt"):
+            (parent / stray).write_bytes(b"never read")
+        command = ["datasets", "prepare", "folder", f"--source={made.source}", f"--name={name}-1"]
+        assert run(*command, f"--storage={made.root.parent}") == 0
+        where = "train/" if name == "folder-splits" else ""
+        beside = f"{where}a.jpg, {where}b.png, {where}c.jpg and 1 more"
+        said = capsys.readouterr().err.splitlines()
+        assert f"note: 4 images lie beside the folders of classes, not taken: {beside}" in said
+        shutil.rmtree(made.source)
+
+
+@pytest.mark.parametrize("classes", [1, 3, 4])
+def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], classes: int) -> None:
+    folders(tmp_path / "source", [label for label in range(classes) for _ in range(2)])
+    command = ["datasets", "prepare", "folder", f"--source={tmp_path / 'source'}", "--name=few"]
+    assert run(*command, f"--storage={tmp_path}") == 0
+    said = capsys.readouterr().err
+    told = f"note: few: cannot be trained on: that takes 2 training classes, and {classes // 2} of its {classes} are"
+    assert said.startswith(told) if classes < 4 else not said
 
 
 def test_a_folder_of_validation_images_is_no_class(tmp_path: Path) -> None:
@@ -886,26 +1057,3 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith("mine: 400 images of 4 classes (400 train)")
     Store.open(parts.parent / "mine").verify()
-
-
-@pytest.mark.slow
-def test_the_full_number_of_birds(tmp_path: Path) -> None:
-    """Against the true counts: 5,864 images of classes 1 to 100, 5,924 of 101 to 200."""
-    images = [k for half, first in ((5_864, 1), (5_924, 101)) for k in sorted(first + n % 100 for n in range(half))]
-    root = tmp_path / "CUB_200_2011"
-    photo(tmp_path / "one.jpg", 0)
-    for k in range(1, 201):
-        (root / "images" / f"{k:03d}.Bird").mkdir(parents=True)
-    text(root / "images.txt", *(f"{i} {k:03d}.Bird/{i}.jpg" for i, k in enumerate(images, start=1)))
-    text(root / "image_class_labels.txt", *(f"{i} {k}" for i, k in enumerate(images, start=1)))
-    text(root / "classes.txt", *(f"{k} {k:03d}.Bird" for k in range(1, 201)))
-    text(root / "train_test_split.txt", *(f"{i} {i % 2}" for i in range(1, 11_789)))
-    text(root / "bounding_boxes.txt", *(f"{i} 0.0 0.0 9.0 9.0" for i in range(1, 11_789)))
-    for i, k in enumerate(images, start=1):
-        os.link(tmp_path / "one.jpg", root / "images" / f"{k:03d}.Bird" / f"{i}.jpg")
-    store = prepare("cub200", tmp_path, tmp_path / "data", workers=2)
-    split = class_split(store, validation_share=0, seed=0)
-    assert (len(store), store.num_classes) == (11_788, 200)
-    assert (len(split.train), len(split.test)) == (5_864, 5_924)
-    assert (split.train_classes.max(), split.test_classes.min()) == (99, 100)
-    store.verify()

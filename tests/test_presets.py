@@ -403,8 +403,9 @@ def test_search_takes_a_preset(tmp_path: Path, data_folder: Path, capsys: pytest
 
 
 def test_the_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "presets") == (0, "\n".join(presets()) + "\n", "")
-    assert run(capsys, "presets", "cpml") == (0, "\n".join(presets_of("cpml")) + "\n", "")
+    for named, listed in (((), presets()), (("cpml",), presets_of("cpml"))):
+        code, out, note = run(capsys, "presets", *named)
+        assert (code, out.splitlines()) == (0, list(listed)) and note.startswith("METHOD/DATASET/BACKBONE")
     code, out, _ = run(capsys, "presets", "pfml/cub200/resnet50")
     assert code == 0 and out == preset_text(find_preset("pfml/cub200/resnet50"))
     assert "supplement, Table 8" in out and "weight_decay: 0.0005" in out

@@ -55,7 +55,7 @@ def result(work: dict[str, Any], number: int, value: float | None, last: int) ->
         "orchestrator_trial": work["trial_id"],
         "validation": number,
         "metrics": metrics | {"train/loss": 1.0, "epoch": float(number)},
-        "seconds": 0.5 + 0.1 * work["arguments"]["settings"].get("alpha", 0),
+        "seconds": 0.5 + 0.1 * (work["arguments"]["settings"].get("alpha") or 0),
         "finished": number == last,
         "test": {"map_at_r": 0.5, "recall_at_1": 0.7} if work["test"] and number == last else {},
     }

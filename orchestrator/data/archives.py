@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -43,13 +43,23 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is told and recorded."""
+    """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is told and recorded.
+
+    `table`: the file of one's own that lists the images; `beside`: images that lie outside the folders of classes.
+    """
 
     root: Path
     class_names: Mapping[int, str]
     pictures: Sequence[Picture]
     super_classes: Sequence[str] = ()
     layout: str = ""
+    table: Path | None = None
+    beside: Sequence[str] = ()
+
+    @property
+    def origin(self) -> Path:
+        """What the user named, or the archive's own folder in it."""
+        return self.table or self.root
 
     def content(self, picture: Picture) -> Content:
         """The file or the pixels of a picture."""
@@ -386,7 +396,14 @@ def read_folder(source: Path) -> Listing:
             "validation classes are held out of train: rename or merge them"
         )
     files: list[tuple[str, str, str]] = []  # class, path, split
-    for split, parent in [(child.name, child) for child in children] if own else [("train", source)]:
+    parents = [(child.name, child) for child in children] if own else [("train", source)]
+    beside = [
+        path.relative_to(source).as_posix()
+        for folder in dict.fromkeys((source, *(parent for _, parent in parents)))
+        for path in sorted(folder.iterdir())
+        if _is_image(path.name) and path.is_file()
+    ]
+    for split, parent in parents:
         classes = _subfolders(parent)
         if not classes:
             raise DataError(f"{parent}: no folders in it; there should be one per class")
@@ -395,7 +412,7 @@ def read_folder(source: Path) -> Listing:
             if not found:
                 raise DataError(f"{folder}: no images ({', '.join(IMAGE_SUFFIXES)}); every class needs one")
             files += [(folder.name, path.relative_to(source).as_posix(), split) for path in found]
-    return _own(source, files)
+    return replace(_own(source, files), beside=beside)
 
 
 def read_csv(source: Path) -> Listing:
@@ -439,7 +456,7 @@ def read_csv(source: Path) -> Listing:
         path = _inside(row["path"], where)
         _once(seen, path, where)
         files.append((row["label"], path, split))
-    return _own(source.parent, files)
+    return replace(_own(source.parent, files), table=source)
 
 
 def _own(root: Path, files: Sequence[tuple[str, str, str]]) -> Listing:
@@ -460,8 +477,12 @@ def _images_under(folder: Path) -> Iterator[Path]:
     for parent, folders, files in os.walk(folder, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
         for name in files:
-            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith("."):  # ._x.jpg is macOS's, no image
+            if _is_image(name):
                 yield Path(parent, name)
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")  # ._x.jpg is macOS's
 
 
 # What the readers share ------------------------------------------------------------------------------------

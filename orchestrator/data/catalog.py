@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.data.archives import ARCHIVES
+from orchestrator.data.remote import fetched, is_address, open_remote, remote_manifest
 from orchestrator.data.store import MANIFEST, DataError, Store
 from orchestrator.errors import suggestion
 
@@ -38,11 +39,14 @@ def datasets() -> dict[str, DatasetInfo]:
 
 
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Store:
-    """The store of a data set at `root / name`; drawn first if it is one to draw and not there.
+    """The store of a data set at `root / name`; drawn first if it is one to draw and not there. A name may be an
+    address, `s3://bucket/prefix`: it is fetched first.
 
     `say` gets one line when something that takes time is done. Raises DataError for an unknown name, for one that the
-    user must prepare first, for a store that is damaged, and for a folder that cannot be written.
+    user must prepare first, for a store that is damaged or out of reach, and for a folder that cannot be written.
     """
+    if is_address(name):
+        return open_remote(name, root, say=say)
     path = Path(root).absolute() / name
     if name not in _CATALOG:
         own = prepared(root)
@@ -61,7 +65,8 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Stor
 
 
 def overview(root: Path | str) -> dict[str, dict[str, Any]]:
-    """The known data sets, then the user's own in `root`: name, summary, images, classes, how_to_get, state."""
+    """The known data sets, then the user's own in `root`, then those fetched into it: name, summary, images, classes,
+    how_to_get, state."""
     there = prepared(root)
 
     def state(name: str, other: str = "") -> str:
@@ -90,7 +95,25 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
                 "how_to_get": f"orchestrator datasets prepare {importer} --name {name} --source {shlex.quote(source)}",
                 "state": state(name),
             }
+    for address, path in fetched(root).items():
+        shown[address] = _remote(address, _manifest(path / MANIFEST), "fetched")
     return shown
+
+
+def describe_remote(address: str) -> dict[str, Any]:
+    """The entry of `overview` for an address, which is asked. Raises DataError if there is no data set."""
+    return _remote(address, remote_manifest(address), "not fetched")
+
+
+def _remote(address: str, manifest: dict[str, Any], state: str) -> dict[str, Any]:
+    return {
+        "name": address,
+        "summary": f"{manifest.get('name', '?')}, at that address",
+        "images": manifest.get("images", "?"),
+        "classes": manifest.get("classes", "?"),
+        "how_to_get": "fetched when first used",
+        "state": state if manifest else "damaged",
+    }
 
 
 def prepared(root: Path | str) -> dict[str, dict[str, Any]]:

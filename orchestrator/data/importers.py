@@ -7,9 +7,7 @@ where it was.
 """
 
 import contextlib
-import fcntl
 import multiprocessing
-import shutil
 import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -17,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +23,12 @@ import pyarrow as pa
 from orchestrator.data.archives import ARCHIVES, OWN, Listing, check_counts
 from orchestrator.data.catalog import datasets
 from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
-from orchestrator.data.store import DataError, Row, Store, write_store, writing_problem
+from orchestrator.data.store import LOCK, DataError, Row, Store, only_one, write_store, writing_problem
 from orchestrator.errors import suggestion
 
 SIZE = 256
-PART = 128  # images: some seconds of work, so that little is lost at an interruption
+PART = 128  # images at most: some seconds of work, so that little is lost at an interruption
+PARTS = 32  # at least, of a small set
 NAMED = 3  # files that an error names before it only counts
 
 Progress = Callable[[int, int], None]
@@ -52,13 +51,14 @@ def prepare(
     original: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
 ) -> Store:
     """Make the store `root / name` of the archive or the images in `source`, or open the one that is there.
 
     `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
     side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes. The store is the same
     whatever the number of `workers` (processes; 1: this one). `progress` is called with the numbers of images done and
-    of images in all.
+    of images in all, `say` with a line about images that are not taken.
 
     Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
     number of images that the next call need not encode again.
@@ -69,21 +69,25 @@ def prepare(
     if path.exists():
         return _there_already(path, importer, settings, source)
     listing = _read(importer, Path(source).expanduser().absolute(), name)
+    if listing.beside and say is not None:
+        say(f"{_some(len(listing.beside))} beside the folders of classes, not taken: {_named(listing.beside)}")
     folder = path.parent / f".{name}.parts"
+
+    def busy() -> None:
+        raise DataError(f"{path}: another process is preparing it; wait for that one")
+
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "lock").open("w")
+        with only_one(folder, busy):
+            if path.exists():  # another process was a moment quicker
+                return _there_already(path, importer, settings, source)
+            shorter = None if original else size or SIZE
+            parts = _parts(listing, folder, shorter)
+            _remove_others(folder, parts)
+            _encode(parts, shorter, workers, progress or (lambda done, total: None), listing, path, importer)
+            store = _write(path, name, importer, listing, parts, settings)
+            _remove_others(folder, ())
     except OSError as error:
         raise writing_problem(path, error) from None
-    with _alone(lock, path):
-        if path.exists():  # another process was a moment quicker
-            return _there_already(path, importer, settings, source)
-        shorter = None if original else size or SIZE
-        parts = _parts(listing, folder, shorter)
-        _remove_others(folder, parts)
-        _encode(parts, shorter, workers, progress or (lambda done, total: None), listing, path)
-        store = _write(path, name, importer, listing, parts, settings)
-        shutil.rmtree(folder, ignore_errors=True)
     return store
 
 
@@ -122,7 +126,8 @@ def _there_already(path: Path, importer: str, settings: dict[str, Any], source: 
     """The store in the place; DataError if it was made otherwise, or from other images of one's own."""
     store = Store.open(path)
     made_of, given = store.manifest.get("source"), Path(source).expanduser().absolute()
-    if importer in OWN and made_of is not None and Path(made_of) not in (given, given.parent):
+    names = (given, *(found for found in given.glob("*.csv") if importer == "csv"))  # csv: the file, or its folder
+    if importer in OWN and made_of is not None and Path(made_of) not in names:
         raise DataError(
             f"{path}: is there already, made from {made_of}, not {given}; delete that folder, or give another --name"
         )
@@ -139,7 +144,7 @@ def _there_already(path: Path, importer: str, settings: dict[str, Any], source: 
 def _read(importer: str, source: Path, name: str) -> Listing:
     """The listing, its counts checked, and every file of it there."""
     if not source.exists():
-        raise DataError(f"--source: no folder {source}")
+        raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
     if source.is_file() and importer != "csv":
         raise DataError(f"--source: {source} is a file; unpack it and name the folder")
     try:
@@ -147,42 +152,40 @@ def _read(importer: str, source: Path, name: str) -> Listing:
     except OSError as error:
         raise DataError(f"{error.filename or source}: cannot be read ({error.strerror or error})") from None
     if not listing.pictures:
-        raise DataError(f"{listing.root}: no image is listed; name a source that has some")
+        raise DataError(f"{listing.origin}: no image is listed; name a source that has some")
     sources = Counter(picture.source for picture in listing.pictures)
     twice = [source for source, count in sources.items() if count > 1]
     if twice:
-        raise DataError(f"{listing.root}: {_named(twice)} listed twice; every image has one class")
+        raise DataError(f"{listing.origin}: {_named(twice)} listed twice; every image has one class")
     missing = [p.source for p in listing.pictures if p.pixels is None and not (listing.root / p.source).is_file()]
     if missing:
         raise DataError(
             f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}: {_named(missing)}; "
-            "unpack the archive again"
+            f"{_remedy(importer, listing)}"
         )
     if importer in ARCHIVES:
         check_counts(listing, ARCHIVES[importer].counts, importer)
     return listing
 
 
+def _remedy(importer: str, listing: Listing) -> str:
+    """What to do about images that are not there or cannot be read."""
+    if importer in ARCHIVES:
+        return "unpack the archive again"
+    if listing.table is not None:
+        return f"replace these files, or remove their lines from {listing.table}"
+    return "replace or remove these files"
+
+
 # Encoding --------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _alone(lock: TextIO, path: Path) -> Iterator[None]:
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise DataError(f"{path}: another process is preparing it; wait for that one") from None
-        except OSError:
-            pass  # a file system without locks: parts are whole or absent all the same
-        yield
 
 
 def _parts(listing: Listing, folder: Path, size: int | None) -> list[_Part]:
     contents = [listing.content(picture) for picture in listing.pictures]
+    length = min(PART, max(1, len(contents) // PARTS))
     parts = []
-    for number, first in enumerate(range(0, len(contents), PART)):
-        some = contents[first : first + PART]
+    for number, first in enumerate(range(0, len(contents), length)):
+        some = contents[first : first + length]
         try:
             parts.append(_Part(part_path(folder, number, some, size), first, some))
         except OSError as error:
@@ -192,14 +195,20 @@ def _parts(listing: Listing, folder: Path, size: int | None) -> list[_Part]:
 
 def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
     """What an earlier preparation left that was of other files or settings."""
-    ours = {part.path.name for part in parts} | {"lock"}
+    ours = {part.path.name for part in parts} | {LOCK}
     for child in folder.iterdir():
         if child.name not in ours:
             child.unlink(missing_ok=True)
 
 
 def _encode(
-    parts: Sequence[_Part], size: int | None, workers: int, progress: Progress, listing: Listing, path: Path
+    parts: Sequence[_Part],
+    size: int | None,
+    workers: int,
+    progress: Progress,
+    listing: Listing,
+    path: Path,
+    importer: str,
 ) -> None:
     """Write the parts that are not there yet."""
     waiting = [part for part in parts if read_part(part.path, len(part.contents)) is None]
@@ -224,7 +233,8 @@ def _encode(
         unreadable.sort()
         shown = _named([f"{source} ({reason})" for source, reason in unreadable])
         raise DataError(
-            f"{listing.root}: {len(unreadable):,} of {total:,} images cannot be read: {shown}; replace them"
+            f"{listing.origin}: {len(unreadable):,} of {total:,} images cannot be read: {shown}; "
+            f"{_remedy(importer, listing)}"
         )
 
 
@@ -232,7 +242,7 @@ def _results(
     parts: Sequence[_Part], size: int | None, workers: int
 ) -> Generator[tuple[_Part, list[Unreadable]], None, None]:
     """Each part and what of it cannot be read, in the order in which they end."""
-    if workers == 1 or len(parts) < 2:
+    if workers == 1 or sum(len(part.contents) for part in parts) <= PART:  # done before another process has begun
         for part in parts:
             yield part, write_part(part.path, part.contents, size) or []
         return
@@ -279,7 +289,7 @@ def _write(
         columns["super_class"] = np.array([picture.super_class for picture in listing.pictures], np.int32)
     if listing.pictures[0].box is not None:
         columns["box"] = np.array([picture.box for picture in listing.pictures], np.float32)
-    facts: dict[str, Any] = {"source": _text(str(listing.root))}
+    facts: dict[str, Any] = {"source": _text(str(listing.origin))}
     if listing.layout:
         facts["layout"] = listing.layout
     if listing.super_classes:
@@ -307,6 +317,10 @@ def _table(part: _Part) -> pa.Table:
 def _text(name: str) -> str:
     """A file name's bytes may be of another encoding than UTF-8."""
     return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _some(images: int) -> str:
+    return "1 image lies" if images == 1 else f"{images:,} images lie"
 
 
 def _named(things: Sequence[str]) -> str:

@@ -96,6 +96,17 @@ def unused_split(store: Store) -> str | None:
     return f"{store.name}: its own split is not used ({reason}): the first half of the classes trains, the other tests"
 
 
+def too_few_classes(store: Store) -> str | None:
+    """Why a data set cannot be trained on, in one line; None if it can. It may still be images to test on."""
+    classes = len(_halves(store, None)[0])
+    if classes >= 2:
+        return None
+    return (
+        f"{store.name}: cannot be trained on: that takes 2 training classes, and {classes} of its {store.num_classes} "
+        "are (the first half of the classes, unless its own split parts them); it can be tested on"
+    )
+
+
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
     """The classes to train with and those to test on, ascending."""
     own = store.splits == "train"

@@ -10,7 +10,9 @@ A store is a folder:
 It is written beside its place and renamed there when complete, so that a folder of that name is always whole.
 """
 
+import contextlib
 import errno
+import fcntl
 import hashlib
 import io
 import json
@@ -21,11 +23,11 @@ import socket
 import struct
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TextIO
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +40,7 @@ from orchestrator.errors import InputError, suggestion
 FORMAT_VERSION = 1
 IMAGES = "images.arrow"
 MANIFEST = "manifest.json"
+LOCK = "lock"
 SPLITS = ("train", "test", "query", "gallery")
 MODES = {1: "L", 3: "RGB"}  # Pillow's mode for a number of channels
 ROWS_PER_BATCH = 1024
@@ -101,7 +104,7 @@ class Store:
             raise DataError(f"{manifest_path}: no such file, so {path} is not a data set; {remedy}") from None
         except (OSError, ValueError) as error:
             raise DataError(f"{manifest_path}: not readable as JSON ({_one_line(error)}); {remedy}") from None
-        _check_manifest(manifest, manifest_path, remedy)
+        check_manifest(manifest, manifest_path, remedy)
         try:
             with pa.ipc.open_file(pa.memory_map(str(images_path))) as reader:
                 table = reader.read_all()
@@ -208,6 +211,49 @@ class Store:
         return torch.from_numpy(batch)
 
 
+@contextlib.contextmanager
+def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
+    """Hold a folder, made if need be, against other processes. In the end it is removed if nothing is in it.
+
+    `busy` is called if another process holds it; unless that raises, this one waits. Raises OSError if the folder
+    cannot be written.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir()
+            lock = (folder / LOCK).open("w")
+        except FileNotFoundError:
+            continue  # whoever held it removed it just now
+        with lock:
+            _lock(lock, busy)
+            try:
+                ours = os.fstat(lock.fileno()).st_ino == (folder / LOCK).stat().st_ino
+            except FileNotFoundError:
+                ours = False
+            if not ours:
+                continue
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    if [child.name for child in folder.iterdir()] == [LOCK]:
+                        (folder / LOCK).unlink()
+                        folder.rmdir()
+            return
+
+
+def _lock(lock: TextIO, busy: Callable[[], None]) -> None:
+    with contextlib.suppress(OSError):  # a file system without locks: what several write is the same
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            busy()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
 def writing_problem(path: Path, error: OSError) -> DataError:
     """What to raise for an error of writing the store at `path`; a full disk is told from other reasons."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -275,14 +321,14 @@ def write_store(
             "versions": {library: version(library) for library in LIBRARIES},
         }
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
-        _sync(draft / MANIFEST)
-        _sync(draft)
+        sync(draft / MANIFEST)
+        sync(draft)
         try:
             draft.rename(path)  # fails if a folder with contents is there
         except OSError:
             if not path.is_dir():
                 raise DataError(f"{path}: is in the way of the data set {name!r}; move it elsewhere") from None
-        _sync(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise writing_problem(path, error) from None
     finally:
@@ -334,7 +380,7 @@ def _write_images(
                 flush()
                 pending_bytes = 0
         flush()
-    _sync(path)
+    sync(path)
     empty = np.flatnonzero(np.bincount(labels, minlength=len(class_names)) == 0)
     if len(empty):
         raise DataError(f"{name}: no image of class {empty[0]} ({class_names[empty[0]]!r}); every class needs one")
@@ -359,7 +405,8 @@ def _counts(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: in
     }
 
 
-def _check_manifest(manifest: object, path: Path, remedy: str) -> None:
+def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
+    """Raise DataError unless it is a manifest of this format; `path` and `remedy` are for the message."""
     needed = {
         "format_version": int,
         "name": str,
@@ -405,7 +452,7 @@ def _host() -> str:
     return socket.gethostname().replace(".", "-")
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Bring a file or a folder's entries to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

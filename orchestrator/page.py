@@ -1,0 +1,799 @@
+"""A search as one page: a self-contained HTML file that needs no network, server or plugin.
+
+Figures are plain plotly descriptions in a JSON element, tables are HTML; `page.js` draws the ones and sorts the others,
+`page.css` has the colours for light and dark. Colours in figures read `var(--name)` and are filled in by the browser.
+Whatever comes from a search (names, values, reasons) is escaped: in HTML, and in figures, whose texts plotly reads as a
+little HTML too.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from orchestrator.checkpoint import write_atomically
+from orchestrator.findings import Findings, Searched
+from orchestrator.ledger import Ledger, TrialRecord, counted, duration, repeated_tests, value_text
+
+HERE = Path(__file__).parent
+SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
+LEADERS = 300
+"""So many trials stand in a table, the best; a large search keeps a page that opens at once."""
+WORDY = 300
+"""With more trials than this, hovering over a point shows its numbers only."""
+CURVES = 60
+"""So many learning curves are drawn, the best."""
+SLICES = 8
+MAP_VALUES = 15
+"""Settings with at most so many values are shown value by value."""
+GRID = 60
+"""Sides of an interpolated map."""
+MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_class"))
+"""Pairs that CCP's paper shows; drawn whenever both were searched."""
+BESIDE_SAME, BESIDE_OTHERS = 8, 12
+PAPER_COLUMNS = ("recall_at_1", "map_at_r", "r_precision", "normalized_mutual_information", "recall_at_2")
+Figure = dict[str, Any]
+Cells = Sequence[Sequence[Any]]
+
+
+def page(findings: Findings) -> str:
+    """The HTML of a search's report."""
+    from plotly.offline import get_plotlyjs
+
+    figures: dict[str, Figure] = {}
+    body = "".join(_body(findings, figures))
+    data = _json(figures)
+    style, script = (HERE / "page.css").read_text("utf-8"), (HERE / "page.js").read_text("utf-8")
+    title = escape(findings.ledger.name)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>\n{style}</style></head>\n<body>{body}"
+        f'<script type="application/json" id="figures">{data}</script>\n'
+        f"<script>{get_plotlyjs()}</script>\n<script>\n{script}</script></body></html>\n"
+    )
+
+
+def write_page(findings: Findings, path: Path) -> None:
+    """The report as a file, whole or not at all."""
+    html = page(findings).encode()
+
+    def write(file: BinaryIO) -> None:
+        file.write(html)
+
+    write_atomically(path, write)
+
+
+def _json(value: Any) -> str:
+    """JSON that may stand inside a script element; numbers that are none are null."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: plain(inner) for key, inner in part.items()}
+        if isinstance(part, list | tuple):
+            return [plain(inner) for inner in part]
+        if isinstance(part, float):
+            return float(f"{part:.6g}") if math.isfinite(part) else None
+        return part
+
+    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+# The page ----------------------------------------------------------------------------------------------------
+
+
+def _body(findings: Findings, figures: dict[str, Figure]) -> Iterator[str]:
+    ledger = findings.ledger
+    yield '<a class="skip" href="#leaderboard">Skip to the leaderboard</a><main><header>'
+    yield f"<h1>{escape(ledger.name)}</h1>" + _subtitle(findings)
+    first, second = findings.verdict
+    yield f'<div class="verdict" role="note" aria-label="Verdict"><p>{escape(first)}</p><p>{escape(second)}</p></div>'
+    yield _answers(findings)
+    if findings.warnings:
+        items = "".join(f"<li>{escape(line)}</li>" for line in findings.warnings)
+        yield f'<ul class="warnings" aria-label="Warnings">{items}</ul>'
+    sections = [
+        ("progress", "Progress", _progress(findings, figures)),
+        ("leaderboard", "Leaderboard", _leaderboard(findings)),
+        ("settings", "What mattered", _what_mattered(findings, figures)),
+        ("curves", "Learning curves", _curves(findings, figures)),
+        ("cost", "Cost", _cost(findings, figures)),
+        ("papers", "The papers", _papers(findings)),
+        ("reproduce", "Reproduce", _reproduce(findings)),
+    ]
+    links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
+    yield f'</header><nav aria-label="Sections">{links}</nav>'
+    for name, title, parts in sections:
+        yield f'<section id="{name}" aria-labelledby="{name}-title">'
+        yield f'<h2 id="{name}-title">{title}</h2>{parts}</section>\n'
+    yield "</main>"
+
+
+def _subtitle(findings: Findings) -> str:
+    ledger, settings = findings.ledger, findings.settings
+    began = datetime.fromtimestamp(ledger.started / 1000, UTC)
+    setup = [settings.get(key) for key in ("method", "dataset", "backbone")]
+    parts = [f'<span class="state {escape(ledger.state)}">{escape(ledger.state)}</span>']
+    parts += [escape(str(part)) for part in setup if part]
+    if "embedding_dim" in settings:
+        parts.append(f"{escape(str(settings['embedding_dim']))}-D")
+    parts += [escape(str(settings[key])) for key in ("protocol",) if key in settings]
+    parts.append(f"{escape(ledger.metric)} ({'higher' if ledger.mode == 'max' else 'lower'} is better)")
+    parts.append(f"begun {began:%Y-%m-%d %H:%M} UTC")
+    return f'<p class="sub">{" · ".join(parts)}</p>'
+
+
+def _answers(findings: Findings) -> str:
+    shares = findings.importances.shares
+    top = ", ".join(f"{key} ({mean:.0%} ± {spread:.0%})" for key, (mean, spread) in list(shares.items())[:3])
+    mattered = f"{top}: {findings.importances.basis}." if top else f"{findings.importances.basis}.".capitalize()
+    answers = {
+        "How sure is it?": findings.certainty,
+        "What mattered?": mattered,
+        "Should a range be widened?": findings.widen,
+        "How far from the paper?": findings.distance,
+    }
+    items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
+    return f'<dl class="answers">{items}</dl>'
+
+
+def _figure(figures: dict[str, Figure], name: str, title: str, said: str, figure: Figure, table: str = "") -> str:
+    """One figure with its caption and, for who cannot see it, the same as a table."""
+    figures[name] = figure
+    height = figure["layout"].setdefault("height", 340)
+    caption = f"{escape(title)}<span>{escape(said)}</span>"
+    return (
+        f'<figure><figcaption id="{name}-caption">{caption}</figcaption>'
+        f'<div class="plot" id="{name}" role="img" aria-labelledby="{name}-caption" style="height:{height}px"></div>'
+        f"{table}</figure>"
+    )
+
+
+def _details(name: str, heads: Sequence[str], rows: Cells) -> str:
+    return f"<details><summary>As a table</summary>{_table(name, heads, rows)}</details>"
+
+
+def _table(name: str, heads: Sequence[str], rows: Cells, *, best: int | None = None, wrap: Sequence[int] = ()) -> str:
+    """A sortable table; cells are text, numbers, or HTML marked as such."""
+
+    def cell(value: Any, column: int) -> str:
+        if isinstance(value, _Html):
+            kind = ' class="number"' if value.number else ""
+            return f'<td{kind} data-value="{escape(value.key)}">{value}</td>'
+        if value is None:
+            return '<td class="number" data-value=""></td>'
+        if isinstance(value, bool | str):
+            return f"<td{' class=wrap' if column in wrap else ''}>{escape(str(value))}</td>"
+        shown = value_text(value) if isinstance(value, int) or abs(value) >= 1e4 else f"{value:.4g}"
+        return f'<td class="number" data-value="{value}">{escape(shown)}</td>'
+
+    def head(text: str, column: int) -> str:
+        numbers = any(_is_number(row[column]) for row in rows)
+        kind = ' class="number"' if numbers else ""
+        return f'<th scope="col"{kind}><button type="button">{escape(text)}</button></th>'
+
+    top = "".join(head(text, column) for column, text in enumerate(heads))
+    lines = []
+    for number, row in enumerate(rows):
+        mark = ' class="best"' if number == best else ""
+        lines.append(f"<tr{mark}>{''.join(cell(value, column) for column, value in enumerate(row))}</tr>")
+    return (
+        f'<button type="button" class="copy" data-of="{name}-table">Copy the table</button>'
+        f'<div class="table" tabindex="0" role="region" aria-label="{name} table">'
+        f'<table class="sortable" id="{name}-table"><thead><tr>{top}</tr></thead><tbody>'
+        f"{''.join(lines)}</tbody></table></div>"
+    )
+
+
+class _Html(str):
+    """A cell that is HTML already, and what it is sorted by."""
+
+    key = ""
+    number = False
+
+
+def _is_number(value: Any) -> bool:
+    return value.number if isinstance(value, _Html) else isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _state(state: str) -> _Html:
+    cell = _Html(f'<span class="state {escape(state)}">{escape(state)}</span>')
+    cell.key = state
+    return cell
+
+
+def _number(text: str, value: float) -> _Html:
+    cell = _Html(escape(text))
+    cell.key, cell.number = repr(value), True
+    return cell
+
+
+def _score(value: float | None) -> _Html | None:
+    """A metric, to four places wherever it stands."""
+    return None if value is None else _number(f"{value:.4f}", value)
+
+
+def _empty(why: str) -> str:
+    return f'<p class="empty">{escape(why)}</p>'
+
+
+# Leaderboard -------------------------------------------------------------------------------------------------
+
+
+def _leaderboard(findings: Findings) -> str:
+    ledger = findings.ledger
+    keys = [setting.key for setting in findings.searched]
+    tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
+    shown = [name for name in ("map_at_r", "recall_at_1") if name in tests]
+    also = "" if ledger.metric == "val/recall_at_1" else "val/recall_at_1"
+    heads = ["#", "trial", "state", ledger.metric, *([also] if also else []), *keys, "validations", "time"]
+    heads += [f"test {name}" for name in shown] + ["note"]
+    rows, best = [], None
+    ranking = ledger.ranking()
+    for rank, trial in enumerate(ranking[:LEADERS], start=1):
+        if trial is findings.winner:
+            best = rank - 1
+        rows.append(_trial_row(rank if trial.best is not None else None, trial, keys, also, shown))
+    rows += [_trial_row("final", final, keys, also, shown) for final in ledger.finals.values()]
+    parts = [_table("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
+    if len(ranking) > LEADERS:
+        parts.append(
+            _empty(f"The best {LEADERS} of {len(ranking)}; all: orchestrator report {ledger.name} --format csv")
+        )
+    for group in repeated_tests(ledger):
+        of = f"trial {group.source}" if group.source else "the point"
+        cells = [[n, *map(_score, (s.mean, s.standard_deviation, s.low, s.high))] for n, s in group.metrics.items()]
+        cells = [row for row in cells if not str(row[0]).endswith(("_low", "_high"))]
+        title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% of the mean"
+        table = _table(f"seeds-{len(parts)}", ["metric", "mean", "deviation", "low", "high"], cells)
+        parts.append(f"<details><summary>{escape(title)}</summary>{table}</details>")
+    return "".join(parts)
+
+
+def _trial_row(rank: Any, trial: TrialRecord, keys: Sequence[str], also: str, tests: Sequence[str]) -> list[Any]:
+    row = [rank, trial.trial_id, _state(trial.state), _score(trial.best)]
+    row += [_score(trial.best_metrics.get(also))] if also else []
+    row += [trial.params.get(key) for key in keys] + [
+        trial.validations,
+        _number(duration(trial.seconds), trial.seconds),
+    ]
+    return row + [_score(trial.test.get(name)) for name in tests] + [trial.reason or trial.note or ""]
+
+
+# Progress and cost -------------------------------------------------------------------------------------------
+
+
+def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
+    ledger = findings.ledger
+    trials = [trial for trial in ledger.trials.values() if trial.best is not None]
+    if not trials:
+        return _empty("No trial has a value yet.")
+    data = _by_state(trials, lambda t: t.number, lambda t: t.best)
+    steps = _best_so_far(ledger, trials, lambda number, trial: trial.number)
+    data.append(_step_line(steps))
+    layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": {"title": {"text": escape(ledger.metric)}}}
+    said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far."
+    history = _figure(figures, "history", "Optimisation history", said, {"data": data, "layout": layout})
+    per = findings.epochs_per_validation
+    unit = "epochs" if per else "validations"
+    ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
+    spent = _best_so_far(ledger, ended, _Total(per or 1))
+    said = f"Trials in the order in which they ended; {spent[-1][0]:g} {unit} of training together."
+    figure = {
+        "data": [_step_line(spent)],
+        "layout": {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": {"title": {"text": escape(ledger.metric)}}},
+    }
+    rows = [[x, _score(y), t.trial_id] for x, y, t in _improvements(spent)]
+    table = _details("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
+    budget = _figure(figures, "spent", "Best so far against training spent", said, figure, table)
+    return f'<div class="pair">{history}{budget}</div>'
+
+
+class _Total:
+    """Epochs of all trials so far."""
+
+    def __init__(self, per_validation: float) -> None:
+        self.per_validation, self.spent = per_validation, 0.0
+
+    def __call__(self, number: int, trial: TrialRecord) -> float:
+        self.spent += trial.validations * self.per_validation
+        return self.spent
+
+
+Step = tuple[float, float, TrialRecord]
+
+
+def _best_so_far(
+    ledger: Ledger, trials: Iterable[TrialRecord], place: Callable[[int, TrialRecord], float]
+) -> list[Step]:
+    found: list[Step] = []
+    best: TrialRecord | None = None
+    for number, trial in enumerate(trials):
+        if best is None or ledger.better(_best(trial), _best(best)):
+            best = trial
+        found.append((place(number, trial), _best(best), best))
+    return found
+
+
+def _improvements(steps: Iterable[Step]) -> Iterator[Step]:
+    last = None
+    for step in steps:
+        if step[1] != last:
+            last = step[1]
+            yield step
+
+
+def _best(trial: TrialRecord) -> float:
+    return math.nan if trial.best is None else trial.best
+
+
+def _step_line(steps: Sequence[Step]) -> Figure:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "best so far",
+        "line": {"shape": "hv", "color": "var(--best)", "width": 2},
+        "x": [x for x, _, _ in steps],
+        "y": [y for _, y, _ in steps],
+        "hovertemplate": "%{y:.4f}<extra>best so far</extra>",
+    }
+
+
+def _by_state(
+    trials: Sequence[TrialRecord], x: Callable[[TrialRecord], Any], y: Callable[[TrialRecord], Any], legend: bool = True
+) -> list[Figure]:
+    """Points, a trace per state."""
+    traces = []
+    for state, symbol in SYMBOLS.items():
+        own = [trial for trial in trials if trial.state == state]
+        if own:
+            words = {"text": [_hover(t) for t in own], "hovertemplate": "%{text}<br><b>%{y:.4f}</b><extra></extra>"}
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": state,
+                    "showlegend": legend,
+                    "marker": {"color": f"var(--{state})", "symbol": symbol, "size": 8, "opacity": 0.85},
+                    "x": [x(trial) for trial in own],
+                    "y": [y(trial) for trial in own],
+                    "hovertemplate": f"%{{x}}<br><b>%{{y:.4f}}</b><extra>{state}</extra>",
+                }
+                | (words if len(trials) <= WORDY else {})
+            )
+    return traces
+
+
+def _hover(trial: TrialRecord) -> str:
+    point = "<br>".join(f"{escape(str(k))}: {escape(value_text(v))}" for k, v in list(trial.params.items())[:12])
+    return f"trial {escape(trial.trial_id)}, {escape(trial.state)}<br>{point}"
+
+
+def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
+    ledger = findings.ledger
+    trials = [trial for trial in ledger.trials.values() if trial.best is not None]
+    rows = []
+    for state in SYMBOLS:
+        own = [trial for trial in ledger.trials.values() if trial.state == state]
+        if own:
+            seconds = sum(trial.seconds for trial in own)
+            rows.append([_state(state), len(own), sum(trial.validations for trial in own), seconds / 3600])
+    finals = ledger.finals.values()
+    rows += [[f"final run {run.trial_id}", 1, run.validations, run.seconds / 3600] for run in finals]
+    table = _table("cost", ["what", "trials", "validations", "hours of training"], rows)
+    wall = "" if ledger.ended is None else f" {duration((ledger.ended - ledger.started) / 1000)} from begin to end."
+    said = f"<p>{duration(findings.seconds)} of training, all runs together.{wall}</p>"
+    if not trials:
+        return said + table
+    layout = {
+        "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
+        "yaxis": {"title": {"text": escape(ledger.metric)}},
+    }
+    figure = {"data": _by_state(trials, lambda t: t.seconds, lambda t: t.best), "layout": layout}
+    what = "Each trial's best value over the seconds that it trained; its numbers are in the leaderboard."
+    return said + _figure(figures, "quality", "Quality against cost", what, figure) + table
+
+
+# Settings ----------------------------------------------------------------------------------------------------
+
+
+def _what_mattered(findings: Findings, figures: dict[str, Figure]) -> str:
+    ledger = findings.ledger
+    trials = [trial for trial in ledger.finished() if trial.best is not None]
+    varied = [s for s in findings.searched if len(s.values) > 1]
+    if not varied or len(trials) < 2:
+        return _empty("Nothing to compare: fewer than two values of a setting have a result.")
+    ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
+    parts = [_importance(findings, figures), _coverage(findings), _parallel(findings, trials, varied, figures)]
+    slices = [_slice(findings, trials, s, f"slice-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
+    parts.append(f'<div class="pair">{"".join(slices)}</div>')
+    effects = [_effect(findings, trials, s, f"effect-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
+    parts.append(f'<div class="pair">{"".join(effects)}</div>')
+    by_key = {s.key: s for s in varied if s.numeric}
+    pairs = [pair for pair in MAPS if set(pair) <= set(by_key)]
+    top = [s.key for s in ranked if s.numeric][:2]
+    if len(top) == 2 and not any(set(pair) == set(top) for pair in pairs):
+        pairs.insert(0, (top[0], top[1]))
+    maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}", figures) for n, (x, y) in enumerate(pairs)]
+    parts.append(f'<div class="pair">{"".join(maps)}</div>')
+    return "".join(parts)
+
+
+def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
+    shares = findings.importances.shares
+    if not shares:
+        return _empty(f"{findings.importances.basis}.".capitalize())
+    keys = list(shares)[::-1]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [escape(key) for key in keys],
+        "x": [shares[key][0] for key in keys],
+        "error_x": {"type": "data", "array": [shares[key][1] for key in keys], "color": "var(--soft)"},
+        "marker": {"color": "var(--best)"},
+        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+    }
+    layout = {"height": 110 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
+    rows = [[key, mean, spread] for key, (mean, spread) in shares.items()]
+    table = _details("importances", ["setting", "share", "deviation"], rows)
+    said = findings.importances.basis + "."
+    return _figure(
+        figures, "importances", "Importance of each setting", said, {"data": [bars], "layout": layout}, table
+    )
+
+
+def _coverage(findings: Findings) -> str:
+    rows = []
+    for s in findings.searched:
+        ends = f"{len(s.values)} values" if len(s.values) != 1 else "1 value"
+        if s.numeric and s.values:
+            ends += f", {value_text(s.values[0])} to {value_text(s.values[-1])}"
+        edge = {"low": "at the lower edge", "high": "at the upper edge", None: ""}[s.edge]
+        mark = "" if s.marked is None else f"{value_text(s.marked.value)} ({s.marked.source})"
+        best = "" if s.best is None else value_text(s.best)
+        rows.append([s.key, s.range_text, ends, best, edge, mark])
+    heads = ["setting", "range", "tried", "best", "edge", "paper or default"]
+    return f"<details open><summary>What was searched</summary>{_table('coverage', heads, rows)}</details>"
+
+
+def _parallel(
+    findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched], figures: dict[str, Figure]
+) -> str:
+    ledger = findings.ledger
+    own = [trial for trial in trials if all(s.key in trial.params for s in varied)]
+    if len(own) < 2:
+        return ""
+    dimensions: list[Figure] = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
+    values = [_best(trial) for trial in own]
+    dimensions.append({"label": escape(ledger.metric), "values": values})
+    line = {"color": values, "colorscale": "Viridis", "reversescale": ledger.mode == "min", "showscale": False}
+    data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]
+    layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
+    said = (
+        f"A line per trial ({len(own)}), yellow the best; drag along an axis to select. "
+        "Its numbers are in the leaderboard."
+    )
+    return _figure(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
+
+
+def _dimension(setting: Searched, values: Sequence[Any]) -> Figure:
+    label = escape(setting.key)
+    if not setting.numeric:
+        names = [str(value) for value in dict.fromkeys(setting.values)]
+        places = [names.index(str(value)) for value in values]
+        ticks = {"tickvals": list(range(len(names))), "ticktext": [escape(name) for name in names]}
+        return {"label": label, "values": places, **ticks}
+    if setting.log and min(values) > 0:
+        low, high = math.log10(min(values)), math.log10(max(values))
+        at = [low + (high - low) * i / 4 for i in range(5)]
+        ticks = {"tickvals": at, "ticktext": [value_text(10**tick) for tick in at]}
+        return {"label": label, "values": [math.log10(v) for v in values], **ticks}
+    return {"label": label, "values": list(values)}
+
+
+def _axis(setting: Searched) -> Figure:
+    axis: Figure = {"title": {"text": escape(setting.key)}}
+    if not setting.numeric:
+        return axis | {"type": "category"}
+    return axis | ({"type": "log", "dtick": "D2"} if setting.log else {})
+
+
+def _place(setting: Searched, value: Any) -> Any:
+    return value if setting.numeric else escape(str(value))
+
+
+def _marks(setting: Searched, findings: Findings) -> tuple[list[Figure], list[Figure]]:
+    """The paper's value as a line across a plot of one setting."""
+    mark = setting.marked
+    numeric = mark is not None and isinstance(mark.value, int | float) and not isinstance(mark.value, bool)
+    if mark is None or numeric != setting.numeric or (setting.log and numeric and mark.value <= 0):
+        return [], []
+    x = _place(setting, mark.value)
+    if not setting.numeric and mark.value not in setting.values:
+        return [], []
+    line = {"color": "var(--published)", "dash": "dash", "width": 1.5}
+    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line}
+    text = f"{escape(value_text(mark.value))}: {escape(mark.source)}"
+    note = {"x": math.log10(x) if setting.log else x, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom"}
+    note |= {"text": text, "showarrow": False, "font": {"size": 11, "color": "var(--published)"}}
+    return [shape], [note]
+
+
+def _slice(
+    findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
+) -> str:
+    ledger = findings.ledger
+    own = [trial for trial in trials if setting.key in trial.params]
+    data = _by_state(own, lambda t: _place(setting, t.params[setting.key]), lambda t: t.best)
+    winner = findings.winner
+    if winner is not None and setting.key in winner.params:
+        data.append(_star(_place(setting, winner.params[setting.key]), winner.best, "best"))
+    shapes, notes = _marks(setting, findings)
+    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(ledger.metric)}}, "height": 320}
+    layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
+    layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
+    dashed = (
+        f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
+    )
+    said = f"{counted(len(own), 'trial')}; the rest of the point varies too.{dashed}"
+    return _figure(figures, name, f"{ledger.metric} over {setting.key}", said, {"data": data, "layout": layout})
+
+
+def _star(x: Any, y: Any, name: str) -> Figure:
+    marker = {"symbol": "star", "size": 15, "color": "var(--best)", "line": {"color": "var(--paper)", "width": 1}}
+    return {"type": "scatter", "mode": "markers", "name": name, "marker": marker, "x": [x], "y": [y]} | {
+        "hovertemplate": f"{name}<extra></extra>"
+    }
+
+
+def _effect(
+    findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
+) -> str:
+    """Mean and deviation at each value, where there are few values and several trials of them."""
+    ledger = findings.ledger
+    groups: dict[str, tuple[Any, list[float]]] = {}
+    for trial in trials:
+        if setting.key in trial.params:
+            value = trial.params[setting.key]
+            groups.setdefault(repr(value), (value, []))[1].append(_best(trial))
+    known = {repr(value): groups[repr(value)] for value in setting.values if repr(value) in groups}
+    several = sum(len(found) > 1 for _, found in known.values())
+    if not 2 <= len(known) <= MAP_VALUES or several * 2 < len(known):
+        return ""
+    cells = [
+        (value, statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+        for value, found in known.values()
+    ]
+    trace = {
+        "type": "scatter",
+        "mode": "lines+markers" if setting.numeric else "markers",
+        "x": [_place(setting, value) for value, *_ in cells],
+        "y": [mean for _, mean, *_ in cells],
+        "error_y": {"type": "data", "array": [spread or 0.0 for _, _, spread, _ in cells], "color": "var(--soft)"},
+        "marker": {"color": "var(--best)", "size": 9},
+        "line": {"color": "var(--best)"},
+        "text": [counted(number, "trial") for *_, number in cells],
+        "hovertemplate": "%{y:.4f}, %{text}<extra></extra>",
+        "showlegend": False,
+    }
+    shapes, notes = _marks(setting, findings)
+    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(ledger.metric)}}, "height": 320}
+    layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
+    rows = [[value, _score(mean), _score(spread), number] for value, mean, spread, number in cells]
+    table = _details(name, [setting.key, "mean", "deviation", "trials"], rows)
+    said = "Mean and standard deviation over the trials of each value, all other settings averaged over."
+    return _figure(figures, name, f"Effect of {setting.key}", said, {"data": [trace], "layout": layout}, table)
+
+
+def _map(
+    findings: Findings,
+    trials: Sequence[TrialRecord],
+    x: Searched,
+    y: Searched,
+    name: str,
+    figures: dict[str, Figure],
+) -> str:
+    """The objective over two settings: value by value where there are few, else interpolated between the trials."""
+    ledger = findings.ledger
+    own = [trial for trial in trials if x.key in trial.params and y.key in trial.params]
+    cells: dict[tuple[Any, Any], list[float]] = {}
+    for trial in own:
+        cells.setdefault((trial.params[x.key], trial.params[y.key]), []).append(_best(trial))
+    xs, ys = sorted({at for at, _ in cells}), sorted({at for _, at in cells})
+    data: list[Figure]
+    z: list[Any]
+    scale: Figure = {"colorscale": "Viridis", "reversescale": ledger.mode == "min", "colorbar": {"thickness": 12}}
+    xaxis, yaxis = _axis(x), _axis(y)
+    places = list(cells)
+    if len(xs) <= MAP_VALUES and len(ys) <= MAP_VALUES and 2 * len(cells) >= len(xs) * len(ys):
+        means = {at: statistics.fmean(found) for at, found in cells.items()}
+        z = [[means.get((a, b)) for a in xs] for b in ys]
+        text = [[f"{means[a, b]:.4f}" if (a, b) in means else "" for a in xs] for b in ys]
+        trace: Figure = {
+            "type": "heatmap",
+            "x": [value_text(a) for a in xs],
+            "y": [value_text(b) for b in ys],
+            "z": z,
+        } | scale
+        if len(cells) <= 60:
+            trace |= {"text": text, "texttemplate": "%{text}"}
+        data = [trace]
+        xaxis |= {"type": "category"}
+        yaxis |= {"type": "category"}
+        said = "Mean over the trials of each pair of values."
+        point = [value_text(place) for place in (x.best, y.best)] if x.best is not None and y.best is not None else None
+    else:
+        grid = _interpolated(places, [statistics.fmean(found) for found in cells.values()], log=(x.log, y.log))
+        if grid is None:
+            return ""
+        at_x, at_y, z = grid
+        trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
+        data = [trace | {"line": {"width": 0.5}, "hovertemplate": "%{z:.4f}<extra></extra>"}]
+        data += _by_state(own, lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
+        for points in data[1:]:
+            points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
+            points["hovertemplate"] = "%{text}<extra></extra>" if "text" in points else "%{x}, %{y}<extra></extra>"
+        said = "Interpolated between the trials, and left blank outside of them."
+        point = [x.best, y.best] if x.best is not None and y.best is not None else None
+    if point is not None:
+        data.append(_star(point[0], point[1], "best") | {"showlegend": False})
+    if x.marked is not None and y.marked is not None and not isinstance(x.marked.value, str):
+        known = [x.marked.value, y.marked.value]
+        if data[0]["type"] == "heatmap":
+            known = [value_text(value) for value in known]
+            inside = known[0] in data[0]["x"] and known[1] in data[0]["y"]
+        else:
+            inside = all(isinstance(value, int | float) for value in known)
+        if inside:
+            marker = {"symbol": "x-open", "size": 12, "color": "var(--published)", "line": {"width": 3}}
+            data.append({"type": "scatter", "mode": "markers", "x": known[:1], "y": known[1:], "marker": marker})
+            data[-1] |= {"showlegend": False, "hovertemplate": f"{escape(x.marked.source)}<extra></extra>"}
+            said += f" Cross: {x.marked.source}."
+    layout = {"xaxis": xaxis, "yaxis": yaxis, "height": 400, "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
+    rows = [[a, b, _score(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]]
+    table = _details(name, [x.key, y.key, ledger.metric, "trials"], rows)
+    title = f"{ledger.metric} over {x.key} and {y.key}"
+    return _figure(figures, name, title, f"{said} Star: the best.", {"data": data, "layout": layout}, table)
+
+
+def _interpolated(
+    places: Sequence[tuple[float, float]], values: Sequence[float], *, log: tuple[bool, bool]
+) -> tuple[list[float], list[float], list[list[float]]] | None:
+    """Linear between points, over a grid; None where they span no area."""
+    import numpy as np
+    from scipy.interpolate import griddata
+    from scipy.spatial import QhullError
+
+    points = np.asarray(places, dtype=float)
+    for axis, is_log in enumerate(log):
+        if is_log:
+            points[:, axis] = np.log10(points[:, axis])
+    low, high = points.min(axis=0), points.max(axis=0)
+    if len(points) < 6 or (high == low).any():
+        return None
+    sides = [np.linspace(low[axis], high[axis], GRID) for axis in range(2)]
+    mesh = np.meshgrid(*[(side - a) / (b - a) for side, a, b in zip(sides, low, high, strict=True)])
+    try:
+        z = griddata((points - low) / (high - low), np.asarray(values), tuple(mesh), method="linear")
+    except QhullError:
+        return None
+    axes = [10**side if is_log else side for side, is_log in zip(sides, log, strict=True)]
+    return axes[0].tolist(), axes[1].tolist(), z.tolist()
+
+
+# Curves ------------------------------------------------------------------------------------------------------
+
+
+def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
+    ledger = findings.ledger
+    trials = [trial for trial in ledger.ranking() if trial.curve]
+    if not trials:
+        return _empty("No validation has been recorded yet.")
+    per = findings.epochs_per_validation or 1.0
+    unit = "epoch" if findings.epochs_per_validation else "validation"
+    shown = trials[:CURVES]
+    data, named = [], set()
+    for trial in shown[::-1]:  # the best on top
+        best = trial is findings.winner
+        label = "best" if best else trial.state
+        line = {"color": "var(--best)" if best else f"var(--{trial.state})", "width": 3 if best else 1.2}
+        line |= {"dash": "dot"} if trial.state == "pruned" and not best else {}
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if len(trial.curve) == 1 or trial.state == "pruned" else "lines",
+                "x": [per * (i + 1) for i in range(len(trial.curve))],
+                "y": trial.curve,
+                "line": line,
+                "opacity": 1 if best else 0.75,
+                "marker": {
+                    "symbol": SYMBOLS[trial.state],
+                    "size": [0] * (len(trial.curve) - 1) + [8],
+                    "color": line["color"],
+                },
+                "name": label,
+                "legendgroup": label,
+                "showlegend": label not in named,
+                "text": [f"trial {escape(trial.trial_id)}, {escape(trial.state)}"] * len(trial.curve),
+                "hovertemplate": "%{text}<br>" + unit + " %{x}: <b>%{y:.4f}</b><extra></extra>",
+            }
+        )
+        named.add(label)
+    layout = {"height": 420, "xaxis": {"title": {"text": unit}}, "yaxis": {"title": {"text": escape(ledger.metric)}}}
+    many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
+    said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
+    rows = [
+        [t.trial_id, _state(t.state), len(t.curve), *map(_score, (t.curve[0], t.best, t.curve[-1])), t.best_validation]
+        for t in trials[:LEADERS]
+    ]
+    heads = ["trial", "state", "validations", "first", "best", "last", "best at"]
+    table = _details("curve", heads, rows)
+    return _figure(figures, "learning", "Learning curves", said, {"data": data, "layout": layout}, table)
+
+
+# The papers --------------------------------------------------------------------------------------------------
+
+
+def _papers(findings: Findings) -> str:
+    settings = findings.settings
+    if not findings.published:
+        return _empty(f"None of the papers' tables has the data set {settings.get('dataset')}.")
+    known = {name for b in findings.published for name in b.row.values}
+    columns = [name for name in PAPER_COLUMNS if name in known and (name in findings.test or not findings.test)]
+    columns = columns or [name for name in PAPER_COLUMNS if name in known]
+    heads = ["source", "method", "backbone", "dimension", *[f"{name} %" for name in columns], "settings that differ"]
+    setup = [str(settings.get("backbone")), settings.get("embedding_dim")]
+    ours = [_percent(*findings.test[name]) if name in findings.test else None for name in columns]
+    rows: list[list[Any]] = [["this search", str(settings.get("method")), *setup, *ours, ""]]
+    same = [b for b in findings.published if b.same_method][:BESIDE_SAME]
+    others = [b for b in findings.published if not b.same_method]
+    others.sort(key=lambda b: -max((v.value for n, v in b.row.values.items() if n in columns), default=0.0))
+    for b in [*same, *others[:BESIDE_OTHERS]]:
+        row = b.row
+        cells = [
+            _percent(row.values[name].value, row.values[name].deviation) if name in row.values else None
+            for name in columns
+        ]
+        differ = "; ".join(f"{d.setting}: {_said(d.paper)}, here {_said(d.run)}" for d in b.differences)
+        source = f"{row.paper}, Table {row.table}"
+        rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none that is stated"])
+    table = _table("papers", heads, rows, best=0, wrap=[len(heads) - 1])
+    return f"<p>{escape(findings.distance)}</p>{table}"
+
+
+def _said(value: Any) -> str:
+    return "none" if value in (None, "") else value_text(value)
+
+
+def _percent(value: float, deviation: float | None) -> _Html:
+    return _number(f"{100 * value:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"), value)
+
+
+def _reproduce(findings: Findings) -> str:
+    ledger = findings.ledger
+    parts = []
+    if findings.command:
+        parts.append("<p>Train the winner again, with the same seed:</p>")
+        parts.append('<button type="button" class="copy" data-of="command">Copy the command</button>')
+        parts.append(f'<pre id="command" tabindex="0"><code>{escape(findings.command)}</code></pre>')
+    facts: Mapping[str, Any] = {
+        "search": ledger.name,
+        "algorithm": ledger.config.get("algorithm"),
+        "trials asked for": ledger.config.get("num_trials"),
+        "scheduler": (ledger.config.get("scheduler") or {}).get("name"),
+        "seed of the search": ledger.config.get("seed"),
+        "preset": ledger.config.get("preset"),
+        **{str(key): value for key, value in ledger.tags.items()},
+    }
+    rows = [[key, str(value)] for key, value in facts.items() if value not in (None, "")]
+    parts.append(_table("facts", ["what", "value"], rows, wrap=[1]))
+    if findings.settings:
+        cells = [[key, "null" if value is None else str(value)] for key, value in findings.settings.items()]
+        table = _table("all-settings", ["setting", "value"], cells)
+        parts.append(f"<details><summary>All settings of the winner</summary>{table}</details>")
+    return "".join(parts)

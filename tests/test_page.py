@@ -1,0 +1,415 @@
+"""What a search found out, and the page that shows it: over made journals, and once in a real browser."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from orchestrator.findings import Findings, note
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.page import page
+from orchestrator.report import exported
+from orchestrator.spec import resolve_search
+from orchestrator.tracking import MemoryTracker
+
+HOSTILE = "<script>alert(1)</script>\"'&</script><b>%{y}"
+CHROMIUM = shutil.which("chromium")
+PFML_SPACE = {
+    "delta": {"low": 0.1, "high": 0.35},
+    "alpha": {"low": 0.1, "high": 6, "log": True},
+    "proxies_per_class": {"low": 0, "high": 30},
+}
+
+
+def bowl(params: Mapping[str, Any]) -> float:
+    """Best at delta 0.22, alpha 3, many proxies; delta matters most."""
+    delta, alpha, proxies = params["delta"], params["alpha"], params["proxies_per_class"]
+    return 0.6 - 8 * (delta - 0.22) ** 2 - 0.004 * math.log(alpha / 3) ** 2 + 0.0005 * proxies
+
+
+def made(
+    folder: Path,
+    points: Sequence[Mapping[str, Any]],
+    value: Callable[[Mapping[str, Any]], float] = bowl,
+    *,
+    raw: Mapping[str, Any] | None = None,
+    epochs: int = 10,
+    pruned: Callable[[int], bool] = lambda number: False,
+    reason: str | None = None,
+    finals: Mapping[str, Sequence[float]] | None = None,
+    end: str | None = "done",
+) -> Ledger:
+    """The ledger of a search that never ran: its journal is written here, event by event."""
+    raw = raw or {"method": "pfml", "dataset": "cub200", "settings": {"backbone": "resnet50"}, "space": PFML_SPACE}
+    raw = {**raw, "settings": {"epochs": epochs, **raw.get("settings", {})}}
+    search = resolve_search({"num_trials": 100, **raw}, name="made", source="made.yaml")
+    with Journal(folder / "journal.jsonl") as journal:
+        journal.append(
+            "search_started",
+            name=search.name,
+            search_id="id",
+            dataset=search.dataset,
+            method="pfml",
+            objective=search.objective.model_dump(),
+            config=search.model_dump(),
+            params={},
+            tags={"orchestrator.git_commit": "0123abc"},
+        )
+
+        def start(trial_id: str, params: Mapping[str, Any], kind: str, source: str | None = None) -> None:
+            config = search.experiment(params).flat()
+            journal.append(
+                "trial_started",
+                trial_id=trial_id,
+                kind=kind,
+                params=dict(params),
+                config=config,
+                tags={},
+                note=None,
+                source=source,
+            )
+
+        for number, params in enumerate(points):
+            start(f"{number:04d}", params, "trial")
+            if reason is not None and number == 0:
+                journal.append("trial_ended", trial_id="0000", state="failed", reason=reason)
+                continue
+            length = 3 if pruned(number) else epochs
+            for validation in range(1, length + 1):
+                score = value(params) * (1 - 0.5 * math.exp(-validation / 2))
+                metrics = {"val/map_at_r": score, "val/recall_at_1": score + 0.2, "train/loss": 1 / validation}
+                journal.append(
+                    "validation",
+                    trial_id=f"{number:04d}",
+                    validation=validation,
+                    metrics=metrics,
+                    seconds=30.0,
+                    finished=validation == epochs,
+                )
+            state = "pruned" if pruned(number) else "done"
+            if end is None and number == len(points) - 1:
+                break
+            journal.append("trial_ended", trial_id=f"{number:04d}", state=state, reason=None)
+        for source, tests in (finals or {}).items():
+            for seed, test in enumerate(tests):
+                trial_id = f"final-{source}-seed-{seed}"
+                point = {**points[int(source)], **({"seed": seed} if len(tests) > 1 else {})}
+                start(trial_id, point, "final", source)
+                ends = {"test/map_at_r_low": test - 0.01, "test/map_at_r_high": test + 0.01}
+                metrics = {"test/map_at_r": test, "test/recall_at_1": test + 0.2, **ends}
+                journal.append("result", trial_id=trial_id, metrics=metrics)
+                journal.append("trial_ended", trial_id=trial_id, state="done", reason=None)
+        if end:
+            journal.append("search_ended", state=end, best=None)
+    return Ledger.of(Journal.read(folder / "journal.jsonl"))
+
+
+def spread(number: int) -> list[dict[str, Any]]:
+    """Points all over PFML's space, low-discrepancy."""
+    points = []
+    for n in range(number):
+        u, v, w = ((n + 1) * 0.7548776662 % 1, (n + 1) * 0.5698402910 % 1, (n + 1) * 0.3819660113 % 1)
+        point = {"delta": 0.1 + 0.25 * u, "alpha": 0.1 * 60**v, "proxies_per_class": int(30 * w)}
+        points.append(point)
+    return points
+
+
+class Elements(HTMLParser):
+    """What a browser would see: tags, and text outside of scripts and styles."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside not in ("script", "style"):
+            self.text.append(data)
+
+
+def figures(html: str) -> dict[str, Any]:
+    (found,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', html)
+    return dict(json.loads(found))
+
+
+# Findings
+
+
+def test_the_verdict_answers_a_reader_s_questions(tmp_path: Path) -> None:
+    best = max(range(40), key=lambda n: bowl(spread(40)[n]))
+    found = Findings.of(made(tmp_path, spread(40), finals={f"{best:04d}": [0.5221, 0.5222, 0.5220]}))
+    assert found.winner is not None and found.winner.trial_id == f"{best:04d}"
+    assert found.verdict[0].startswith(f"Best: trial {best:04d}, val/map_at_r 0.")
+    assert "40 trials (40 done), 3.33 hours of training" in found.verdict[1]
+    assert next(iter(found.importances.shares)) == "delta"
+    assert sum(mean for mean, _ in found.importances.shares.values()) == pytest.approx(1)
+    assert found.widen.startswith("No:") and found.warnings == ()
+    assert found.distance.startswith("recall_at_1 72.")
+    assert "below 73.4 of PFML, Table 1, Potential Field (Ours). Not like for like: embedding_dim" in found.distance
+
+
+def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
+    points = spread(20)
+    order = sorted(range(20), key=lambda n: -bowl(points[n]))
+    first, second = (f"{n:04d}" for n in order[:2])
+    clear = made(tmp_path / "a", points, finals={first: [0.52, 0.521, 0.522], second: [0.50, 0.501, 0.502]})
+    assert "seeds confirm it" in Findings.of(clear).certainty
+    assert "0.5210 ± 0.0010 (3 seeds, 95%: 0.5185 to 0.5235)" in Findings.of(clear).verdict[1]
+    close = made(tmp_path / "b", points, finals={first: [0.52, 0.50, 0.54], second: [0.51, 0.53, 0.50]})
+    assert "seeds do not tell them apart" in Findings.of(close).certainty
+    assert any(line.startswith("Unstable over seeds") for line in Findings.of(close).warnings)
+    reversed_ = made(tmp_path / "c", points, finals={first: [0.50, 0.501, 0.502], second: [0.52, 0.521, 0.522]})
+    assert f"over seeds trial {second} is the better one" in Findings.of(reversed_).certainty
+    alone = made(tmp_path / "d", points, finals={first: [0.52]})
+    assert "one seed each" in Findings.of(alone).certainty
+    assert "0.5200 (95%: 0.5100 to 0.5300)" in Findings.of(alone).verdict[1]
+    assert Findings.of(alone).distance.startswith("recall_at_1 72.0 is 1.4 points below 73.4 of PFML, Table 1")
+
+
+@pytest.mark.parametrize(
+    "delta, proxies, said",
+    [
+        (0.349, 15, "Yes: delta above 0.35 (best: 0.349 in 0.1 to 0.35)."),
+        (0.101, 15, "Yes: delta below 0.1 (best: 0.101 in 0.1 to 0.35)."),
+        (0.2, 30, "Yes: proxies_per_class above 30"),
+        (0.2, 0, "No: the best point lies inside every range."),  # there are no fewer proxies than none
+    ],
+)
+def test_the_edge_of_a_range(tmp_path: Path, delta: float, proxies: int, said: str) -> None:
+    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": proxies}, *spread(3)]
+    found = Findings.of(made(tmp_path, points, lambda p: 0.9 if p is points[0] else 0.1))
+    assert found.widen.startswith(said)
+    assert any("edge of its range" in line for line in found.warnings) == said.startswith("Yes")
+
+
+def test_warnings(tmp_path: Path) -> None:
+    raw = {"method": "pfml", "dataset": "cub200", "settings": {"selection": "test"}, "space": PFML_SPACE}
+    found = Findings.of(made(tmp_path, spread(6), raw=raw, reason="the loss is NaN", end="interrupted", epochs=5))
+    told = "\n".join(found.warnings)
+    assert found.warnings[0].startswith("selection: test")
+    for words in ("interrupted", "1 training failed; the first: the loss is NaN", "The budget is small", "still rose"):
+        assert words in told
+    assert "too few trials for importances: 5, where 3 settings need 12" in found.importances.basis
+
+
+def test_early_stops_are_compared_at_one_age(tmp_path: Path) -> None:
+    found = Findings.of(made(tmp_path, spread(30), pruned=lambda n: n % 3 != 0))
+    assert "val/map_at_r after 3 validations, which 30 trials reached" in found.importances.basis
+    assert next(iter(found.importances.shares)) == "delta"
+
+
+def test_before_anything_has_happened(tmp_path: Path) -> None:
+    ledger = made(tmp_path, [], end=None)
+    found = Findings.of(ledger)
+    assert found.winner is None and found.command is None
+    assert "No trial of made has a result yet (none begun)" in found.verdict[0]
+    assert "No trial has a value yet." in "".join(Elements(page(found)).text)
+    assert exported(ledger, "latex").count(r"\midrule") == 1
+
+
+def test_the_command_trains_the_winner_again(tmp_path: Path) -> None:
+    from orchestrator.spec import parse_assignments, resolve_experiment
+
+    found = Findings.of(made(tmp_path, spread(5)))
+    assert found.command is not None and found.winner is not None
+    words = found.command.split()
+    assert words[:6] == ["orchestrator", "train", "--method", "pfml", "--dataset", "cub200"]
+    given = parse_assignments([word for word in words[6:] if word != "--set"])
+    again = resolve_experiment({"method": "pfml", "dataset": "cub200", **given}, "command").flat()
+    assert again == found.winner.settings
+
+
+# The note
+
+
+def test_the_note_links_runs_and_fits(tmp_path: Path) -> None:
+    ledger = made(tmp_path, spread(40), finals={"0012": [0.5, 0.51], "0008": [0.5, 0.52]})
+    text = note(Findings.of(ledger))
+    assert text.startswith("Best: trial ") and len(text) < 5000
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.append("note", text=text)
+    tracker = MemoryTracker(tmp_path / "journal.jsonl")
+    assert tracker.close(10)
+    written = tracker.runs[str(tracker.parent_run_id)]["tags"]["mlflow.note.content"]
+    assert "trial:" not in written and len(written) <= 5000
+    best = Findings.of(ledger).winner
+    assert best is not None
+    address = f"#/experiments/{tracker.experiment_id}/runs/{tracker.run_id(best.trial_id)}"
+    assert f"| 1 | [{best.trial_id}]({address}) |" in written
+
+
+# The page
+
+
+def test_the_page_is_whole_and_offline(tmp_path: Path) -> None:
+    html = page(Findings.of(made(tmp_path, spread(40), pruned=lambda n: n % 4 == 1, reason="NaN")))
+    assert len(html.encode()) < 6_000_000
+    seen = Elements(html)
+    loads = [value for _, found in seen.tags for name, value in found.items() if name in ("src", "href") and value]
+    assert all(value.startswith(("#", "data:")) for value in loads)
+    ids = [found["id"] for _, found in seen.tags if found.get("id")]
+    assert len(ids) == len(set(ids))
+    plots = [found for tag, found in seen.tags if found.get("role") == "img"]
+    assert {plot["id"] for plot in plots} == set(figures(html))
+    assert {"history", "spent", "importances", "parallel", "slice-0", "map-0", "learning", "quality"} <= set(ids)
+    assert all(plot["aria-labelledby"] in ids for plot in plots)
+    assert all(found["data-of"] in ids for tag, found in seen.tags if found.get("data-of"))
+
+
+def test_plotly_takes_every_figure(tmp_path: Path) -> None:
+    grid = {
+        "method": "ccp",
+        "dataset": "cub200",
+        "space": {"pool_size": [4, 8, 12], "proxies_per_class": [1, 4, 8], "proximal_weight": [1e-4, 1e-3]},
+        "algorithm": "grid",
+    }
+    points = [
+        {"pool_size": b, "proxies_per_class": m, "proximal_weight": w}
+        for b in (4, 8, 12)
+        for m in (1, 4, 8)
+        for w in (1e-4, 1e-3)
+    ]
+    ledger = made(tmp_path, points, lambda p: 0.3 + 0.01 * p["pool_size"] + 0.1 * p["proximal_weight"], raw=grid)
+    html = page(Findings.of(ledger))
+    shown = figures(html)
+    assert {"effect-0", "effect-1", "effect-2"} <= set(shown)
+    titles = Elements(html).text
+    assert any("over pool_size and proxies_per_class" in text for text in titles)
+    assert any("over proximal_weight and proxies_per_class" in text for text in titles)
+    heat = [figure["data"][0] for figure in shown.values() if figure["data"][0]["type"] == "heatmap"]
+    by_pool = next(trace for trace in heat if trace["x"] == ["4", "8", "12"] and trace["y"] == ["1", "4", "8"])
+    assert by_pool["z"][0] == pytest.approx([0.3403 * 0.9966, 0.3803 * 0.9966, 0.4203 * 0.9966], rel=1e-2)
+    for figure in shown.values():
+        plain = json.loads(re.sub(r"var\(--\w+\)", "red", json.dumps(figure)))
+        go.Figure(plain["data"], plain["layout"])  # refuses what plotly does not know
+
+
+def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("LEADERS", "WORDY", "CURVES"):
+        monkeypatch.setattr(f"orchestrator.page.{limit}", 20)
+    monkeypatch.setattr("orchestrator.findings.MOST_TRIALS", 30)
+    findings = Findings.of(made(tmp_path, spread(60), epochs=2))
+    assert "(30 of them, evenly from best to worst)" in findings.importances.basis
+    html = page(findings)
+    assert "The best 20 of 60; all: orchestrator report made --format csv" in html
+    assert sum(tag == "tr" for tag, _ in Elements(html.partition('id="settings"')[0]).tags) < 40
+    shown = figures(html)
+    assert len(shown["learning"]["data"]) == 20 and len(shown["history"]["data"][0]["x"]) == 60
+    assert not any("text" in trace for trace in shown["history"]["data"])
+
+
+@pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
+def test_exports(tmp_path: Path, form: Any) -> None:
+    order = sorted(range(12), key=lambda n: -bowl(spread(12)[n]))
+    text = exported(made(tmp_path, spread(12), finals={f"{order[0]:04d}": [0.5, 0.52]}), form)
+    trial = f"{order[0]:04d}"
+    if form == "csv":
+        assert text.splitlines()[1].startswith(f"1,{trial},done,")
+        return
+    line = next(line for line in text.splitlines() if trial in line and ("&" in line or line.startswith("|")))
+    if form == "markdown":
+        assert line.startswith(f"| **{trial}** | **done**") and line.endswith(
+            "**0.5100 ± 0.0141** | **0.7100 ± 0.0141** |"
+        )
+    else:
+        assert line.startswith(rf"\textbf{{{trial}}}") and r"\textbf{0.5100 $\pm$ 0.0141}" in line
+        assert (
+            text.count(r"\textbf") == line.count(r"\textbf") and r"\toprule" in text and r"proxies\_per\_class" in text
+        )
+
+
+hostile_text = st.text(st.sampled_from(list("<>&\"'`|\\/{}%$#_^~\n\u2028[]()!- ab1")), min_size=1, max_size=30)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=hostile_text | st.just(HOSTILE))
+def test_names_cannot_break_out(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    raw: dict[str, Any] = {
+        "method": "pfml",
+        "dataset": "cub200",
+        "space": {"weights": [text, "other"], "delta": [0.1, 0.2]},
+    }
+    points = [{"weights": w, "delta": d} for w in (text, "other") for d in (0.1, 0.2)]
+    ledger = made(tmp_path_factory.mktemp("h"), points, lambda p: p["delta"], raw=raw, reason=text, epochs=2)
+    findings = Findings.of(ledger)
+    html = page(findings)
+    raw["space"]["weights"] = ["calm", "other"]
+    points = [{**point, "weights": "calm"} if point["weights"] == text else point for point in points]
+    calm = made(tmp_path_factory.mktemp("calm"), points, lambda p: p["delta"], raw=raw, reason="calm", epochs=2)
+    assert [tag for tag, _ in Elements(html).tags] == [tag for tag, _ in Elements(page(Findings.of(calm))).tags]
+    for name, figure in figures(html).items():  # plotly reads texts as a little HTML
+        assert not re.search(r"<(?!br>|b>|/b>|extra>|/extra>)", json.dumps(figure, ensure_ascii=False)), name
+    before, _, code = note(findings).partition("**Train the winner again**\n\n")
+    assert "<" not in before and "\n```" not in before
+    fence = code.split("\n")[0]
+    assert set(fence) == {"`"} and code.count(fence) == 2 and code.endswith(f"\n{fence}")
+    latex = exported(ledger, "latex")
+    assert not re.search(r"(?<!\\)[#%_]", latex.replace("% needs", "needs"))
+
+
+# A browser
+
+
+def opened(address: str, *options: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [str(CHROMIUM), "--headless", "--no-sandbox", "--hide-scrollbars", "--enable-logging=stderr"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=40000", "--window-size=1280,9000"]
+    done = subprocess.run([*command, *options, address], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def complaints(log: str) -> list[str]:
+    """What the page's console says, but for the notes of a browser without a graphics card."""
+    return [line for line in log.splitlines() if "CONSOLE" in line and "WebGL" not in line]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
+    points = spread(40)
+    order = sorted(range(40), key=lambda n: -bowl(points[n]))
+    finals = {f"{order[0]:04d}": [0.41, 0.414], f"{order[1]:04d}": [0.40, 0.399]}
+    html = page(Findings.of(made(tmp_path, points, pruned=lambda n: n % 3 == 1, reason=HOSTILE, finals=finals)))
+    path = tmp_path / "search.html"
+    path.write_text(html, encoding="utf-8")
+    theme = ["--blink-settings=preferredColorScheme=0"] if dark else []
+    seen = opened(path.as_uri(), "--dump-dom", *theme, folder=tmp_path)
+    assert complaints(seen.stderr) == []
+    plots = [found for _, found in Elements(seen.stdout).tags if found.get("role") == "img"]
+    assert plots and all(found.get("data-drawn") == "yes" for found in plots)
+    assert seen.stdout.count('class="main-svg"') >= len(plots)
+    assert HOSTILE in "".join(Elements(seen.stdout).text)
+    frame = tmp_path / "frame.html"  # as MLflow shows an artifact
+    blob = json.dumps(html).replace("<", "\\u003c")
+    script = f'document.querySelector("iframe").src = URL.createObjectURL(new Blob([{blob}], {{type: "text/html"}}))'
+    empty = '<iframe sandbox="allow-scripts" width="1280" height="9000"></iframe>'
+    frame.write_text(f"{empty}<script>{script}</script>", encoding="utf-8")
+    picture = tmp_path / "frame.png"
+    seen = opened(frame.as_uri(), f"--screenshot={picture}", *theme, folder=tmp_path)
+    assert complaints(seen.stderr) == []
+    accent = (121, 184, 255) if dark else (11, 92, 173)
+    with Image.open(picture) as image:
+        colours = dict((colour[:3], count) for count, colour in image.convert("RGB").getcolors(1 << 24))  # noqa: C402
+    assert colours.get(accent, 0) > 2000, "no line and no bar was drawn in the sandboxed frame"

@@ -1,0 +1,168 @@
+"""The papers' tables: how many numbers there are, some of them by heart, and which are put beside a run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.backbones import check_backbone_name
+from orchestrator.errors import InputError
+from orchestrator.method import find_method
+from orchestrator.published import IN_PERCENT, Row, Value, beside, papers, read_paper
+from orchestrator.spec import Training, resolve_experiment
+
+NUMBERS = {
+    "Anti-Collapse": {"I": 204, "II": 101, "III": 12, "IV": 18, "V": 42, "VI": 26},
+    "CCP": {"1": 38, "2": 47, "S1": 162, "S2": 168},
+    "IDML": dict(
+        zip(map(str, range(1, 17)), [230, 82, 35, 10, 30, 144, 120, 90, 48, 36, 36, 24, 36, 36, 24, 6], strict=True)
+    ),
+    "PFML": {"1": 276, "2": 24, "3": 5, "4": 84, "5": 33, "6": 102, "7": 102, "8": 30, "9": 5},
+}
+"""Numbers per table; each was counted on the page."""
+
+
+def rows(**wanted: Any) -> list[Row]:
+    everything = [row for paper in papers() for row in paper.rows()]
+    return [row for row in everything if all(getattr(row, key) == value for key, value in wanted.items())]
+
+
+def test_every_table_is_there() -> None:
+    found = {
+        paper.paper: {name: sum(len(r.values) for r in paper.rows() if r.table == name) for name in paper.tables}
+        for paper in papers()
+    }
+    assert found == NUMBERS
+
+
+@pytest.mark.parametrize(
+    "where, metric, value",
+    [
+        (("PFML", "1", "Potential Field (Ours)", "cub200", "resnet50", 512, None), "recall_at_1", Value(0.734, 0.003)),
+        (("PFML", "1", "HIER", "sop", "vit_small", 384, None), "recall_at_100", Value(0.98)),
+        (("PFML", "2", "PA", "cars196", "resnet50", 512, None), "recall_at_2", Value(0.831)),
+        (("PFML", "3", "Ours", "cub200", "resnet50", None, None), "proxy_wasserstein_distance", Value(0.16, 0.03)),
+        (("PFML", "4", "Ours", "cars196", "resnet50", 64, None), "recall_at_8", Value(0.971, 0.001)),
+        (("PFML", "7", "Ours", "cub200", "bn_inception", 128, None), "concatenated_map_at_r", Value(0.294, 0.003)),
+        (("PFML", "6", "FastAP", "cars196", "bn_inception", 128, None), "map_at_r", Value(0.159, 0.003)),
+        (("PFML", "8", "Potential Field (Ours)", "cars196", "bn_inception", 512, None), "weight_decay", Value(1e-4)),
+        (("IDML", "1", "IDML-PA", "cars196", "resnet50", 512, None), "map_at_r", Value(0.338, 0.004)),
+        (("IDML", "2", "IDML-MS", "sop", "resnet50", 512, None), "normalized_mutual_information", Value(0.912, 0.001)),
+        (("IDML", "4", "IDML", "cifar100", None, None, "out of distribution: cifar10"), "auroc", Value(0.586)),
+        (("IDML", "8", "IDML", "cars196", "resnet50", 512, "Blur + ISM (p=0.5)"), "uncertainty_trained", Value(5.99)),
+        (("IDML", "10", "IDML", "sop", "resnet50", 1024, None), "recall_at_1", Value(0.817)),
+        (("CCP", "1", "C2-CCP-L", "inshop", "bn_inception", 512, None), "recall_at_1", Value(0.9172)),
+        (("CCP", "2", "C1-XBM", "sop", "resnet50", 128, None), "recall_at_1", Value(0.806)),
+        (("CCP", "S2", "MS-CCP-L", "cars196", "bn_inception", 128, None), "concatenated_map_at_r", Value(0.2914)),
+        (("Anti-Collapse", "II", "HSE", "sop", "resnet50", 512, None), "recall_at_10", Value(0.914)),
+        (("Anti-Collapse", "III", "Anti-Collapse", "cub200", "bn_inception", 512, None), "coding_rate", Value(119.5)),
+        (("Anti-Collapse", "V", "pair", "cars196", "resnet50", 512, None), "clustering_f1", Value(0.112)),
+    ],
+    ids=lambda value: "-".join(str(part) for part in value[:4]) if isinstance(value, tuple) else "",
+)
+def test_some_numbers(where: tuple[Any, ...], metric: str, value: Value) -> None:
+    keys = ("paper", "table", "method", "dataset", "backbone", "dimension", "condition")
+    (row,) = rows(**dict(zip(keys, where, strict=True)))
+    found = row.values[metric]
+    assert found.value == pytest.approx(value.value, abs=1e-12)
+    assert found.deviation == (None if value.deviation is None else pytest.approx(value.deviation, abs=1e-12))
+
+
+def test_names_are_this_project_s() -> None:
+    for row in rows():
+        if row.ours:
+            settings = {"method": row.ours["method"], **row.ours, **row.settings}
+            resolve_experiment(settings, f"{row.paper}, {row.method}")
+            assert find_method(row.ours["method"])
+        if row.backbone not in (None, "googlenet"):
+            check_backbone_name(str(row.backbone))
+
+
+def test_rows_of_a_paper_are_named_once() -> None:
+    for paper in papers():
+        printed = {row.method for row in paper.rows()}
+        assert set(paper.methods) <= printed, "a method that no row has"
+
+
+def run_settings(**changes: Any) -> dict[str, Any]:
+    from orchestrator.presets import find_preset
+
+    preset = find_preset("pfml/cub200/resnet50")
+    return resolve_experiment({**preset.settings, **changes}, "test").flat()
+
+
+def test_a_run_finds_its_paper() -> None:
+    best = beside(run_settings(selection="test"), ["recall_at_1"])[0]
+    assert (best.row.paper, best.row.table, best.row.method) == ("PFML", "1", "Potential Field (Ours)")
+    assert [(d.setting, d.paper, d.run) for d in best.differences] == [("selection", "unstated", "test")]
+
+
+def test_what_differs_is_said() -> None:
+    found = beside(run_settings(embedding_dim=64, lr=1e-3, label_noise=0.1), ["recall_at_1"])
+    by_table = {b.row.table: {d.setting: (d.paper, d.run) for d in b.differences} for b in found if b.same_method}
+    assert by_table["4"] == {
+        "selection": ("unstated", "validation"),
+        "label_noise": (0, 0.1),
+        "lr": (1e-4, 1e-3),
+    }
+    assert by_table["2"]["label_noise"] == (0.2, 0.1)
+    closest = next(b for b in found if b.same_method and b.row.table == "1")
+    assert (closest.row.backbone, closest.row.dimension) == ("resnet50", 512)
+
+
+def test_other_methods_stand_beside_only_under_the_same_setup() -> None:
+    others = [b.row for b in beside(run_settings(), ["recall_at_1"]) if not b.same_method]
+    assert {"HIST", "IDML-PA", "MS+Metrix"} <= {row.method for row in others}
+    setup = {(row.dataset, row.backbone, row.dimension, row.protocol, row.condition) for row in others}
+    assert setup == {("cub200", "resnet50", 512, "conventional", None)}
+
+
+def test_nothing_is_published_of_a_data_set_of_one_s_own() -> None:
+    settings = resolve_experiment({"method": "pfml"}, "test").flat()
+    assert settings["dataset"] == Training.model_fields["dataset"].default
+    assert beside(settings, ["recall_at_1"]) == []
+
+
+FILE = """\
+paper: P
+citation: c
+source: s
+methods: {}
+tables:
+  "1":
+    title: t
+    protocol: null
+    selection: test
+    dataset: cub200
+    columns: [method, auroc]
+    rows:
+      - [A, 1.0]
+"""
+
+
+@pytest.mark.parametrize(
+    "change, named",
+    [
+        (("[A, 1.0]", "[A, 1.0, 2.0]"), "tables.1: rows: row 1: 3 cells for 2 columns"),
+        (("[A, 1.0]", "[A, about 1]"), "'about 1': neither a number"),
+        (("    dataset: cub200\n", ""), "auroc: of which data set"),
+        (("selection: test", "selection: tests"), "selection: 'tests'"),
+        (("title: t", "tilte: t"), "tables.1.title: this key is required"),
+    ],
+)
+def test_a_broken_file_names_the_place(tmp_path: Path, change: tuple[str, str], named: str) -> None:
+    path = tmp_path / "p.yaml"
+    path.write_text(FILE)
+    (row,) = read_paper(path).rows()
+    assert row.values == {"auroc": Value(0.01)}
+    path.write_text(FILE.replace(*change))
+    with pytest.raises(InputError, match="p.yaml") as caught:
+        read_paper(path)
+    assert named in str(caught.value)
+
+
+def test_shares_are_shares() -> None:
+    for row in rows():
+        for metric, found in row.values.items():
+            if IN_PERCENT.fullmatch(metric):
+                assert 0 < found.value < 1 and (found.deviation is None or found.deviation < 0.05), (row, metric)
