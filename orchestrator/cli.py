@@ -909,8 +909,8 @@ def publish_dataset(
         from orchestrator.data.remote import Address, publish
         from orchestrator.search import Places
 
-        where = Address.parse(address)
         store = open_dataset(name, Places(storage.expanduser().resolve()).data, say=_say)
+        where = Address.parse(address)
         new = publish(store, address, say=_say)
     state = "published" if new else "is there already"
     typer.echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
@@ -1288,6 +1288,10 @@ def _usage(error: Any) -> str:
     if type(error).__name__ == "NoSuchOption":
         words = [word for other in context.command.params for word in other.opts] if context else []
         known = [word for word in words if word.startswith("-")]
+        if context and context.info_name == "resume" and error.option_name == "--set":
+            return (
+                "--set: the settings of a search that began stay; a new one can go on from it: search --start-from NAME"
+            )
         return f"{error.option_name}: no such option{suggestion(error.option_name, known)}{where}"
     if parameter is None:
         message = error.format_message()

@@ -31,7 +31,7 @@ from orchestrator.checkpoint import (
 )
 from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable, without
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, train_labels
+from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, test_rows, train_labels
 from orchestrator.data.store import Store
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
@@ -392,8 +392,9 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
 def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
     """The images of any data set that a model so trained is tested on: all of its test classes, or, of a model for
     classification, its test images."""
-    cut = image_split if training.protocol == "classification" else class_split
-    return cut(store, validation_share=0.0, seed=0).test
+    if training.protocol == "classification":
+        return image_split(store, validation_share=0.0, seed=0).test
+    return test_rows(store)
 
 
 def new_reader(store: Store, training: Training) -> Reader:

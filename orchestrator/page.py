@@ -276,7 +276,12 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     data = _by_state(trials, lambda t: t.number, lambda t: t.best)
     steps = _best_so_far(ledger, trials, lambda number, trial: trial.number)
     data.append(_step_line(steps))
-    layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": {"title": {"text": escape(ledger.metric)}}}
+    values = [trial.best for trial in trials if trial.best is not None]
+    lowest, highest = min(values), max(values)
+    margin = 0.05 * (highest - lowest or abs(highest) or 1)
+    # one scale for both figures; by itself plotly draws a single value between -1 and 1 around it
+    axis = {"title": {"text": escape(ledger.metric)}, "range": [lowest - margin, highest + margin]}
+    layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
     said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far."
     history = _figure(figures, "history", "Optimisation history", said, {"data": data, "layout": layout})
     per = findings.epochs_per_validation
@@ -286,7 +291,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     said = f"Trials in the order in which they ended; {spent[-1][0]:g} {unit} of training together."
     figure = {
         "data": [_step_line(spent)],
-        "layout": {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": {"title": {"text": escape(ledger.metric)}}},
+        "layout": {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": axis},
     }
     rows = [[x, _score(y), t.trial_id] for x, y, t in _improvements(spent)]
     table = _details("spent", [f"{unit} spent", ledger.metric, "trial"], rows)

@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orchestrator.backbones import InputConvention, check_backbone_name
-from orchestrator.data.remote import FORM, Address, is_address
+from orchestrator.data.remote import BUCKET, FORM, Address, is_address
 from orchestrator.data.store import DataError
 from orchestrator.data.transforms import AUGMENTATIONS, Degradation
 from orchestrator.errors import InputError, suggestion
@@ -128,8 +128,8 @@ class Training(BaseModel):
         if is_address(value):
             try:
                 return str(Address.parse(value))
-            except DataError:
-                raise ValueError(FORM) from None
+            except DataError as error:
+                raise ValueError(BUCKET if BUCKET in str(error) else FORM) from None
         return value
 
     @field_validator("backbone")

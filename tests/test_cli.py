@@ -323,6 +323,7 @@ BAD = [
     # what does not exist, and what is damaged
     bad("resume traned", "no search 'traned'", "did you mean 'trained'"),
     bad("sync traned", "no search 'traned'", "did you mean 'trained'"),
+    bad("resume ended --set epochs=4", "--set: the settings of a search that began stay", "--start-from"),
     bad("resume trained --num-trials 3", "'trained' is a training, not a search"),
     bad("resume trained --budget hours", "--budget hours: should read KEY=VALUE, for example --budget hours=8"),
     bad("status traned", "no search 'traned'", "did you mean 'trained'"),

@@ -369,14 +369,22 @@ def test_out_of_reach(
 
 @pytest.mark.parametrize(
     "address",
-    ["s3://", "s3://bucket", "s3://bucket/", "gs://bucket/x", "s3://Bucket/x", "s3://bucket//x", "s3://bucket/../x"],
+    ["s3://", "s3://bucket", "s3://bucket/", "gs://bucket/x", "s3://bucket//x", "s3://bucket/../x"],
 )
 def test_what_is_no_address(address: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=re.escape(f"data set '{address}': an address should be s3://bucket/prefix")):
+    with pytest.raises(DataError, match=re.escape(f"'{address}': an address should be s3://bucket/prefix")):
         open_dataset(address, tmp_path)
     with pytest.raises(InputError, match=re.escape(f"dataset: '{address}': an address should be s3://bucket/prefix")):
         resolve_experiment({"method": "proxy_nca", "dataset": address}, "test")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("bucket", ["b", "Bucket", "bucket-"])
+def test_what_is_no_bucket(bucket: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=f"bucket's name should be 3 to 63 small letters.*, not '{bucket}'"):
+        open_dataset(f"s3://{bucket}/x", tmp_path)
+    with pytest.raises(InputError, match=f"dataset: 's3://{bucket}/x': the bucket's name should be 3 to 63"):
+        resolve_experiment({"method": "proxy_nca", "dataset": f"s3://{bucket}/x"}, "test")
 
 
 def test_secrets_are_neither_taken_nor_repeated(

@@ -33,6 +33,7 @@ SILENT_SECONDS = 30.0
 """How long a connection may bring nothing."""
 ATTEMPTS = 3
 FORM = "an address should be s3://bucket/prefix; what the connection needs is told by AWS_* variables"
+BUCKET = "the bucket's name should be 3 to 63 small letters, digits, dots, hyphens"
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 Say = Callable[[str], None]
@@ -52,9 +53,11 @@ class Address(NamedTuple):
         """Raises DataError for what is no address, and for one with credentials, which it does not repeat."""
         bucket, _, prefix = text.removeprefix("s3://").partition("/")
         prefix = prefix.removesuffix("/")
-        whole = text.startswith("s3://") and re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", bucket)
+        whole = text.startswith("s3://") and "@" not in bucket
         if not whole or not re.fullmatch(r"[^@?#\s]+", prefix) or {"", ".", ".."} & set(prefix.split("/")):
-            raise DataError(f"data set '{re.sub('//.*@', '//***@', text)}': {FORM}")
+            raise DataError(f"'{re.sub('//.*@', '//***@', text)}': {FORM}")
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", bucket):
+            raise DataError(f"'{text}': {BUCKET}, not '{bucket}'")
         return cls(bucket, prefix)
 
     def place(self, root: Path) -> Path:

@@ -42,6 +42,8 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     """
     if not 0 <= validation_share < 1:
         raise DataError(f"validation_share is {validation_share}, not at least 0 and below 1")
+    if problem := too_few_classes(store):
+        raise DataError(problem)
     training_half, test_classes = _halves(store, class_subset)
     held_out = max(2, round(validation_share * len(training_half))) if validation_share else 0
     if len(training_half) - held_out < 2:
@@ -52,6 +54,11 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
         )
     shuffled = np.random.default_rng(seed).permutation(training_half)
     return _split(store, np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out]), test_classes)
+
+
+def test_rows(store: Store) -> Rows:
+    """The images of a store's test classes: what `class_split` gives, also where nothing could be trained on."""
+    return _rows(store, _halves(store, None)[1])
 
 
 def class_folds(store: Store, *, class_subset: int | None = None) -> list[Split]:
