@@ -28,7 +28,7 @@ from orchestrator.ledger import (
     repeated_tests,
     value_text,
 )
-from orchestrator.search import Outcome, Watcher
+from orchestrator.search import PAGE, Outcome, Watcher
 from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 
@@ -347,7 +347,7 @@ def _spread(name: str, interval: Interval) -> Text:
 
 
 def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
-    """The lines after the leaderboard: how it ended, and the exact command and address to look at it in MLflow."""
+    """The lines after the leaderboard: how it ended, and where it is to be looked at: its page, and in MLflow."""
     name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(storage)
     lines = []
     if outcome.state == "interrupted":
@@ -357,6 +357,8 @@ def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
     if outcome.problem:
         lines.append(f"tracker: {redact(outcome.problem)}")
         lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")
+    if (outcome.journal.parent / PAGE).exists():
+        lines.append(f"on a page:  {Path(storage) / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:
         address = run_url(outcome.tracking_uri, outcome.experiment_id, outcome.parent_run_id, port=port)
         if uri.startswith("http"):

@@ -766,6 +766,8 @@ def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture
     ran = run(capsys, f"resume {TRAINED} --storage {storage}")
     summary = json.loads(run(capsys, f"report {TRAINED} --storage {storage} --json").out)
     assert f"orchestrator ui --storage {storage}\n" in ran.out
+    page = re.search(r"on a page:  (.*)\n", ran.out)
+    assert page is not None and Path(page[1]).is_file()
     address = f"http://127.0.0.1:5000/#/experiments/{summary['experiment_id']}/runs/{summary['parent_run_id']}\n"
     assert address in ran.out
 
