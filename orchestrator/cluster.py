@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
+from ray._private import ray_constants
 from ray.exceptions import AuthenticationError, RayError
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
@@ -74,6 +75,9 @@ class RayRunner:
             return
         if self.address is None:
             keep_token()
+            # 127.0.0.1 is a node's address, and where its servers listen, only where Ray needs no nodes beside it
+            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+        ray_constants.ENABLE_RAY_CLUSTER = self.address is not None
         try:
             ray.init(
                 address=self.address or "local",
@@ -97,6 +101,7 @@ class RayRunner:
                 yield self.slots(search)
             finally:
                 ray.shutdown()
+                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
