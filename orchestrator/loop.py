@@ -31,7 +31,7 @@ from orchestrator.checkpoint import (
 )
 from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable, without
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, testing_rows, train_labels
+from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, rows_for_testing, train_labels
 from orchestrator.data.store import Store
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, TrainingFailed
@@ -394,7 +394,7 @@ def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
     classification, its test images."""
     if training.protocol == "classification":
         return image_split(store, validation_share=0.0, seed=0).test
-    return testing_rows(store)
+    return rows_for_testing(store)
 
 
 def new_reader(store: Store, training: Training) -> Reader:

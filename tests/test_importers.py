@@ -27,7 +27,7 @@ from orchestrator.data import encoding, importers, store
 from orchestrator.data.archives import ARCHIVES, OWN, Count, Counts, read_folder
 from orchestrator.data.catalog import datasets, open_dataset, overview
 from orchestrator.data.importers import prepare
-from orchestrator.data.splits import class_split, testing_rows
+from orchestrator.data.splits import class_split, rows_for_testing
 from orchestrator.data.store import DataError, Store
 
 # --- trees: two images of each class but for the last, which has one, unless labels (and splits) are given
@@ -970,7 +970,7 @@ def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     told = f"note: few: cannot be trained on: that takes 2 training classes, and {classes // 2} of its {classes} are"
     assert said.startswith(told) if classes < 4 else not said
     few = Store.open(tmp_path / "data" / "few")
-    assert set(few.labels[testing_rows(few)]) == set(range(classes // 2, classes))
+    assert set(few.labels[rows_for_testing(few)]) == set(range(classes // 2, classes))
     if classes < 4:
         with pytest.raises(DataError, match="few: cannot be trained on: that takes 2 training classes"):
             class_split(few, validation_share=0.3, seed=0)

@@ -56,7 +56,7 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     return _split(store, np.sort(shuffled[held_out:]), np.sort(shuffled[:held_out]), test_classes)
 
 
-def testing_rows(store: Store) -> Rows:
+def rows_for_testing(store: Store) -> Rows:
     """The images of a store's test classes: what `class_split` gives, also where nothing could be trained on."""
     return _rows(store, _halves(store, None)[1])
 
