@@ -22,7 +22,7 @@ class Journal:
     """Append-only record of one search: one JSON object per line.
 
     A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
-    and is on disk when `append` returns. Opening cuts a last line that a crash left torn, and goes on from
+    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a last line that a crash left torn, and goes on from
     there. Two processes never write one journal.
 
     Raises:
@@ -44,8 +44,9 @@ class Journal:
             raise
         self._seq = len(events)
 
-    def append(self, event: str, **fields: Any) -> Event:
-        """Write one record and return it as stored.
+    def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
+        """Write one record and return it as stored. Waiting for the disk is what costs: records that belong together
+        wait once, for the last.
 
         Raises:
             ValueError: a field is not finite, not JSON, or named `event`, `seq` or `time`.
@@ -66,7 +67,8 @@ class Journal:
                 rest = memoryview(line.encode() + b"\n")
                 while rest:
                     rest = rest[self._file.write(rest) :]
-                os.fsync(self._file.fileno())
+                if sync:
+                    os.fsync(self._file.fileno())
             except OSError:
                 # Half a line in the middle would spoil everything after it.
                 with contextlib.suppress(OSError):
