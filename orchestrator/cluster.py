@@ -62,6 +62,8 @@ class RayRunner:
 
     address: str | None = None
     ray_output: bool = False
+    trial: "type[Trial] | None" = None
+    """Another training than ours, to measure what is left of a search without it."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
@@ -138,7 +140,7 @@ class RayRunner:
         """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
         tuner = tune.Tuner(
-            Trial,
+            self.trial or Trial,
             tune_config=tune.TuneConfig(
                 search_alg=Points(conductor),
                 num_samples=-1,

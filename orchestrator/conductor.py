@@ -204,6 +204,9 @@ class Conductor:
 
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
         experiment = self.search.experiment(trial.params)
+        more: dict[str, Any] = {"resources": self.resources} if trial.kind == "trial" else {}
+        if attempts := self.study.attempts.get(trial.trial_id, 0):
+            more["attempts"] = attempts
         self._record(
             "trial_started",
             trial_id=trial.trial_id,
@@ -214,8 +217,7 @@ class Conductor:
             | ({} if trial.note is None else {"orchestrator.note": trial.note}),
             note=trial.note,
             source=trial.source,
-            **({"resources": self.resources} if trial.kind == "trial" else {}),
-            **({"attempts": attempts} if (attempts := self.study.attempts.get(trial.trial_id, 0)) else {}),
+            **more,
         )
         self.listener("started", self.ledger.find(trial.trial_id))
         return {

@@ -22,8 +22,8 @@ class Journal:
     """Append-only record of one search: one JSON object per line.
 
     A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
-    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a last line that a crash left torn, and goes on from
-    there. Two processes never write one journal.
+    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a
+    last line that a crash left torn, and goes on from there. Two processes never write one journal.
 
     Raises:
         JournalError: another process holds the journal, or a line in the middle is corrupt.

@@ -283,7 +283,7 @@ def resume(
             )
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            config = {"config": search.model_dump()} if raised else {}
+            config: dict[str, Any] = {"config": search.model_dump()} if raised else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())

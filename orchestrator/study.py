@@ -79,6 +79,8 @@ class Study:
             self.stored = optuna.create_study(
                 storage=JournalStorage(backend), study_name=search.name, directions=self.directions
             )
+        self.samplers: dict[int, TPESampler] = {}
+        """Each bracket's first, for what it knows of the points so far."""
         self.trials: dict[str, optuna.Trial] = {}
         self.best: dict[str, float] = {}
         self.reported: dict[str, int] = {}
@@ -213,7 +215,14 @@ class Study:
         if algorithm == "nsga2":
             return NSGAIISampler(seed=seed, population_size=max(4, min(50, planned // 5)))
         conditional = any(parameter.branches for parameter in self.space.parameters())
-        return TPESampler(seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup)
+        sampler = TPESampler(
+            seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup
+        )
+        # what all points have in common is found trial by trial, not in all of them anew for every suggestion
+        first = self.samplers.setdefault(self.bracket(number), sampler)
+        sampler._search_space = first._search_space
+        sampler._group_decomposed_search_space = first._group_decomposed_search_space
+        return sampler
 
     def _pruners(self) -> list[BasePruner]:
         scheduler = self.search.scheduler
