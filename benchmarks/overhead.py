@@ -280,6 +280,8 @@ def compare(arguments: argparse.Namespace) -> None:
                 for _ in range(arguments.rounds):
                     for way in arguments.ways:
                         found[way].append(measured(way, trials, epochs, slots, arguments))
+                        run = found[way][-1]
+                        print(f"  {way} {run['each']} of {run['seconds']:.1f} s", file=sys.stderr, flush=True)
                 for way, runs in found.items():
                     each = [run["each"]["seconds"] for run in runs]
                     used = statistics.median(run["each"]["processor"] for run in runs)
@@ -441,7 +443,7 @@ def main() -> None:
     parser.add_argument("--algorithm", default="random")
     parser.add_argument("--scheduler", default="none")
     parser.add_argument("--ways", nargs="+", default=["tune", "search", "mlflow"])
-    parser.add_argument("--folder", default=None, help="where the searches lie while they run")
+    parser.add_argument("--folder", type=os.path.abspath, help="where the searches lie while they run")
     arguments = parser.parse_args()
     if arguments.what == "one":
         way, *counts, folder = arguments.one
