@@ -1,7 +1,7 @@
 """What a search does next: every decision of the driver, apart from how trials are run. Imports no Ray.
 
-Each decision is journaled before it takes effect; ledger and study are folds of the journal. A search that died
-is taken up by folding its journal again and giving out its unfinished trials first.
+Each decision is journaled, with all that it rests upon, before it takes effect; ledger and study are folds of the
+journal. A search that died is taken up by folding its journal again and giving out its unfinished trials first.
 """
 
 import itertools
@@ -271,7 +271,7 @@ class Conductor:
                 stop = self.study.report(trial.trial_id, result["validation"], value)
             self._record(
                 "validation",
-                sync=not (stop or result["finished"]),  # else together with its end
+                sync=False,  # a training that goes on tells of it again, and an end waits for the disk
                 trial_id=trial.trial_id,
                 validation=result["validation"],
                 metrics=result["metrics"],

@@ -604,6 +604,7 @@ class _Sender:
     def _fold(self, projection: Projection) -> bool:
         """Take the next events from the journal into updates; False if there is no whole one."""
         with open(self.journal, "rb") as file:
+            os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
             events, end = read_events(file, self.journal, self.cursor.offset, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:

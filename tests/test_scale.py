@@ -172,7 +172,7 @@ def test_what_is_refused_of_a_write_costs_only_itself(tmp_path: Path) -> None:
     conductor.journal.close()
 
 
-def test_records_of_one_end_wait_for_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_waits_for_the_disk_at_its_start_and_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waits = Counter[str]()
     real = os.fsync
 
@@ -187,10 +187,26 @@ def test_records_of_one_end_wait_for_the_disk_once(tmp_path: Path, monkeypatch: 
     assert work is not None
     for validation in (1, 2, 3):
         conductor.report(result(work, validation, 0.5, 3))
-    assert waits["fsync"] == 4  # its start, two validations, the third with its results and its end
+    assert waits["fsync"] == 2
     events = [event["event"] for event in Journal.read(conductor.journal.path)]
     assert events[-3:] == ["validation", "result", "trial_ended"]
     conductor.journal.close()
+
+
+def test_what_never_reached_the_disk_is_not_in_the_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.append("first")
+        journal.append("waits", sync=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", broken)
+            with pytest.raises(OSError, match="Input/output"):
+                journal.append("second")
+        journal.append("third")
+    events = Journal.read(tmp_path / "journal.jsonl")
+    assert [(event["event"], event["seq"]) for event in events] == [("first", 0), ("third", 1)]
 
 
 def test_the_kept_order_is_that_of_all_trials(tmp_path: Path) -> None:
