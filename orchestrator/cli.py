@@ -1,5 +1,6 @@
 """The command line."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import webbrowser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -1118,14 +1120,19 @@ class _Rate(ProgressColumn):
 
 @app.command()
 def ui(
+    name: Annotated[str | None, typer.Argument(help="Open on this search.", metavar="NAME")] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = PORT,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
 ) -> None:
-    """Look at the searches in MLflow, on this machine only.
+    """Look at the searches in MLflow, on this machine only; of NAME, at its leaderboard.
 
     - `orchestrator ui`
+
+    - `orchestrator ui my-search`
     """
+    from orchestrator.display import landing
     from orchestrator.search import Places
     from orchestrator.tracking import (
         check_tracking_uri,
@@ -1148,12 +1155,29 @@ def ui(
             raise InputError(
                 f"--port: {port} cannot be used ({error.strerror}): name another, say {port + 1}"
             ) from None
-    typer.echo(f"MLflow on {redact(uri)}: http://127.0.0.1:{port} (takes some seconds; Ctrl-C ends it)", err=True)
+    address = f"http://127.0.0.1:{port}"
+    if name is not None:
+        address = landing(places.journal(name), uri, port)
+    typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     try:
-        done = subprocess.run(command, env=os.environ | ui_environment(uri), check=False)
+        with subprocess.Popen(command, env=os.environ | ui_environment(uri)) as server:
+            if browser:
+                threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
+            code = server.wait()
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-    raise typer.Exit(done.returncode)
+    raise typer.Exit(code)
+
+
+def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:
+    """Once the server answers, and where there is a screen: a browser in the terminal would take its place."""
+    if sys.platform not in ("darwin", "win32") and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        return
+    while server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            webbrowser.open(address)
+            return
+        time.sleep(0.5)
 
 
 # What the commands share -----------------------------------------------------------------------------------

@@ -99,6 +99,8 @@ class Outcome:
     parent_run_id: str | None
     problem: str | None
     """What the tracker still misses, in one line; `sync` sends it."""
+    no_views: str | None = None
+    """Why the tracker's pages have no views of this search, if they have none."""
     fault: str | None = None
     """What was wrong with the disk or the machine, if that stopped the search."""
 
@@ -477,7 +479,7 @@ def write_report(ledger: Ledger, journal: Journal) -> None:
         findings = Findings.of(ledger)
         write_page(findings, journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        journal.append("note", text=note(findings))
+        journal.append("note", text=note(findings), important=list(findings.importances.shares))
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE"
         print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
@@ -495,6 +497,7 @@ def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str,
         experiment_id=tracker.experiment_id,
         parent_run_id=tracker.parent_run_id,
         fault=fault,
+        no_views=tracker.no_views,
         problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
     )
 

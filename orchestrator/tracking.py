@@ -23,13 +23,14 @@ import socket
 import sys
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator.journal import Event, JournalError, lock, read_events
+from orchestrator.views import TRIED, saved_views
 
 SERVER_SCHEMES = ("http", "https")
 DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -97,6 +98,7 @@ class Update:
     config: dict[str, Any] | None = None
     artifacts: dict[tuple[str, str], None] = field(default_factory=dict)  # (path, folder), ordered
     status: tuple[str, int | None] | None = None  # status, end time
+    views: dict[str, str] = field(default_factory=dict)  # tags of the experiment
 
 
 class Projection:
@@ -108,6 +110,7 @@ class Projection:
     def __init__(self) -> None:
         self.experiment: str | None = None
         self.search_id: str | None = None
+        self._started: Event = {}
         self.identities: dict[str | None, Identity] = {}
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
         self._reasons: set[str] = set()  # trials whose run carries a reason
@@ -136,6 +139,7 @@ class Projection:
 
     def _search_started(self, event: Event, update: Any) -> None:
         self.experiment, self.search_id = event["dataset"], event["search_id"]
+        self._started = event
         key = {"orchestrator.search_id": event["search_id"], "orchestrator.kind": "search"}
         self.identities[None] = Identity(event["name"], event["time"], key)
         parent = update(None)
@@ -149,6 +153,11 @@ class Projection:
         }
         parent.params |= _texts(event["params"], PARAM_CHARACTERS)
         parent.config = event["config"]
+        parent.views = self._views()
+
+    def _views(self, important: Sequence[str] = ()) -> dict[str, str]:
+        """None of an event that is no search's, as tests make them."""
+        return saved_views(self._started, important) if "raw_space" in self._started["config"] else {}
 
     def _search_resumed(self, event: Event, update: Any) -> None:
         self._reconcile(event, update)
@@ -180,6 +189,7 @@ class Projection:
             key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
             self.identities[trial_id] = Identity(trial_id, event["time"], key)
             run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name}
+            run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
             run.params |= _texts(event["params"], PARAM_CHARACTERS)
             # Params are strings, which MLflow neither sorts nor plots as numbers.
             run.points += _points({f"param/{name}": v for name, v in event["params"].items()}, event["time"], 0)
@@ -207,6 +217,7 @@ class Projection:
 
     def _note(self, event: Event, update: Any) -> None:
         update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
+        update(None).views = self._views(event.get("important", ()))
 
     def _artifact(self, event: Event, update: Any) -> None:
         update(event["trial_id"]).artifacts[str(event["path"]), event["folder"] or ""] = None
@@ -267,6 +278,7 @@ class Store(Protocol):
     def log_config(self, run_id: str, config: dict[str, Any]) -> None: ...
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None: ...
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
 
 
 class MemoryStore:
@@ -277,6 +289,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.experiments: dict[str, str] = {}
+        self.views: dict[str, str] = {}
         self.runs: dict[str, dict[str, Any]] = {}
 
     def connect(self) -> None:
@@ -340,6 +353,9 @@ class MemoryStore:
         run = self._run(run_id)
         run["status"] = status
         run["end_time"] = end_time or run["end_time"]
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        self.views |= views
 
 
 class MLflowStore:
@@ -445,6 +461,27 @@ class MLflowStore:
             else:
                 self._client.set_terminated(run_id, status, end_time)
 
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        with self._errors():
+            version = _server_version(self.uri)
+            if version.rpartition(".")[0] not in TRIED:
+                tried = ", ".join(TRIED)
+                raise _Refused(f"no saved views: they were tried with MLflow {tried}, the server has {version}")
+            for key, tag in views.items():
+                self._client.set_experiment_tag(experiment_id, key, tag)
+
+
+def _server_version(uri: str) -> str:
+    """Of the server at `uri`; of a database, this machine's, which will show it."""
+    import mlflow
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    if urlsplit(uri).scheme not in SERVER_SCHEMES:
+        return str(mlflow.__version__)
+    answer = http_request(get_default_host_creds(uri), "/version", "GET", max_retries=0)
+    return str(answer.text).strip() if answer.ok else "no version that it tells"
+
 
 def _open_client(uri: str) -> Any:
     """An MLflow client that neither prints nor waits long; makes the schema of a fresh sqlite file."""
@@ -543,6 +580,7 @@ class _Sender:
         self.journal, self.store, self.cursor_path, self.address = journal, store, cursor_path, address
         self.cursor = Cursor.load(cursor_path)
         self.refused: list[str] = []
+        self.no_views: str | None = None
         self.sent = 0  # events acknowledged by this sender
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
@@ -648,6 +686,11 @@ class _Sender:
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)
+        if update.views:
+            try:
+                self.store.set_views(str(self.cursor.experiment_id), update.views)
+            except _Refused as error:  # nothing of the search is missing without them
+                self.no_views = str(error)
 
     def _linked(self, note: str) -> str:
         """A note whose links to trials lead to their runs; a trial that has none stands as text."""
@@ -692,6 +735,8 @@ class Tracker(Protocol):
     def problem(self) -> str | None: ...
     @property
     def backlog(self) -> int: ...
+    @property
+    def no_views(self) -> str | None: ...
     def run_id(self, trial_id: str) -> str | None: ...
     def notify(self) -> None: ...
     def close(self, timeout: float) -> bool: ...
@@ -723,6 +768,11 @@ class _SenderTracker:
     def backlog(self) -> int:
         """Journaled events that were not sent yet."""
         return self._sender.backlog()
+
+    @property
+    def no_views(self) -> str | None:
+        """Why the server got no saved views, if it got none."""
+        return self._sender.no_views
 
     def run_id(self, trial_id: str) -> str | None:
         """The trial's run, None until it was sent."""
@@ -895,14 +945,12 @@ def redact(uri: str) -> str:
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|pwd|token|secret)[^=&\s]*=)[^&\s'\"]*", r"\1***", text)
 
 
-def run_url(tracking_uri: str, experiment_id: str, run_id: str | None = None, *, port: int = 5000) -> str:
-    """Where a browser shows the run, or the experiment; a database is served by `ui_command` at `port`."""
+def web_address(tracking_uri: str, port: int) -> str:
+    """The address of MLflow's pages, without a closing slash."""
     parts = urlsplit(tracking_uri)
     if parts.scheme in SERVER_SCHEMES:
-        base = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
-    else:
-        base = f"http://127.0.0.1:{port}"
-    return f"{base}/#/experiments/{experiment_id}/runs" + (f"/{run_id}" if run_id else "")
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return f"http://127.0.0.1:{port}"
 
 
 def ui_command(tracking_uri: str, artifact_root: Path, port: int) -> list[str]:
