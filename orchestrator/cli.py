@@ -237,6 +237,10 @@ def resume(
     name: SearchName,
     num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most, from now on.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that train a trial together, from now on.")
+    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -250,6 +254,8 @@ def resume(
     - `orchestrator resume my-search`
 
     - `orchestrator resume my-search --num-trials 80 --budget hours=none`
+
+    - `orchestrator resume my-search --workers 4 --max-concurrent 2`
     """
     with _status("taking the search up again") as status:
         from orchestrator.cluster import RayRunner
@@ -266,6 +272,8 @@ def resume(
             watcher=Display(status=status),
             num_trials=num_trials,
             budget=_limits(budget),
+            workers=workers,
+            max_concurrent=max_concurrent,
         )
     _conclude(outcome, storage, as_json=json_)
 

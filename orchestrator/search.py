@@ -25,7 +25,14 @@ from orchestrator.journal import Journal, JournalError, lock
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
-from orchestrator.spec import Search, check_name, describe, resolve_experiment, with_more_budget
+from orchestrator.spec import (
+    Search,
+    check_name,
+    describe,
+    resolve_experiment,
+    with_more_budget,
+    with_other_workers,
+)
 from orchestrator.tracking import (
     MLflowTracker,
     Tracker,
@@ -252,10 +259,12 @@ def resume(
     watcher: Watcher | None = None,
     num_trials: int | None = None,
     budget: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    max_concurrent: int | None = None,
 ) -> Outcome:
     """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
     that has come to its end nothing changes, and the tracker gets what it missed; unless it is given more trials
-    (`num_trials`) or another `budget`."""
+    (`num_trials`) or another `budget`. From now on each trial has `workers`, and there are at most `max_concurrent`."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
     writable(storage)
@@ -272,6 +281,8 @@ def resume(
         if raised:
             search = with_more_budget(search, num_trials, budget or {})
             check_room(search, ledger)
+        if resized := workers is not None or max_concurrent is not None:
+            search = with_other_workers(search, workers, max_concurrent)
         digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
         if digest != recorded:
             raise InputError(
@@ -280,7 +291,7 @@ def resume(
             )
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            config = {"config": search.model_dump()} if raised else {}
+            config = {"config": search.model_dump()} if raised or resized else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
