@@ -127,8 +127,7 @@ class RayRunner:
                     f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has {found}: "
                     f"{remedy} or name a larger cluster"
                 )
-        fit = places(resources(search, search.workers)) // search.workers
-        return min(fit, search.max_concurrent or fit)
+        return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
         """What a trial holds: of each of its workers' resources the sum."""
@@ -137,10 +136,11 @@ class RayRunner:
     def run(self, conductor: "Conductor") -> None:
         """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
+        points = Points(conductor)
         tuner = tune.Tuner(
             Trial,
             tune_config=tune.TuneConfig(
-                search_alg=Points(conductor),
+                search_alg=points,
                 num_samples=-1,
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.trial_id,
@@ -158,7 +158,7 @@ class RayRunner:
         before = placement_groups()
         try:
             # quiet once more, for the live display has taken hold of stdout in between
-            with self.quiet(), watched(conductor):
+            with self.quiet(), watched(conductor, points.resources[conductor.search.workers]):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
@@ -181,13 +181,17 @@ def keep_token() -> None:
 
 
 @contextlib.contextmanager
-def watched(conductor: "Conductor") -> Iterator[None]:
-    """Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed."""
+def watched(conductor: "Conductor", each: Mapping[str, float]) -> Iterator[None]:
+    """Follows the cluster while a search runs: as many trials at once as its nodes hold now, of workers of this size.
+
+    Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed.
+    """
     here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
 
     def watch() -> None:
         while not over.wait(WATCH_SECONDS):
             with contextlib.suppress(Exception):  # the cluster may be ending
+                conductor.slots = trials_at_once(conductor.search, each)
                 if not any(node["NodeID"] == here and node["Alive"] for node in ray.nodes()):
                     conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
                     if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
@@ -290,7 +294,13 @@ def resources(search: "Search", workers: int) -> dict[str, float]:
     return each
 
 
-def places(each: dict[str, float]) -> int:
+def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
+    """How many trials, of workers of this size, the cluster holds now, as far as the search wants so many."""
+    fit = places(each) // search.workers
+    return min(fit, search.max_concurrent or fit)
+
+
+def places(each: Mapping[str, float]) -> int:
     """How many workers of this size the cluster holds."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # a third of a GPU, three times, is one: Ray counts in ten-thousandths

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from orchestrator.checkpoint import write_atomically
 from orchestrator.findings import Findings, Searched
 from orchestrator.ledger import Ledger, TrialRecord, counted, duration, repeated_tests, value_text
+from orchestrator.significance import Difference, how_tested
 
 HERE = Path(__file__).parent
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
@@ -252,7 +253,21 @@ def _leaderboard(findings: Findings) -> str:
         title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% of the mean"
         table = _table(f"seeds-{len(parts)}", ["metric", "mean", "deviation", "low", "high"], cells)
         parts.append(f"<details><summary>{escape(title)}</summary>{table}</details>")
+    if findings.differences:
+        parts.append(difference_table("differences", findings.differences, "trial"))
     return "".join(parts)
+
+
+def difference_table(name: str, compared: Sequence[Difference], what: str) -> str:
+    """Which differences over seeds are real."""
+    rows = []
+    for d in compared:
+        ends = (None, None) if d.interval is None else (d.interval.low, d.interval.high)
+        chance = None if math.isnan(d.adjusted) else _number(f"{d.adjusted:.2g}", d.adjusted)
+        rows.append([d.one, d.other, d.seeds, *map(_score, (d.mean, *ends)), chance, "yes" if d.real else "no"])
+    heads = [what, "against", "seeds", "difference", "low", "high", "p", "real"]
+    title = f"Which differences are real: {how_tested(compared)}; intervals of 95%, uncorrected"
+    return f"<details open><summary>{escape(title)}</summary>{_table(name, heads, rows)}</details>"
 
 
 def _trial_row(rank: Any, trial: TrialRecord, keys: Sequence[str], also: str, tests: Sequence[str]) -> list[Any]:

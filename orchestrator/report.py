@@ -19,6 +19,7 @@ from orchestrator.method import Method
 from orchestrator.presets import presets_of
 from orchestrator.published import Value
 from orchestrator.search import JOURNAL, Places, read_journal
+from orchestrator.significance import Difference, confirmed, differences, how_tested
 from orchestrator.tracking import recorded_runs
 
 
@@ -47,7 +48,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "metrics": {f"test/{name}": value for name, value in record.test.items()},
         }
 
-    winner = ledger.winner()
+    winner, metric = ledger.winner(), ledger.metric.removeprefix("val/")
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -63,6 +64,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "final": trial(ledger.final) if ledger.final else None,
         "finals": [trial(record) for record in ledger.finals.values()],
         "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
+        "differences": [difference.plain for difference in differences(confirmed(ledger, metric))],
     }
 
 
@@ -113,6 +115,9 @@ def _markdown(findings: Findings) -> str:
     parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
     parts.append(f"How far from the paper? {text(findings.distance)}")
     parts.append(markdown_table([text(head) for head in heads], rows))
+    if findings.differences:
+        parts.append(f"Which differences are real ({how_tested(findings.differences)}):")
+        parts.append("\n".join(f"- {_difference(difference)}" for difference in findings.differences))
     if shares := findings.importances.shares:
         cells = [[text(key), f"{mean:.2f} ± {spread:.2f}"] for key, (mean, spread) in shares.items()]
         parts.append(f"{text(findings.importances.basis)}:\n\n" + markdown_table(["setting", "share"], cells))
@@ -127,6 +132,11 @@ def _markdown(findings: Findings) -> str:
     if findings.command:
         parts.append(markdown_code(findings.command))
     return "\n\n".join(parts) + "\n"
+
+
+def _difference(difference: Difference) -> str:
+    verdict = "real" if difference.real else "not distinguishable"
+    return markdown_text(f"{difference.one} - {difference.other}: {difference.text}: {verdict}")
 
 
 def _published(value: Value | None) -> str:
