@@ -216,6 +216,7 @@ def search(
             planned = _plan(resolved, storage)
         _warn_of_plugins()
         _note_idle(resolved)
+        _warn_of_hours(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
@@ -284,9 +285,17 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
 
     - `orchestrator status my-search`
     """
+    from orchestrator.control import driver
     from orchestrator.control import status as state_of
+    from orchestrator.ledger import Ledger
     from orchestrator.report import read_search
+    from orchestrator.search import JOURNAL, Places
 
+    folder = Places(storage.expanduser().resolve()).search(name)
+    if driver(folder) and not (folder / JOURNAL).exists():
+        found = state_of(Ledger(name=name), folder) | {"state": "starting"}
+        _show_status(found, storage, as_json=json_)
+        return
     ledger, journal = read_search(name, storage)
     _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
 
@@ -1047,7 +1056,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
         then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
-        raise InputError(f"{wish}: search '{name}' does not run (it is {before['state']}){then}")
+        raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
     try:
         request(journal.parent, wish)
     except OSError as error:
@@ -1135,6 +1144,17 @@ def _note_idle(search: "Search") -> None:
 
     for line in idle_settings(search):
         typer.echo(f"note: {line}", err=True)
+
+
+def _warn_of_hours(search: "Search") -> None:
+    """GPU-hours that this machine cannot count; the search would be refused here."""
+    from orchestrator.search import InlineRunner, check_hours
+
+    try:
+        check_hours(search, InlineRunner())
+    except InputError as error:
+        device = search.example().training.device
+        typer.echo(f"warning: {error}" + ("" if device == "cpu" else ", or a cluster with GPUs"), err=True)
 
 
 def _say(line: str) -> None:

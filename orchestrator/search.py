@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from orchestrator.checkpoint import remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel
+from orchestrator.control import DRIVER, at_the_wheel, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
 from orchestrator.journal import Journal, JournalError, lock
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
@@ -74,6 +74,8 @@ class Places:
         if not self.storage.is_dir():
             raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
         if not path.exists():
+            if driver(path.parent):
+                raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
             known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {self.storage}{hint}")
@@ -88,7 +90,7 @@ class Places:
         path = self.search(name) / JOURNAL
         if path.exists():
             raise InputError(
-                f"--name: a search '{name}' exists in {path.parent}: go on with it "
+                f"--name: '{name}' exists in {path.parent}: go on with it "
                 f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
             )
         return path
@@ -208,6 +210,8 @@ def writable(folder: Path, option: str = STORAGE) -> Path:
     """The absolute folder, made if need be; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
+    if folder.is_file():
+        raise InputError(f"{option}: {folder} is a file: name a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
@@ -232,8 +236,11 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
-    with scratch(), runner.ready(search, places.storage) as slots:
-        check_hours(search, runner)
+    with contextlib.ExitStack() as stack:
+        with starting(path.parent):
+            stack.enter_context(scratch())
+            slots = stack.enter_context(runner.ready(search, places.storage))
+            check_hours(search, runner)
         with opened(path) as journal:
             first = journal.append(
                 "search_started",
