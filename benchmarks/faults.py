@@ -136,6 +136,7 @@ class Campaign:
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "RAY_TMPDIR")}
         kept |= {MARK: self.identity, "TMPDIR": str(self.temporary), "ORCHESTRATOR_STORAGE": str(self.storage)}
+        kept["RAY_worker_niceness"] = "0"  # as the driver's own, lest trials starve where others compute too
         return kept | (self.clock.environment() if self.clock else {})
 
     def events(self) -> list[dict[str, Any]]:
