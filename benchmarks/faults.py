@@ -51,7 +51,7 @@ STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interru
 SHARE_OF_FINALS = 0.2
 """Of the faults, while the final runs train: only these have workers of Ray Train."""
 STARTUP_SECONDS = 20.0
-VICTIM_SECONDS = 90.0
+VICTIM_SECONDS = 300.0
 """How long a fault waits for a process that it can kill: a search that was just taken up has none yet."""
 END_SECONDS = 240.0
 ALONE_SECONDS = 75.0
