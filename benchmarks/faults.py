@@ -148,7 +148,7 @@ class Campaign:
 
     def begin(self) -> None:
         """The search's first command, or its resumption."""
-        words = ["resume", NAME] if (self.folder / "journal.jsonl").exists() else self.first()
+        words = ["resume", NAME] if self.events() else self.first()
         if self.mlflow is not None:
             words += ["--tracking-uri", self.mlflow.uri]
         self.lives += 1
@@ -318,7 +318,7 @@ class Campaign:
         if code is None:
             self.problems.append(f"life {self.lives}: the driver goes on though {what}")
             return self.kill_driver()
-        if code != 0 and not lines:
+        if code != 0 and not lines and self.events():
             self.problems.append(f"life {self.lives}: says nothing of resuming, though {what}")
         self.orphans += [(time.monotonic(), process) for process in family]
         return f"ended with code {code}, resumed" if code else "came to its end before"

@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from orchestrator.errors import InputError, TrainingFailed, suggestion
+from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
     from orchestrator.evaluation import Evaluation
@@ -1296,7 +1296,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     if isinstance(error, input_errors):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    if isinstance(error, TrainingFailed):
+    if isinstance(error, TrainingFailed | ClusterFailed):
         print(f"error: {error}", file=sys.stderr)
         return 1
     if isinstance(error, OSError):

@@ -29,7 +29,7 @@ from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.errors import InputError
+from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.provenance import versions
 from orchestrator.trial import ATTEMPTS, release, results, train_results
 
@@ -87,10 +87,15 @@ class RayRunner:
                 _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
                 runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
             )
-        except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
-            if self.address is None:
-                raise
+        except Exception as error:  # a start that takes too long is a bare Exception
             reason = " ".join(str(error).split())[:300]
+            if self.address is None:
+                raise ClusterFailed(
+                    f"Ray did not start on this machine ({reason}): is it busy, or short of memory? Try again, or with "
+                    "--ray-output to see more"
+                ) from error
+            if not isinstance(error, AuthenticationError | ConnectionError | ValueError | RuntimeError):
+                raise
             if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
                 reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
             raise InputError(f"--address: no Ray cluster to use at '{self.address}' ({reason})") from None

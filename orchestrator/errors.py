@@ -26,6 +26,10 @@ class OutOfMemory(TrainingFailed):
         self.of_batch = of_batch
 
 
+class ClusterFailed(RuntimeError):
+    """Ray could not be started here. One line; exit code 1."""
+
+
 STORAGE_FAULTS = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "ENODEV", "ENXIO", "ENOTCONN", "ETIMEDOUT")

@@ -73,27 +73,36 @@ class Places:
         path = self.search(name) / JOURNAL
         if not self.storage.is_dir():
             raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
-        if not path.exists():
+        if not has_begun(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
-            known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
+            known = [other.parent.name for other in self.journals()]
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {self.storage}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
-        return sorted((self.storage / "searches").glob(f"*/{JOURNAL}"))
+        return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
 
     def new_journal(self, name: str) -> Path:
         """Where the journal of a new search goes; InputError if the name was used before."""
         path = self.search(name) / JOURNAL
-        if path.exists():
+        if has_begun(path):
             raise InputError(
                 f"--name: '{name}' exists in {path.parent}: go on with it "
                 f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
             )
         return path
+
+
+def has_begun(journal: Path) -> bool:
+    """Whether a journal holds its first event: a driver that died before, or had no room for it, leaves none."""
+    try:
+        with open(journal, "rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -242,8 +251,8 @@ def start(
             slots = stack.enter_context(runner.ready(search, places.storage))
             check_hours(search, runner)
         with opened(path) as journal:
-            first = journal.append(
-                "search_started",
+            first = begin(
+                journal,
                 name=search.name,
                 search_id=uuid.uuid4().hex,
                 dataset=search.dataset,
@@ -255,6 +264,17 @@ def start(
                 tracking_uri=recorded_address(uri, places),
             )
             return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
+
+
+def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
+    """The search's first event; InputError, and no journal, if the disk does not take it."""
+    try:
+        return journal.append("search_started", **fields)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            journal.path.unlink()
+            journal.path.parent.rmdir()
+        raise InputError(f"{journal.path}: cannot be written ({error.strerror}): mend that and start again") from None
 
 
 def resume(

@@ -17,11 +17,11 @@ import torch
 from methods.baselines import ProxyAnchor
 from orchestrator.checkpoint import CHECKPOINT, save_checkpoint
 from orchestrator.conductor import Conductor
-from orchestrator.errors import storage_fault
+from orchestrator.errors import InputError, storage_fault
 from orchestrator.journal import Journal
 from orchestrator.method import Batch
-from orchestrator.search import scratch
-from orchestrator.spec import resolve_search
+from orchestrator.search import InlineRunner, Places, scratch, start
+from orchestrator.spec import resolve_search, single_training
 from orchestrator.trial import results, train_worker
 
 ROOT = Path(__file__).parent.parent
@@ -188,6 +188,28 @@ def test_what_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
     assert driver.stopping and driver.fault == f"{tmp_path / 'journal.jsonl'}: No space left on device"
     assert not driver.ledger.trials
     assert (tmp_path / "journal.jsonl").read_bytes() == before
+
+
+def test_a_search_that_could_not_be_recorded_has_not_begun(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up before its first event: its name stays free."""
+    (tmp_path / "data").symlink_to(data_folder)
+    search = single_training("s", SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", lambda *_, **__: Broken(None).write(b""))
+        with pytest.raises(InputError, match=r"s/journal.jsonl: cannot be written \(No space left on device\): mend"):
+            start(search, InlineRunner(), storage=tmp_path)
+    assert not (tmp_path / "searches" / "s").exists()
+    places = Places(tmp_path)
+    for left in (b"", b'{"event": "search_sta'):  # by a driver that was killed there
+        path = places.new_journal("s")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(left)
+        assert places.journals() == []
+        with pytest.raises(InputError, match="no search 's'"):
+            places.journal("s")
+    assert start(search, InlineRunner(), storage=tmp_path).state == "done"
 
 
 def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:
