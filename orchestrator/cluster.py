@@ -90,6 +90,7 @@ class RayRunner:
         except Exception as error:  # a start that takes too long is a bare Exception
             reason = " ".join(str(error).split())[:300]
             if self.address is None:
+                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
                 raise ClusterFailed(
                     f"Ray did not start on this machine ({reason}): is it busy, or short of memory? Try again, or with "
                     "--ray-output to see more"
