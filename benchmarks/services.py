@@ -89,7 +89,7 @@ class Clock:
 class Server:
     """A process with children that is started, killed without warning, and started again."""
 
-    seconds = 90.0
+    seconds = 300.0
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder, self.port = folder, port
