@@ -24,6 +24,7 @@ from orchestrator.search import (
     Watcher,
     check_data,
     check_hours,
+    has_begun,
     read_journal,
     resume,
     scratch,
@@ -125,7 +126,7 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
 def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     """The ledgers of its searches that have begun."""
     journals = {label: places.search(benchmark.member(label)) / JOURNAL for label in benchmark.labels}
-    return {label: read_journal(path)[1] for label, path in journals.items() if path.exists()}
+    return {label: read_journal(path)[1] for label, path in journals.items() if has_begun(path)}
 
 
 def compared(benchmark: Benchmark, places: Places) -> Comparison:
@@ -211,7 +212,7 @@ def _advance(
     watcher: Watcher,
     benchmark: str,
 ) -> Outcome:
-    if not (places.search(search.name) / JOURNAL).exists():
+    if not has_begun(places.search(search.name) / JOURNAL):
         return start(
             search,
             runner,

@@ -30,7 +30,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from orchestrator.errors import InputError, TrainingFailed, suggestion
+from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
@@ -232,6 +232,7 @@ def search(
             planned = _plan(resolved, storage)
         _warn_of_plugins()
         _note_idle(resolved)
+        _warn_of_hours(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
@@ -431,6 +432,10 @@ def resume(
     name: SearchName,
     num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most, from now on.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that train a trial together, from now on.")
+    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -444,10 +449,12 @@ def resume(
     - `orchestrator resume my-search`
 
     - `orchestrator resume my-search --num-trials 80 --budget hours=none`
+
+    - `orchestrator resume my-search --workers 4 --max-concurrent 2`
     """
     with _status("taking the search up again") as status:
         if (found := _benchmark(name, storage)) is not None:
-            if num_trials or budget:
+            if num_trials or budget or workers or max_concurrent:
                 raise InputError(f"{name}: is a benchmark: give it more by orchestrator benchmark --name {name} ...")
             _run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
             return
@@ -465,6 +472,8 @@ def resume(
             watcher=Display(status=status),
             num_trials=num_trials,
             budget=_limits(budget),
+            workers=workers,
+            max_concurrent=max_concurrent,
         )
     _conclude(outcome, storage, as_json=json_)
 
@@ -475,11 +484,18 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
 
     - `orchestrator status my-search`
     """
+    from orchestrator.control import driver
     from orchestrator.control import status as state_of
+    from orchestrator.ledger import Ledger
     from orchestrator.report import read_search
+    from orchestrator.search import JOURNAL, Places
 
     if (found := _benchmark(name, storage)) is not None:
         _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
+        return
+    folder = Places(storage.expanduser().resolve()).search(name)
+    if driver(folder) and not (folder / JOURNAL).exists():
+        _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
         return
     ledger, journal = read_search(name, storage)
     _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
@@ -1309,7 +1325,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
         then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
-        raise InputError(f"{wish}: search '{name}' does not run (it is {before['state']}){then}")
+        raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
     try:
         request(journal.parent, wish)
     except OSError as error:
@@ -1397,6 +1413,17 @@ def _note_idle(search: "Search") -> None:
 
     for line in idle_settings(search):
         typer.echo(f"note: {line}", err=True)
+
+
+def _warn_of_hours(search: "Search") -> None:
+    """GPU-hours that this machine cannot count; the search would be refused here."""
+    from orchestrator.search import InlineRunner, check_hours
+
+    try:
+        check_hours(search, InlineRunner())
+    except InputError as error:
+        device = search.example().training.device
+        typer.echo(f"warning: {error}" + ("" if device == "cpu" else ", or a cluster with GPUs"), err=True)
 
 
 def _say(line: str) -> None:
@@ -1538,7 +1565,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     if isinstance(error, input_errors):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    if isinstance(error, TrainingFailed):
+    if isinstance(error, TrainingFailed | ClusterFailed):
         print(f"error: {error}", file=sys.stderr)
         return 1
     if isinstance(error, OSError):

@@ -297,7 +297,7 @@ class Conductor:
         """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
         self.stopping = True
         for trial in self.ledger.running():
-            self._end(trial, "interrupted", f"the search was {self.stopped_by or 'interrupted'}")
+            self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
         if trial.best is not None and state in ("done", "pruned"):

@@ -44,6 +44,34 @@ def myself() -> str:
 
 
 @contextlib.contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """While a search gets hold of its machines, before its journal: whoever looks finds its driver, and after a refusal
+    nothing."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                _show(folder)
+            ended.wait(LOOK_SECONDS)
+
+    thread = threading.Thread(target=look, name="starting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(OSError):
+            (folder / DRIVER).unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def _show(folder: Path) -> None:
+    _write(folder / DRIVER, {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()})
+
+
+@contextlib.contextmanager
 def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
     folder = conductor.folder
@@ -53,7 +81,7 @@ def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     def look() -> None:
         while True:
             with contextlib.suppress(OSError):  # a full or lost disk ends no search here
-                _write(folder / DRIVER, {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()})
+                _show(folder)
                 _obey(conductor)
             if ended.wait(LOOK_SECONDS):
                 return

@@ -143,7 +143,7 @@ class Display(Watcher):
             self.live.start()
         else:
             trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
-            self.line(f"search {conductor.search.name}: {trials}, {conductor.slots} at a time")
+            self.line(f"{conductor.ledger.noun} {conductor.search.name}: {trials}, {conductor.slots} at a time")
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.trials) - len(conductor.waiting)
                 self.line(
@@ -197,7 +197,7 @@ class Display(Watcher):
             return "-"
         left = 0 if self.conductor.exhausted else self.conductor.study.budget - len(ended)
         mean = sum(seconds) / len(seconds)
-        trials = left / self.conductor.slots * mean
+        trials = left / max(1, self.conductor.slots) * mean
         if (hours := self.conductor.search.budget.hours) is not None:
             trials = min(trials, max(0.0, hours * 3600 - self.conductor.elapsed))
         if math.isinf(trials):
@@ -243,6 +243,8 @@ class Display(Watcher):
             parts.append(Text("stopping in order; Ctrl-C again to stop at once", style="magenta"))
         elif self.conductor.pausing:
             parts.append(Text("pausing: what runs goes to its end, nothing new begins", style="magenta"))
+        elif not self.conductor.slots:
+            parts.append(Text("waiting for the cluster: it has no room for a trial now", style="yellow"))
         if self.tracker.problem:
             parts.append(Text(f"tracker: {self.tracker.problem} (all is journaled; nothing is lost)", style="yellow"))
         return Group(*parts)

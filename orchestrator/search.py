@@ -19,13 +19,20 @@ from pydantic import ValidationError
 
 from orchestrator.checkpoint import remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel
+from orchestrator.control import DRIVER, at_the_wheel, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
 from orchestrator.journal import Journal, JournalError, lock
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
-from orchestrator.spec import Search, check_name, describe, resolve_experiment, with_more_budget
+from orchestrator.spec import (
+    Search,
+    check_name,
+    describe,
+    resolve_experiment,
+    with_more_budget,
+    with_other_workers,
+)
 from orchestrator.tracking import (
     MLflowTracker,
     Tracker,
@@ -66,25 +73,36 @@ class Places:
         path = self.search(name) / JOURNAL
         if not self.storage.is_dir():
             raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
-        if not path.exists():
-            known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
+        if not has_begun(path):
+            if driver(path.parent):
+                raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
+            known = [other.parent.name for other in self.journals()]
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {self.storage}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
-        return sorted((self.storage / "searches").glob(f"*/{JOURNAL}"))
+        return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
 
     def new_journal(self, name: str) -> Path:
         """Where the journal of a new search goes; InputError if the name was used before."""
         path = self.search(name) / JOURNAL
-        if path.exists():
+        if has_begun(path):
             raise InputError(
-                f"--name: a search '{name}' exists in {path.parent}: go on with it "
+                f"--name: '{name}' exists in {path.parent}: go on with it "
                 f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
             )
         return path
+
+
+def has_begun(journal: Path) -> bool:
+    """Whether a journal holds its first event: a driver that died before, or had no room for it, leaves none."""
+    try:
+        with open(journal, "rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -203,6 +221,8 @@ def writable(folder: Path, option: str = STORAGE) -> Path:
     """The absolute folder, made if need be; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
+    if folder.is_file():
+        raise InputError(f"{option}: {folder} is a file: name a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
@@ -229,11 +249,14 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     digest = check_data(search, places)
-    with scratch(), runner.ready(search, places.storage) as slots:
-        check_hours(search, runner)
+    with contextlib.ExitStack() as stack:
+        with starting(path.parent):
+            stack.enter_context(scratch())
+            slots = stack.enter_context(runner.ready(search, places.storage))
+            check_hours(search, runner)
         with opened(path) as journal:
-            first = journal.append(
-                "search_started",
+            first = begin(
+                journal,
                 name=search.name,
                 search_id=uuid.uuid4().hex,
                 dataset=search.dataset,
@@ -248,6 +271,17 @@ def start(
             return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
 
 
+def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
+    """The search's first event; InputError, and no journal, if the disk does not take it."""
+    try:
+        return journal.append("search_started", **fields)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            journal.path.unlink()
+            journal.path.parent.rmdir()
+        raise InputError(f"{journal.path}: cannot be written ({error.strerror}): mend that and start again") from None
+
+
 def resume(
     name: str,
     runner: Runner,
@@ -257,10 +291,12 @@ def resume(
     watcher: Watcher | None = None,
     num_trials: int | None = None,
     budget: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    max_concurrent: int | None = None,
 ) -> Outcome:
     """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
     that has come to its end nothing changes, and the tracker gets what it missed; unless it is given more trials
-    (`num_trials`) or another `budget`."""
+    (`num_trials`) or another `budget`. From now on each trial has `workers`, and there are at most `max_concurrent`."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
     writable(storage)
@@ -277,6 +313,8 @@ def resume(
         if raised:
             search = with_more_budget(search, num_trials, budget or {})
             check_room(search, ledger)
+        if resized := workers is not None or max_concurrent is not None:
+            search = with_other_workers(search, workers, max_concurrent)
         digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
         if digest != recorded:
             raise InputError(
@@ -285,7 +323,7 @@ def resume(
             )
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            config = {"config": search.model_dump()} if raised else {}
+            config = {"config": search.model_dump()} if raised or resized else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())

@@ -14,7 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed, storage_fault
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -125,6 +125,8 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
                 "test": tested,
                 "done": validation.finished,
             }
+    except OutOfMemory as error:
+        yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
     except (TrainingFailed, InputError) as error:
         yield known | {"failed": str(error), "done": True}
     except Exception as error:
@@ -136,6 +138,27 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         log.write_text(traceback.format_exc(), encoding="utf-8")
         summary = " ".join(str(error).split())[:300]
         yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+
+
+def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
+    """What would probably fit into the memory that a training was short of: tried where one process trains."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.distributed import world_size
+    from orchestrator.loop import batch_that_fits, data_splits, free_memory
+    from orchestrator.spec import resolve_experiment
+
+    free_memory(error)
+    arguments = work["arguments"]
+    experiment = resolve_experiment(arguments["settings"], "trial")
+    training = experiment.training
+    if not error.of_batch:
+        return "take a smaller backbone or embedding_dim, or set precision=bf16"
+    if world_size() == 1:
+        store = open_dataset(training.dataset, Path(arguments["data"]))
+        splits = data_splits(training, store, hold_out=arguments.get("hold_out", True))
+        if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
+            return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
+    return "lower classes_per_batch or images_per_class, or set precision=bf16"
 
 
 def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
@@ -265,6 +288,8 @@ def train_worker(config: Mapping[str, Any]) -> None:
         if "failed" in result:
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return
+            if "repeats" in result:  # a GPU smaller, or fuller, than the others': the group would fail again
+                ray.get(mailbox.put.remote(result))
             raise RuntimeError(result["failed"])
         if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
             return
