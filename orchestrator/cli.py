@@ -462,6 +462,12 @@ def evaluate(
             callback=_not_empty,
         ),
     ] = None,
+    gallery: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what it finds, confuses and embeds as one page with images.", parser=_path
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
@@ -475,6 +481,8 @@ def evaluate(
 
     - `orchestrator evaluate my-search --dataset glyphs --per-class classes.csv`
 
+    - `orchestrator evaluate my-search --dataset glyphs --gallery model.html`
+
     - `orchestrator evaluate runs/searches/my-search/trials/0003/best.pt --dataset glyphs`
 
     - `orchestrator evaluate my-search --dataset nabirds --class-groups 200,200,155`
@@ -483,7 +491,7 @@ def evaluate(
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.folds import evaluate_folds
-    from orchestrator.loop import detect_outside, evaluate_model_by_query, rows_to_test, saved_model
+    from orchestrator.loop import detect_outside, evaluate_and_embed, look, rows_to_test, saved_model
     from orchestrator.report import find_models
     from orchestrator.search import Places
     from orchestrator.spec import resolve_experiment
@@ -492,7 +500,8 @@ def evaluate(
         _refuse_table(option, path)
     if per_query is not None and per_query == per_class:
         raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
-    tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class}
+    _refuse_page("--gallery", gallery)
+    tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class, "--gallery": gallery}
     if class_groups is not None:
         _refuse_together("--class-groups", tables)
     if out_of_distribution is not None:
@@ -502,6 +511,8 @@ def evaluate(
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
     models = find_models(checkpoint_or_run, places)
+    if gallery is not None and len(models) > 1:
+        raise InputError(f"--gallery: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
     store = open_dataset(dataset, places.data, say=_say)
     saved = saved_model(models[0])
     training = resolve_experiment(saved["experiment"], str(models[0])).training
@@ -522,10 +533,13 @@ def evaluate(
         _show_metrics(title, {"value": metrics}, done if json_ else None)
         return
 
+    seen: list[Any] = []
+
     def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any]]":
         """Of a single model, or of the folds' embeddings side by side; what it says in JSON, and as columns."""
         if len(models) == 1:
-            found = evaluate_model_by_query(models[0], store, rows, device, approximate=approximate)
+            found, embedded = evaluate_and_embed(models[0], store, rows, device, approximate=approximate)
+            seen[:] = [embedded]
             metrics, columns, prefix = found.metrics, {"value": found.metrics}, ""
         else:
             metrics, found = evaluate_folds(models, store, rows, device, approximate=approximate)
@@ -554,6 +568,19 @@ def evaluate(
         classes = found.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
+    if gallery is not None:
+        from orchestrator.model_page import View, model_page
+
+        scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in ("recall_at_1", "map_at_r"))
+        shown = View(
+            title=f"{checkpoint_or_run} on {dataset}",
+            facts=[saved["experiment"]["method"], dataset, training.backbone, f"{len(found.queries)} queries", tested],
+            told=[f"{tested.capitalize()}{word}: {scores}."],
+            insight=look(found, seen[0], store),
+            names=store.class_names,
+            image=store.image,
+        )
+        _write_page("--gallery", gallery, model_page(shown))
     done |= {"split": "test"} | said
     title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
     between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in found.intervals().items()}
@@ -590,16 +617,11 @@ def report(
     ledger, journal = read_search(name, storage)
     if html is not None:
         from orchestrator.findings import Findings
-        from orchestrator.page import write_page
+        from orchestrator.model_page import confused_classes
+        from orchestrator.page import page
 
-        if html.is_dir() or not html.absolute().parent.is_dir():
-            reason = "is a folder" if html.is_dir() else f"the folder {html.absolute().parent} does not exist"
-            raise InputError(f"--html: {html}: {reason}; name another file")
-        try:
-            write_page(Findings.of(ledger), html.absolute())
-        except OSError as error:
-            raise InputError(f"--html: {html} cannot be written ({error.strerror}): name another file") from None
-        typer.echo(f"report of {name} written to {html}", err=True)
+        _refuse_page("--html", html)
+        _write_page("--html", html, page(Findings.of(ledger, confused_classes(ledger, journal.parent))))
     if json_:
         print(json.dumps(summary(ledger, journal)))
     elif format_ != "table":
@@ -1097,6 +1119,23 @@ def _refuse_table(option: str, path: Path | None) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
         raise InputError(f"{option}: {path}: {reason}; name another file")
+
+
+def _refuse_page(option: str, path: Path | None) -> None:
+    """Before anything is computed: a page that could not be written at the end."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
+        raise InputError(f"{option}: {path}: {reason}; name another file")
+
+
+def _write_page(option: str, path: Path, html: str) -> None:
+    from orchestrator.page import write_html
+
+    try:
+        write_html(html, path.absolute())
+    except OSError as error:
+        raise InputError(f"{option}: {path} cannot be written ({error.strerror}): name another file") from None
+    typer.echo(f"page written to {path}", err=True)
 
 
 def _write_table(option: str, path: Path, table: Any) -> None:

@@ -61,10 +61,15 @@ def page(findings: Findings) -> str:
 
 def write_page(findings: Findings, path: Path) -> None:
     """The report as a file, whole or not at all."""
-    html = page(findings).encode()
+    write_html(page(findings), path)
+
+
+def write_html(html: str, path: Path) -> None:
+    """A page as a file, whole or not at all."""
+    content = html.encode()
 
     def write(file: BinaryIO) -> None:
-        file.write(html)
+        file.write(content)
 
     write_atomically(path, write)
 
@@ -139,6 +144,8 @@ def _answers(findings: Findings) -> str:
         "Should a range be widened?": findings.widen,
         "How far from the paper?": findings.distance,
     }
+    if findings.confused:
+        answers["Which classes are confused most?"] = f"{findings.confused} The images: model.html, beside this page."
     items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
     return f'<dl class="answers">{items}</dl>'
 

@@ -46,6 +46,7 @@ TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
 
 NOTE = "mlflow.note.content"
+LOGGED_TABLES = "mlflow.loggedArtifacts"
 NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
 """A link to a trial in a note; its run's address is known once the run is there."""
 
@@ -209,7 +210,10 @@ class Projection:
         update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
 
     def _artifact(self, event: Event, update: Any) -> None:
-        update(event["trial_id"]).artifacts[str(event["path"]), event["folder"] or ""] = None
+        run = update(event["trial_id"])
+        run.artifacts[str(event["path"]), event["folder"] or ""] = None
+        if tables := event.get("tables"):  # JSON files beneath it that MLflow shows as tables
+            run.tags[LOGGED_TABLES] = json.dumps([{"path": path, "type": "table"} for path in tables])
 
     def _trial_ended(self, event: Event, update: Any) -> None:
         run, trial_id = update(event["trial_id"]), event["trial_id"]
