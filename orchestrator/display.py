@@ -17,6 +17,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.comparison import Comparison, rows
 from orchestrator.conductor import Conductor
 from orchestrator.ledger import (
     Interval,
@@ -346,6 +347,29 @@ def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         table.add_row(one["name"], Text(one["state"], style=STYLES.get(one["state"], "")), trials, best, began)
     return table
+
+
+def comparison_table(comparison: Comparison) -> Group:
+    """The verdict over several searches, and what it rests on."""
+    heads, lines = rows(comparison)
+
+    def table(leave_out: Sequence[str] = ()) -> Table:
+        result = Table(box=SIMPLE_HEAD, pad_edge=False)
+        shown = [column for column, head in enumerate(heads) if head not in leave_out]
+        for column in shown:
+            result.add_column(short(heads[column]), justify="left" if column == 1 else "right", no_wrap=True)
+        for line in lines:
+            result.add_row(*(line[column] for column in shown))
+        return result
+
+    lean = ("hours", "trials", "epochs", "held-out", "seeds")
+    fitting = Fitting([table(lean[:count]) for count in range(len(lean) + 1)])
+    parts: list[Any] = [Text(comparison.name, style="bold"), fitting]
+    parts += [Text(line, style="" if n else "bold") for n, line in enumerate(comparison.verdict)]
+    parts += [difference_line(difference) for difference in comparison.differences[:MOST_DIFFERENCES]]
+    parts += [Text(line) for line in comparison.outlook]
+    parts += [Text(f"note: {line}", style="yellow") for line in comparison.notes]
+    return Group(*parts)
 
 
 def difference_line(difference: Difference) -> Text:

@@ -26,6 +26,16 @@ from PIL import Image, ImageDraw
 
 from orchestrator.checkpoint import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders, write_atomically
 from orchestrator.data.store import Store
+from orchestrator.elements import (
+    HERE,
+    as_json,
+    details_html,
+    empty_html,
+    number_cell,
+    score_cell,
+    sections_html,
+    table_html,
+)
 from orchestrator.findings import HEADLINES
 from orchestrator.insight import (
     UNCERTAINTY,
@@ -37,7 +47,6 @@ from orchestrator.insight import (
     separation,
 )
 from orchestrator.ledger import Ledger, TrialRecord, counted, params_text
-from orchestrator.page import HERE, _details, _empty, _json, _number, _score, _table
 
 SHOWN = 3
 """So many of the best trials have a page, besides the final model."""
@@ -221,9 +230,16 @@ def model_page(view: View) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>\n{style}</style></head>\n<body>{body}"
         f'<script type="application/json" id="figures">{{}}</script>\n'
-        f'<script type="application/json" id="points">{_json(_points(view, maps))}</script>\n'
+        f'<script type="application/json" id="points">{as_json(_points(view, maps))}</script>\n'
         f"<script>\n{script}</script></body></html>\n"
     )
+
+
+def write_model_page(view: View, *paths: Path) -> None:
+    """The page as one or several files, each whole or not at all."""
+    html = model_page(view).encode()
+    for path in paths:
+        write_atomically(path, partial(_write, html))
 
 
 def _write(content: bytes, file: BinaryIO) -> None:
@@ -248,12 +264,7 @@ def _body(view: View, maps: Mapping[str, Any]) -> Iterator[str]:
         ("proxies", "Proxies", _proxies(view)),
     ]
     sections = [section for section in sections if section[2]]
-    links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
-    yield f'</header><nav aria-label="Sections">{links}</nav>'
-    for name, title, parts in sections:
-        yield f'<section id="{name}" aria-labelledby="{name}-title">'
-        yield f'<h2 id="{name}-title">{title}</h2>{parts}</section>\n'
-    yield "</main>"
+    yield f"</header>{sections_html(sections)}</main>"
 
 
 def answers(insight: Insight) -> dict[str, str]:
@@ -298,7 +309,7 @@ def _mean_similarity(table: Table, kind: str) -> float:
 def _gallery(view: View) -> str:
     insight = view.insight
     if not insight.neighbour_KN.shape[1]:
-        return _empty("There is nothing to find: the gallery has one image.")
+        return empty_html("There is nothing to find: the gallery has one image.")
     rows = [_found(view, place) for place in range(len(insight.query_K))]
     worst, others = rows[: insight.worst], rows[insight.worst :]
     parts = [
@@ -432,7 +443,7 @@ def _similarities(insight: Insight) -> str:
     shares = {name: np.asarray(counts) / max(1, sum(counts)) for name, counts in sides.items()}
     used = np.flatnonzero(sum(shares.values()) > 0)
     if not len(used):
-        return _empty("There are no pairs.")
+        return empty_html("There are no pairs.")
     part = slice(max(0, used[0] - 1), used[-1] + 2)
     edges = [*table["low"][part], table["high"][part][-1]]
     series = {f"pairs of {name}": share[part].tolist() for name, share in shares.items()}
@@ -442,7 +453,7 @@ def _similarities(insight: Insight) -> str:
         if place in set(used.tolist())
     ]
     told = f"Share of the pairs by their cosine, of {counted(len(insight.sample_P), 'image')}."
-    more = _details("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
+    more = details_html("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
     pairs = _chart("histogram", "Similarity of pairs", told, edges, series, more, steps=True, label="cosine similarity")
     return f'<div class="pair">{pairs}{_recalls(insight)}</div>'
 
@@ -452,7 +463,7 @@ def _recalls(insight: Insight) -> str:
     recalls = [value for value in insight.classes["recall_at_1"] if value is not None]
     counts, edges = np.histogram(recalls, bins=20, range=(0, 1))
     rows = [[low, int(count)] for low, count in zip(edges.tolist(), counts, strict=False)]
-    more = _details("recalls", ["recall@1 from", "classes"], rows)
+    more = details_html("recalls", ["recall@1 from", "classes"], rows)
     told = f"How many of {len(recalls)} classes have which recall@1."
     series = {"classes": counts.tolist()}
     return _chart(
@@ -464,19 +475,19 @@ def _confusions(insight: Insight) -> str:
     table = insight.confusions
     count = len(table["class"])
     if not count:
-        return _empty("No query has a neighbour of another class as its nearest.")
+        return empty_html("No query has a neighbour of another class as its nearest.")
     rows = [
         [*(table[name][i] for name in ("class", "taken_for", "queries", "and_back")), _percent(table["share"][i])]
         for i in range(min(count, PAIRS))
     ]
     heads = ["class", "taken for", "queries", "and the other way", "share of both"]
     words = f"<p>{escape(confused_most(insight.classes))}</p>"
-    more = _empty(f"The {PAIRS} most confused pairs; more in confusions.csv.") if count > PAIRS else ""
-    return words + _table("confusions", heads, rows, wrap=(0, 1)) + more
+    more = empty_html(f"The {PAIRS} most confused pairs; more in confusions.csv.") if count > PAIRS else ""
+    return words + table_html("confusions", heads, rows, wrap=(0, 1)) + more
 
 
 def _percent(share: float) -> Any:
-    return _number(f"{share:.1%}", share)
+    return number_cell(f"{share:.1%}", share)
 
 
 def _classes(insight: Insight) -> str:
@@ -494,14 +505,15 @@ def _classes(insight: Insight) -> str:
     }
     keys = [key for key in names if key in table]
     scores = {"recall_at_1", "map_at_r", "r_precision"}
-    rows = [
-        [_score(v) if key in scores else _percent(v) if key == "share" else v for key, v in zip(keys, row, strict=True)]
-        for row in list(zip(*(table[key] for key in keys), strict=True))[:CLASSES]
-    ]
     count = len(table["class"])
-    more = _empty(f"The worst {CLASSES} of {count} classes; all of them in classes.csv.") if count > CLASSES else ""
+    columns = [
+        [score_cell(v) if key in scores else _percent(v) if key == "share" else v for v in table[key][:CLASSES]]
+        for key in keys
+    ]
+    rows = list(zip(*columns, strict=True))
+    more = empty_html(f"The worst {CLASSES} of {count} classes; all of them in classes.csv.") if count > CLASSES else ""
     said = "<p>Radius: the largest distance of one of a class's images to their mean.</p>"
-    return said + _table("classes", [names[key] for key in keys], rows, wrap=(0,)) + more
+    return said + table_html("classes", [names[key] for key in keys], rows, wrap=(0,)) + more
 
 
 # Over the training -------------------------------------------------------------------------------------------
@@ -518,7 +530,7 @@ def _training(view: View) -> str:
         title = title if len(curves) > 1 else next(iter(curves)).replace("_", " ")
         length = max(len(values) for values in curves.values())
         rows = [[i + 1, *(v[i] if i < len(v) else None for v in curves.values())] for i in range(length)]
-        more = _details(f"curve-{number}", ["validation", *curves], rows)
+        more = details_html(f"curve-{number}", ["validation", *curves], rows)
         series = {name: list(values) for name, values in list(curves.items())[: len(STROKES)]}
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in series.items())
         x = list(range(1, length + 1))

@@ -1,10 +1,11 @@
 """What a search came to, for programs; which model file is meant; what a method says of itself."""
 
+import csv
 import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -12,6 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
+from orchestrator.comparison import Comparison, rows
 from orchestrator.errors import InputError, suggestion
 from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
 from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_text, write_csv
@@ -146,26 +148,30 @@ def _published(value: Value | None) -> str:
 
 
 def _latex(findings: Findings) -> str:
-    """A table for LaTeX with booktabs; the winner in bold."""
+    """The leaderboard for LaTeX; the winner in bold."""
     heads, leaders = _leaders(findings)
+    lines = [(cells, best) for trial, cells, best in leaders if trial.best is not None]
+    return _latex_table(heads, lines, " ".join(findings.verdict), left=2)
+
+
+def _latex_table(heads: Sequence[str], lines: Sequence[tuple[list[str], bool]], caption: str, *, left: int) -> str:
+    """A table for LaTeX with booktabs: lines, some of them in bold, whose first columns are set to the left."""
 
     def line(cells: list[str], bold: bool = False) -> str:
         shown = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]
         return " & ".join(rf"\textbf{{{cell}}}" if bold and cell else cell for cell in shown) + r" \\"
 
-    body = [line(cells, best) for trial, cells, best in leaders if trial.best is not None]
-    caption = " ".join(_latex_text(text) for text in findings.verdict)
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}",
+            rf"\caption{{{_latex_text(caption)}}}",
+            rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(heads) - left)}}}",
             r"\toprule",
-            line(heads),
+            line(list(heads)),
             r"\midrule",
-            *body,
+            *(line(cells, bold) for cells, bold in lines),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -186,6 +192,26 @@ LATEX = {
 
 def _latex_text(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def comparison_exported(comparison: Comparison, form: Format) -> str:
+    """The comparison's table, with its verdict, as a file of that form."""
+    heads, lines = rows(comparison)
+    if form == "csv":
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([heads, *lines])
+        return file.getvalue()
+    if form == "latex":
+        tested = [line[0] == "1" for line in lines]
+        return _latex_table(heads, list(zip(lines, tested, strict=True)), " ".join(comparison.verdict), left=2)
+    text = markdown_text
+    parts = [f"# {text(comparison.name)}", "\n\n".join(map(text, comparison.verdict))]
+    parts.append(markdown_table([text(head) for head in heads], [[text(cell) for cell in line] for line in lines]))
+    if comparison.differences:
+        parts.append("\n".join(f"- {_difference(difference)}" for difference in comparison.differences))
+    parts += ["\n".join(f"- {text(line)}" for line in told) for told in (comparison.outlook, comparison.notes) if told]
+    return "\n\n".join(parts) + "\n"
 
 
 def find_models(named: str, places: Places) -> list[Path]:
@@ -216,6 +242,28 @@ def find_models(named: str, places: Places) -> list[Path]:
                 return _models_in(journal.parent / "trials" / trial, named)
     known = [folder.parent.name for folder in searches.glob(f"*/{JOURNAL}")]
     raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The search that a model is of, its trial, and the run of that in the tracker, None if it was not sent yet."""
+
+    journal: Path
+    ledger: Ledger
+    trial: TrialRecord
+    run_id: str | None
+
+
+def owner_of(model: Path) -> Owner | None:
+    """Whose model a file is; None if it lies in no search's folder."""
+    place = model.resolve()
+    for folder in place.parents:
+        if folder.parent.name == "trials" and (journal := folder.parent.parent / JOURNAL).exists():
+            ledger = read_journal(journal)[1]
+            if folder.name in ledger.trials or folder.name in ledger.finals:
+                run_id = recorded_runs(journal).trials.get(folder.name)
+                return Owner(journal, ledger, ledger.find(folder.name), run_id)
+    return None
 
 
 def _models_in(folder: Path, named: str) -> list[Path]:

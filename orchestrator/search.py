@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import INSIGHT, remove_unfinished, write_atomically
+from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
 from orchestrator.control import DRIVER, at_the_wheel
 from orchestrator.errors import InputError, storage_fault, suggestion
@@ -27,6 +27,7 @@ from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
 from orchestrator.spec import Search, check_name, describe, resolve_experiment, with_more_budget
 from orchestrator.tracking import (
+    MODEL_NAME,
     MLflowTracker,
     Tracker,
     check_tracking_uri,
@@ -218,8 +219,10 @@ def start(
     storage: Path,
     tracking_uri: str | None = None,
     watcher: Watcher | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before."""
+    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before. `tags` go to the
+    tracker."""
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before anything is written
     places = Places(writable(storage))
@@ -238,7 +241,8 @@ def start(
                 objective=search.objective.model_dump(),
                 config=search.model_dump(),
                 params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
-                tags=provenance() | {"dataset.digest": digest, "selection": search.example().training.selection},
+                tags=provenance()
+                | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
                 tracking_uri=recorded_address(uri, places),
             )
             return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
@@ -473,11 +477,16 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     from orchestrator.page import write_page
 
     if ledger.state == "done":
-        try:
-            write_models(ledger, journal, places)
-        except Exception as error:
-            again = f"orchestrator evaluate {ledger.name} --dataset {ledger.config.get('dataset')} --gallery FILE"
-            print(f"warning: no page of the model was made ({error}); try again with: {again}", file=sys.stderr)
+        evaluate = f"orchestrator evaluate {ledger.name} --dataset {ledger.config.get('dataset')} --gallery FILE"
+        export = f"orchestrator export {ledger.name} --to mlflow"
+        for write, what, again in (
+            (write_models, "page of the model", evaluate),
+            (write_mlflow_model, "MLflow model", export),
+        ):
+            try:
+                write(ledger, journal, places)
+            except Exception as error:
+                print(f"warning: no {what} was made ({error}); try again with: {again}", file=sys.stderr)
     try:
         findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
         write_page(findings, journal.path.parent / PAGE)
@@ -492,8 +501,7 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
     """What the final model and the best few trials make of images: a page and a table with images for each, beside
     their models and in the tracker; the page of the first of them is the search's."""
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.model_page import model_page, model_view, shown_models, write_gallery
-    from orchestrator.page import write_html
+    from orchestrator.model_page import model_view, shown_models, write_gallery, write_model_page
 
     folder = journal.path.parent
     events = Journal.read(journal.path)
@@ -504,14 +512,29 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
         if view is None:
             continue
         shown = folder / "trials" / trial.trial_id / INSIGHT
-        html = model_page(view)
-        write_html(html, shown / Path(MODEL_PAGE).name)
+        pages = [shown / Path(MODEL_PAGE).name, *([folder / MODEL_PAGE] if place == 0 else [])]
+        write_model_page(view, *pages)
         table = write_gallery(view, shown, INSIGHT)
         path = str(shown.relative_to(folder))
         journal.append("artifact", trial_id=trial.trial_id, path=path, folder=INSIGHT, tables=[table])
         if place == 0:
-            write_html(html, folder / MODEL_PAGE)
             journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
+
+
+def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The final model in MLflow's form, to be logged with its run; not of a training over folds, which has several."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.export import MLFLOW_MODEL, Source, export, facts
+
+    final, folder = ledger.final, journal.path.parent
+    if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
+        return
+    place = folder / "trials" / final.trial_id
+    model = place / MODEL if (place / MODEL).exists() else place / BEST
+    store = open_dataset(str(final.settings["dataset"]), places.data)
+    export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
+    path = str((place / MLFLOW_MODEL).relative_to(folder))
+    journal.append("model", trial_id=final.trial_id, path=path, name=MODEL_NAME)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:

@@ -19,6 +19,7 @@ ORDER = [
     "display",
     "cluster",
     "search",
+    "export",
     "model_page",
     "page",
     "findings",
