@@ -856,7 +856,7 @@ def export(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Try it on images of this data set; that of the training by default.",
+            help="Try it on images of this data set; the training's by default.",
             callback=_not_empty,
         ),
     ] = None,
@@ -915,10 +915,9 @@ def export(
             exported = write(source, to, path)
         done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
         if not json_:
-            difference = f"largest difference to the trained model's embeddings: {exported.difference:.2g}"
-            Console().print(
-                Text(f"{exported.path}: {difference}\n  {done['input']}\n  {done['output']}"), soft_wrap=True
-            )
+            same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
+            for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
+                Console().print(Text(line), soft_wrap=True)
     if register is not None and owner is not None and owner.run_id is not None and uri is not None:
         with _status("registering"), mlflow_form(source, models[0].parent) as folder:
             about = description(source)

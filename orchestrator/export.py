@@ -43,14 +43,16 @@ ABOUT = "about.json"
 REQUIREMENTS = ("torch", "numpy", "mlflow")
 
 
+GIT = ("git.commit", "git.branch", "git.dirty")
 MLFLOW_MODEL = "mlflow"
 """The folder of a final model in MLflow's form, beside it."""
 
 
 def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
     """What a search knows about a model of its own: where it comes from, by which code, how good it is."""
-    known = {key: ledger.tags[key] for key in ("git.commit", "git.branch", "git.dirty") if key in ledger.tags}
+    known: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
     scores = {f"test/{name}": value for name, value in trial.test.items()} or trial.best_metrics
+    scores = {name: value for name, value in scores.items() if not name.endswith(("_low", "_high"))}
     return {"search": ledger.name, "trial": trial.trial_id, "metrics": scores, **known}
 
 

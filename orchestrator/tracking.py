@@ -514,10 +514,10 @@ class MLflowStore:
             except Exception as error:
                 if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
                     raise
-            known = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.model_id == model_id]
+            source = self._client.get_logged_model(model_id).artifact_location
+            known = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.source == source]
             version = known[0] if known else None
             if version is None:
-                source = f"models:/{model_id}"
                 version = self._client.create_model_version(
                     name, source, run_id, description=description, model_id=model_id
                 )
