@@ -14,7 +14,9 @@ from orchestrator.checkpoint import (
     BEST,
     CHECKPOINT,
     DIAGNOSTICS,
+    INSIGHT,
     MODEL,
+    SAMPLE,
     disk_fault,
     model_folders,
     remove_unfinished,
@@ -309,6 +311,8 @@ class Conductor:
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", trial_id=trial.trial_id, metrics=best)
+        if state in ("done", "pruned"):
+            self._tables(trial)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state, trial.second)
@@ -319,15 +323,26 @@ class Conductor:
             self._tidy()
         self.listener("ended", trial)
 
+    def _tables(self, trial: TrialRecord) -> None:
+        """The small tables of a trial go to the tracker, whatever became of it."""
+        place = self.trial_folder(trial)
+        for folder in dict.fromkeys([place, *model_folders(place)]):
+            remove_unfinished(folder / INSIGHT, ("*",))
+            if (folder / INSIGHT).exists():
+                relative, under = str((folder / INSIGHT).relative_to(self.folder)), folder.relative_to(place) / INSIGHT
+                self._record("artifact", trial_id=trial.trial_id, path=relative, folder=str(under))
+
     def _tidy(self) -> None:
         """Optimiser states of what has ended, and models of all but the best few trials, are not needed again."""
         best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]} | self.ledger.finals.keys()
         for trial in self.ledger.everyone():
             if trial.state in ("done", "pruned"):
-                for folder in model_folders(self.trial_folder(trial)):
+                place = self.trial_folder(trial)
+                for folder in dict.fromkeys([place, *model_folders(place)]):
                     (folder / CHECKPOINT).unlink(missing_ok=True)
                     if trial.trial_id not in best:
-                        (folder / BEST).unlink(missing_ok=True)
+                        for name in (BEST, SAMPLE):
+                            (folder / name).unlink(missing_ok=True)
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import remove_unfinished, write_atomically
+from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
 from orchestrator.control import DRIVER, at_the_wheel, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
@@ -34,6 +34,7 @@ from orchestrator.spec import (
     with_other_workers,
 )
 from orchestrator.tracking import (
+    MODEL_NAME,
     MLflowTracker,
     Tracker,
     check_tracking_uri,
@@ -44,6 +45,7 @@ from orchestrator.tracking import (
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 PAGE = "report/search.html"
+MODEL_PAGE = "report/model.html"
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take what it has not yet taken."""
 
@@ -503,24 +505,76 @@ def run(
         write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
-    write_report(conductor.ledger, journal)
+    write_report(conductor.ledger, journal, places)
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
 
 
-def write_report(ledger: Ledger, journal: Journal) -> None:
-    """The search's page, and its note for the tracker. What goes wrong here must not cost what was trained: it is told,
-    and the command line can try again."""
+def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The search's page, those of its best models, and its note for the tracker. What goes wrong here must not cost
+    what was trained: it is told, and the command line can try again."""
     from orchestrator.findings import Findings, note
+    from orchestrator.model_page import confused_classes
     from orchestrator.page import write_page
 
+    if ledger.state == "done":
+        evaluate = f"orchestrator evaluate {ledger.name} --dataset {ledger.config.get('dataset')} --gallery FILE"
+        export = f"orchestrator export {ledger.name} --to mlflow"
+        for write, what, again in (
+            (write_models, "page of the model", evaluate),
+            (write_mlflow_model, "MLflow model", export),
+        ):
+            try:
+                write(ledger, journal, places)
+            except Exception as error:
+                print(f"warning: no {what} was made ({error}); try again with: {again}", file=sys.stderr)
     try:
-        findings = Findings.of(ledger)
+        findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
         write_page(findings, journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         journal.append("note", text=note(findings), important=list(findings.importances.shares))
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE"
         print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
+
+
+def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """What the final model and the best few trials make of images: a page and a table with images for each, beside
+    their models and in the tracker; the page of the first of them is the search's."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.model_page import model_view, shown_models, write_gallery, write_model_page
+
+    folder = journal.path.parent
+    events = Journal.read(journal.path)
+    store: Any = None
+    for place, trial in enumerate(shown_models(ledger)):
+        store = store or open_dataset(str(trial.settings["dataset"]), places.data)
+        view = model_view(ledger, trial, folder, store, events, neighbour_map=place == 0)
+        if view is None:
+            continue
+        shown = folder / "trials" / trial.trial_id / INSIGHT
+        pages = [shown / Path(MODEL_PAGE).name, *([folder / MODEL_PAGE] if place == 0 else [])]
+        write_model_page(view, *pages)
+        table = write_gallery(view, shown, INSIGHT)
+        path = str(shown.relative_to(folder))
+        journal.append("artifact", trial_id=trial.trial_id, path=path, folder=INSIGHT, tables=[table])
+        if place == 0:
+            journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
+
+
+def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The final model in MLflow's form, to be logged with its run; not of a training over folds, which has several."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.export import MLFLOW_MODEL, Source, export, facts
+
+    final, folder = ledger.final, journal.path.parent
+    if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
+        return
+    place = folder / "trials" / final.trial_id
+    model = place / MODEL if (place / MODEL).exists() else place / BEST
+    store = open_dataset(str(final.settings["dataset"]), places.data)
+    export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
+    path = str((place / MLFLOW_MODEL).relative_to(folder))
+    journal.append("model", trial_id=final.trial_id, path=path, name=MODEL_NAME)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
