@@ -62,6 +62,8 @@ class RayRunner:
 
     address: str | None = None
     ray_output: bool = False
+    trial: "type[Trial] | None" = None
+    """Another training than ours, to measure what is left of a search without it."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
@@ -144,7 +146,7 @@ class RayRunner:
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
         points = Points(conductor)
         tuner = tune.Tuner(
-            Trial,
+            self.trial or Trial,
             tune_config=tune.TuneConfig(
                 search_alg=points,
                 num_samples=-1,

@@ -220,7 +220,7 @@ class Display(Watcher):
         states = Text(f" {waiting} waiting   ")
         for state in ("running", "pruned", "done", "failed"):
             states.append(f"{counts[state]} {state}   ", style=STYLES[state])
-        winner = ledger.ranking()[0] if ledger.trials and ledger.ranking()[0].best is not None else None
+        winner = next(ledger.leaders(), None)
         best = Text(" best so far: none yet")
         if winner is not None:
             best = Text.assemble(

@@ -22,8 +22,8 @@ class Journal:
     """Append-only record of one search: one JSON object per line.
 
     A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
-    and is on disk when `append` returns. Opening cuts a last line that a crash left torn, and goes on from
-    there. Two processes never write one journal.
+    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a
+    last line that a crash left torn, and goes on from there. Two processes never write one journal.
 
     Raises:
         JournalError: another process holds the journal, or a line in the middle is corrupt.
@@ -43,9 +43,11 @@ class Journal:
             self._file.close()
             raise
         self._seq = len(events)
+        self._synced = end, self._seq
 
-    def append(self, event: str, **fields: Any) -> Event:
-        """Write one record and return it as stored.
+    def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
+        """Write one record and return it as stored. Waiting for the disk is what costs: what could be known again
+        without its record need not wait, nor does what belongs to the next.
 
         Raises:
             ValueError: a field is not finite, not JSON, or named `event`, `seq` or `time`.
@@ -66,13 +68,21 @@ class Journal:
                 rest = memoryview(line.encode() + b"\n")
                 while rest:
                     rest = rest[self._file.write(rest) :]
-                os.fsync(self._file.fileno())
             except OSError:
                 # Half a line in the middle would spoil everything after it.
                 with contextlib.suppress(OSError):
                     self._file.truncate(start)
                 raise
             self._seq += 1
+            if sync:
+                try:
+                    os.fsync(self._file.fileno())
+                except OSError:  # none of what waited can be relied upon
+                    with contextlib.suppress(OSError):
+                        self._file.truncate(self._synced[0])
+                    self._seq = self._synced[1]
+                    raise
+                self._synced = self._file.seek(0, os.SEEK_END), self._seq
         stored: Event = json.loads(line)
         return stored
 

@@ -325,7 +325,8 @@ def resume(
             )
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            config = {"config": search.model_dump()} if raised or resized else {}
+            changed = raised or resized
+            config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())

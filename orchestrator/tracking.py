@@ -467,6 +467,10 @@ class MLflowStore:
         entries = [Param(name, value) for name, value in params.items()]
         labels = [RunTag(name, value) for name, value in tags.items()]
         with self._errors():
+            most = max(len(entries), len(labels))
+            if most <= ENTRIES_PER_CALL and len(metrics) + len(entries) + len(labels) <= METRICS_PER_CALL:
+                self._client.log_batch(run_id, metrics, entries, labels, synchronous=True)
+                return
             for start in range(0, max(len(entries), len(labels)), ENTRIES_PER_CALL):
                 part = slice(start, start + ENTRIES_PER_CALL)
                 self._client.log_batch(run_id, params=entries[part], tags=labels[part], synchronous=True)
@@ -671,6 +675,8 @@ class _Sender:
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
         self._ahead = (0, 0)  # their number of events and of bytes
+        self._before = journal.stat().st_size if journal.exists() else 0  # bytes that others may have sent
+        self._new: set[str | None] = set()  # trials that began after that: nobody has made their runs
 
     def backlog(self) -> int:
         """Events in the journal that were not sent yet."""
@@ -722,10 +728,14 @@ class _Sender:
     def _fold(self, projection: Projection) -> bool:
         """Take the next events from the journal into updates; False if there is no whole one."""
         with open(self.journal, "rb") as file:
+            os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
             events, end = read_events(file, self.journal, self.cursor.offset, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:
             for event in events:
+                trial_id = event.get("trial_id")
+                if self.cursor.offset >= self._before and trial_id not in projection.identities:
+                    self._new.add(trial_id)
                 projection.fold(event, updates)
         except JournalError:
             self._projection = None  # it is half-way: begin anew at the next call
@@ -756,10 +766,13 @@ class _Sender:
         run_id = self._run(trial_id, projection)
         if NOTE in update.tags:
             update.tags[NOTE] = self._linked(update.tags[NOTE])
-        with self._noting():
-            self.store.log(run_id, [], update.params, {})
-        with self._noting():
-            self.store.log(run_id, update.points, {}, update.tags)
+        try:
+            self.store.log(run_id, update.points, update.params, update.tags)
+        except _Refused:  # of some of it: the rest must not be lost with it
+            with self._noting():
+                self.store.log(run_id, [], update.params, {})
+            with self._noting():
+                self.store.log(run_id, update.points, {}, update.tags)
         if update.config is not None:
             with self._noting():
                 self.store.log_config(run_id, update.config)
@@ -803,9 +816,10 @@ class _Sender:
         if trial_id not in runs:
             parent = self._run(None, projection) if trial_id is not None else None
             identity = projection.identities[trial_id]
-            found = self.store.find(experiment_id, identity.key)
+            # looked up where it may be there: by an earlier process, or by a creation that failed half-way
+            found = None if trial_id in self._new else self.store.find(experiment_id, identity.key)
+            self._new.discard(trial_id)
             runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
-            self._save()
         return runs[trial_id]
 
     @contextlib.contextmanager
@@ -977,7 +991,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
         TrackingError: the address is wrong, does not answer, or the search is running and sends by itself.
         JournalError: there is no such journal, or it is corrupt.
     """
-    sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
+    check_tracking_uri(tracking_uri)
     try:
         journal = open(journal_path, "r+b")  # noqa: SIM115 (closed below)
     except OSError as error:
@@ -985,6 +999,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
     with journal:
         if not lock(journal):
             raise TrackingError(f"{journal_path}: the search is running and sends its events itself")
+        sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
         try:
             sender.send()
         except TrackingError:
