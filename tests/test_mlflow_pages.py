@@ -150,8 +150,7 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
     ) as server:
         try:
             assert server.stderr is not None
-            told = re.search(r"(http://127\.0\.0\.1:\d+)/(\S+) ", server.stderr.readline())
-            assert told is not None
+            told = next(filter(None, (re.search(r"(http://127\.0\.0\.1:\d+)/(\S+) ", line) for line in server.stderr)))
             assert told[2] == view_path(runs.experiment_id, ledger.search_id, "table")
             for line in server.stderr:
                 if "Application startup complete" in line:
