@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from orchestrator import objects
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
@@ -66,14 +67,40 @@ def _not_empty(value: str | None) -> str | None:
 def _path(given: str | Path) -> Path:
     """A path; typer hands the default over as one already."""
     if isinstance(given, str) and "://" in given:
-        raise typer.BadParameter("object stores and other addresses are not supported; give a path, on a shared disk")
+        raise typer.BadParameter("an address cannot be taken here; give a path")
     return Path(_not_empty(str(given)) or ".")
+
+
+def _disk(given: str | Path) -> Path:
+    """A folder where data sets are prepared."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
+    return _path(given)
+
+
+def _storage(given: str | Path) -> Path:
+    """A folder, or the one that stands for an address."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            return objects.working_copy(given)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+    return _path(given)
 
 
 Storage = Annotated[
     Path,
     typer.Option(
-        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_path, metavar="DIR"
+        help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
+        envvar="ORCHESTRATOR_STORAGE",
+        parser=_storage,
+        metavar="DIR",
+    ),
+]
+DiskStorage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
     ),
 ]
 TrackingUri = Annotated[
@@ -322,7 +349,7 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     elif found:
         Console().print(status_table(found))
     else:
-        typer.echo(f"no search under {storage} yet; begin with: orchestrator search demo")
+        typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
 
 
 @app.command()
@@ -335,13 +362,18 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
+    from orchestrator.control import driver
     from orchestrator.ledger import counted
-    from orchestrator.search import Places, tracking_address
+    from orchestrator.search import Places, bring_artifacts, read_journal, tracking_address
     from orchestrator.tracking import redact, sync
 
     places = Places(storage.expanduser().resolve())
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
+    if objects.address_of(journal) is not None:  # there, no lock tells
+        if driver(journal.parent):
+            raise InputError(f"{objects.shown(journal)}: the search is running and sends its events itself")
+        bring_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -765,7 +797,7 @@ app.add_typer(
 @datasets_app.command("show")
 def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
     """What is known, what is prepared, and how to get the rest.
@@ -830,7 +862,7 @@ def prepare_dataset(
     ] = None,
     original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
 
@@ -896,7 +928,7 @@ def prepare_dataset(
 def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
     address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Copy a data set to S3, where it can be used by its address in place of a name.
 
@@ -945,7 +977,7 @@ def ui(
     places = Places(storage.expanduser().resolve())
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
-        raise InputError(f"--storage: {places.storage} holds no runs yet; begin with: orchestrator search demo")
+        raise InputError(_no_runs(places.storage))
     command = ui_command(uri, places.artifacts, port)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -1025,7 +1057,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
     if as_json:
         print(json.dumps(found))
     else:
-        Console().print(status_text(found, str(storage)), soft_wrap=True)
+        Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
 
 
 def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
@@ -1034,7 +1066,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
-    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
+    again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
@@ -1043,7 +1075,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     try:
         request(journal.parent, wish)
     except OSError as error:
-        raise InputError(f"--storage: {journal.parent} cannot be written ({error.strerror})") from None
+        raise InputError(f"--storage: {objects.shown(journal.parent)} cannot be written ({error.strerror})") from None
     end = time.monotonic() + STOP_SECONDS
     with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
         while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
@@ -1054,6 +1086,14 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
         typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
         typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+
+
+def _no_runs(storage: Path) -> str:
+    if objects.address_of(storage) is None:
+        return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
+    return (
+        f"--storage: this machine tracked no search of {objects.shown(storage)}: orchestrator sync NAME does it"
+    )
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
@@ -1219,7 +1259,7 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
-    for line in closing(outcome, str(storage), PORT):
+    for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)

@@ -4,12 +4,14 @@ Each decision is journaled before it takes effect; ledger and study are folds of
 is taken up by folding its journal again and giving out its unfinished trials first.
 """
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator import objects
 from orchestrator.checkpoint import (
     BEST,
     CHECKPOINT,
@@ -64,6 +66,8 @@ class Conductor:
         self.ledger = Ledger()
         self.study = Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
+        self.dropped: dict[str, tuple[str, ...]] = {}
+        """Which files of the ended trials an object store was told to drop."""
         self.received: dict[str, int] = {}
         """The number of each running trial's latest result, known already or new."""
         self.stopping = False
@@ -97,6 +101,8 @@ class Conductor:
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.elapsed_before = self.ledger.elapsed
+        ended = [event["trial_id"] for event in events if event["event"] == "trial_ended"]
+        self.dropped = {name: names for name, names in self._unneeded().items() if name not in ended[-1:]}
         for trial in self.ledger.everyone():
             if trial.state not in ("running", "interrupted"):
                 continue
@@ -231,8 +237,8 @@ class Conductor:
         selects = training.protocol == "mlrc" or training.selection == "test"
         return {
             "settings": experiment.flat(),
-            "data": str(self.data),
-            "folder": str(self.trial_folder(trial)),
+            "data": objects.portable(self.data),
+            "folder": objects.portable(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
             "stop_after": source.best_validation if source and not selects else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
@@ -288,7 +294,7 @@ class Conductor:
         trial = self.ledger.find(trial_id)
         if trial.state != "running":
             return
-        if fault := disk_fault(self.folder):
+        if fault := disk_fault(self.folder) or objects.fault(self.folder):
             self.report({"orchestrator_trial": trial_id, "interrupted": fault})
         else:
             self._end(trial, "failed", reason)
@@ -321,13 +327,20 @@ class Conductor:
 
     def _tidy(self) -> None:
         """Optimiser states of what has ended, and models of all but the best few trials, are not needed again."""
+        for trial_id, names in self._unneeded().items():
+            place = self.trial_folder(self.ledger.find(trial_id))
+            for folder in model_folders(place):
+                for name in names:
+                    (folder / name).unlink(missing_ok=True)
+            if self.dropped.get(trial_id) != names:
+                with contextlib.suppress(OSError):
+                    objects.drop(place, names)
+                    self.dropped[trial_id] = names
+
+    def _unneeded(self) -> dict[str, tuple[str, ...]]:
         best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]} | self.ledger.finals.keys()
-        for trial in self.ledger.everyone():
-            if trial.state in ("done", "pruned"):
-                for folder in model_folders(self.trial_folder(trial)):
-                    (folder / CHECKPOINT).unlink(missing_ok=True)
-                    if trial.trial_id not in best:
-                        (folder / BEST).unlink(missing_ok=True)
+        ended = [trial.trial_id for trial in self.ledger.everyone() if trial.state in ("done", "pruned")]
+        return {name: (CHECKPOINT,) if name in best else (CHECKPOINT, BEST) for name in ended}
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
@@ -346,6 +359,7 @@ class Conductor:
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())
         for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
+            objects.bring_trial(self.trial_folder(trial))
             for folder in model_folders(self.trial_folder(trial)):
                 fold = folder.relative_to(self.trial_folder(trial))
                 tested = trial in final or self.search.test_trials
@@ -360,6 +374,7 @@ class Conductor:
         try:
             stored = self.journal.append(event, elapsed=round(self.elapsed, 3), **fields)
         except OSError as error:  # what is not on the record must not take effect: nothing more is given out
-            self.stopping, self.fault = True, f"{self.journal.path}: {error.strerror or error}"
-            raise OSError(error.errno, error.strerror or str(error), str(self.journal.path)) from None
+            error.filename = error.filename or str(self.journal.path)
+            self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
+            raise
         self.ledger.apply(stored)

@@ -17,15 +17,16 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from orchestrator import objects
 from orchestrator.checkpoint import remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel
+from orchestrator.control import DRIVER, at_the_wheel, await_silence
 from orchestrator.errors import InputError, storage_fault, suggestion
-from orchestrator.journal import Journal, JournalError, lock
+from orchestrator.journal import TAKEN, Journal, JournalError, lock, refresh
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
-from orchestrator.spec import Search, check_name, describe, resolve_experiment, with_more_budget
+from orchestrator.spec import NAME, Search, check_name, describe, resolve_experiment, with_more_budget
 from orchestrator.tracking import (
     MLflowTracker,
     Tracker,
@@ -43,7 +44,8 @@ TRACKER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Places:
-    """Where things lie under a storage folder."""
+    """Where things lie under a storage folder, or in the working copy of one on an object store, which what is asked
+    for brings up to date."""
 
     storage: Path
 
@@ -64,25 +66,35 @@ class Places:
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
         path = self.search(name) / JOURNAL
+        refresh(path)
+        where = objects.shown(self.storage)
         if not self.storage.is_dir():
-            raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
+            raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
         if not path.exists():
-            known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
+            there = objects.folders(self.storage / "searches")
+            known = there or [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
             hint = suggestion(name, known) if known else " (none yet)"
-            raise InputError(f"no search '{name}' under {self.storage}{hint}")
+            raise InputError(f"no search '{name}' under {where}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
-        return sorted((self.storage / "searches").glob(f"*/{JOURNAL}"))
+        names = objects.folders(self.storage / "searches")
+        if names is None:
+            return sorted((self.storage / "searches").glob(f"*/{JOURNAL}"))
+        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write there
+        for path in paths:
+            refresh(path)
+        return [path for path in paths if path.exists()]
 
     def new_journal(self, name: str) -> Path:
         """Where the journal of a new search goes; InputError if the name was used before."""
         path = self.search(name) / JOURNAL
+        refresh(path)
         if path.exists():
             raise InputError(
-                f"--name: a search '{name}' exists in {path.parent}: go on with it "
-                f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
+                f"--name: a search '{name}' exists in {objects.shown(path.parent)}: go on with it "
+                f"(orchestrator resume {name} --storage {objects.shown(self.storage)}) or choose another name"
             )
         return path
 
@@ -207,6 +219,7 @@ def writable(folder: Path, option: str = STORAGE) -> Path:
         probe.unlink()
     except OSError as error:
         raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): name another folder") from None
+    objects.check_writable(folder, option)
     return folder
 
 
@@ -224,6 +237,7 @@ def start(
     places = Places(writable(storage))
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
+    note_tracking(uri, places)
     digest = check_data(search, places)
     with scratch(), runner.ready(search, places.storage) as slots:
         check_hours(search, runner)
@@ -263,6 +277,7 @@ def resume(
     with opened(path) as journal:
         events, ledger = read_journal(path)
         raised = num_trials is not None or bool(budget)
+        bring_artifacts(path, events, ledger)
         if ledger.state in ("done", "failed") and not raised:
             return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
         try:
@@ -278,6 +293,7 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
+        note_tracking(uri, places)
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
             config = {"config": search.model_dump()} if raised else {}
@@ -351,15 +367,25 @@ def recorded_address(uri: str, places: Places) -> str | None:
     return None if uri == default_tracking_uri(places.storage) else redact(uri)
 
 
+def note_tracking(uri: str, places: Places) -> None:
+    """Tell where MLflow's database is, where a user could expect it beside the rest."""
+    if objects.address_of(places.storage) is not None and uri == default_tracking_uri(places.storage):
+        where = uri.removeprefix("sqlite:///")
+        print(f"note: MLflow's database is on this machine: {where}; --tracking-uri names a server", file=sys.stderr)
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
+    if (alive := await_silence(path.parent)) is not None:
+        raise InputError(f"{objects.shown(path)}: {TAKEN} ({alive['by']})")
     try:
         journal = Journal(path)
     except JournalError as error:
         raise InputError(str(error)) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}): name another storage folder") from None
+        where = error.filename or path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): name another storage folder") from None
     with journal:
         yield journal
 
@@ -374,6 +400,18 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
         return events, Ledger.of(events)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
+    """What the tracker is to be sent of a search on an object store, into the working copy; nothing on a disk."""
+    if objects.address_of(path) is None:
+        return
+    artifacts = [event for event in events if event["event"] == "artifact"]
+    with objects.refused_in_one_line():
+        for name in {event["path"] for event in artifacts} & {LEADERBOARD, PAGE}:
+            objects.bring(path.parent / name)
+        for trial_id in {event["trial_id"] for event in artifacts} & {trial.trial_id for trial in ledger.everyone()}:
+            objects.bring_trial(path.parent / "trials" / trial_id)
 
 
 def check_data(search: Search, places: Places) -> str:
@@ -458,6 +496,7 @@ def run(
         table = io.StringIO()
         write_csv(conductor.ledger, table)
         write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
+        objects.publish(conductor.folder / LEADERBOARD)
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
     write_report(conductor.ledger, journal)
@@ -473,6 +512,7 @@ def write_report(ledger: Ledger, journal: Journal) -> None:
     try:
         findings = Findings.of(ledger)
         write_page(findings, journal.path.parent / PAGE)
+        objects.publish(journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         journal.append("note", text=note(findings))
     except Exception as error:

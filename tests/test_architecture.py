@@ -46,6 +46,7 @@ ORDER = [
     "data.transforms",
     "data.importers",
     "data.catalog",
+    "objects",
     "data.remote",
     "data.archives",
     "data.glyphs",
@@ -66,6 +67,8 @@ DOORS = {
     "torch.distributed": {"distributed"},
     "torch.nn.parallel": {"distributed"},
     "typer": {"cli"},
+    "boto3": {"objects"},
+    "botocore": {"objects"},
 }
 """Who may import what, also inside functions; everybody else goes through these."""
 
