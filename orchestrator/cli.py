@@ -1091,9 +1091,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
 def _no_runs(storage: Path) -> str:
     if objects.address_of(storage) is None:
         return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
-    return (
-        f"--storage: this machine tracked no search of {objects.shown(storage)}: orchestrator sync NAME does it"
-    )
+    return f"--storage: this machine tracked no search of {objects.shown(storage)}: orchestrator sync NAME does it"
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:

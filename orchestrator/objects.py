@@ -66,7 +66,8 @@ def working_copy(address: str) -> Path:
     from orchestrator.data.remote import Address
 
     where = Address.parse(address)
-    return _root() / quote(f"{_host()}/{where.bucket}/{where.prefix}", safe="")
+    name = quote(f"{_host()}/{where.bucket}/{where.prefix}", safe="")
+    return _root() / name.replace("%", "=")  # MLflow would decode a per cent sign in its database's path
 
 
 def address_of(path: Path) -> str | None:
@@ -100,7 +101,7 @@ def _split(path: Path) -> tuple[str, str] | None:
         return None
     if ".." in rest:
         raise InputError(f"{'/'.join(rest)}: should not hold '..'")
-    return unquote(store).partition("/")[2], "/".join(rest)
+    return unquote(store.replace("=", "%")).partition("/")[2], "/".join(rest)
 
 
 def _root() -> Path:
@@ -283,7 +284,11 @@ def _bucket(name: str, host: str) -> Bucket:
 
 def _code(error: Exception) -> str:
     """S3's own name of an error, or the number of its status."""
-    return str(getattr(error, "response", {}).get("Error", {}).get("Code", ""))
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _response(error: Exception) -> dict[str, Any]:
+    return getattr(error, "response", None) or {}
 
 
 def _transient(error: Exception) -> bool:
@@ -293,7 +298,7 @@ def _transient(error: Exception) -> bool:
         return True
     if _code(error) == "NotImplemented":
         return False
-    status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return _code(error) in TRANSIENT or status in (408, 429) or status >= 500
 
 
@@ -433,26 +438,30 @@ class Segments:
         """Bring the local copy, open for reading and writing, to all whole records that there are.
 
         InputError if one is missing or damaged; OSError if the store cannot be asked."""
-        lines = self._kept(file)
-        if lines and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != lines[0]:
-            lines = []  # of another search that had this name
-        known = len(lines)
-        after = self.key(known - 2) if known > 1 else ""
-        keys = self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS)
-        if known and self.key(known - 1) not in keys:
-            known, keys = 0, self.bucket.keys(self.prefix, "", IMPATIENCE_SECONDS)
-        keys = [key for key in keys if known == 0 or key > self.key(known - 1)]
+        kept = self._kept(file)
+        if kept and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != kept[0]:
+            kept = []  # of another search that had this name
+        keys = self._numbered(len(kept) - 1)
+        if kept and keys[:1] != [self.key(len(kept) - 1)]:
+            kept, keys = [], self._numbered(0)
         file.seek(0)
-        file.truncate(sum(map(len, lines[:known])))
+        file.truncate(sum(map(len, kept)))
         file.seek(0, os.SEEK_END)
+        keys = keys[1:] if kept else keys
         with ThreadPoolExecutor(THREADS, "journal") as pool:
-            for number, (key, line) in enumerate(zip(keys, pool.map(self.bucket.get, keys), strict=True), start=known):
+            for number, (key, line) in enumerate(zip(keys, pool.map(self.bucket.get, keys), strict=True), len(kept)):
                 if key != self.key(number):
                     raise InputError(f"{self}: record {number} is missing, the next is {key.rpartition('/')[2]}")
                 if line is None or not _is_record(line, number):
                     raise InputError(f"s3://{self.bucket.name}/{key}: damaged: not the journal's record {number}")
                 file.write(line)
         file.flush()
+
+    def _numbered(self, first: int) -> list[str]:
+        """The keys of all records from the one with this number on."""
+        after = self.key(first - 1) if first > 0 else ""
+        keys = self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS)
+        return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
 
     def _kept(self, file: BinaryIO) -> list[bytes]:
         """The whole records of the local copy."""
