@@ -119,15 +119,14 @@ def driver(folder: Path) -> dict[str, Any] | None:
 
 def await_silence(folder: Path) -> dict[str, Any] | None:
     """The driver of a search on an object store that is alive, None if there is none; nothing on a disk, where a lock
-    tells. One of another machine says so often that it is there: what it says no more changes. No clock is asked."""
-    if objects.address_of(folder) is None or (before := _read(folder / DRIVER)) is None or _died_here(before):
+    tells. One that is alive says so again and again, and no clock is asked. OSError if the store cannot be."""
+    if objects.address_of(folder) is None or (before := objects.read(folder / DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
-    while time.monotonic() < end:
+    while time.monotonic() < end and not _died_here(_read(folder / DRIVER) or {}):
         time.sleep(LOOK_SECONDS / 4)
-        now = _read(folder / DRIVER)
-        if now is None or now != before:
-            return now
+        if objects.read(folder / DRIVER) != before:
+            return _read(folder / DRIVER)
     return None
 
 

@@ -150,9 +150,11 @@ def refresh(path: Path) -> None:
         with open(path, "a+b") as file:
             if not lock(file):  # by the search's driver on this machine, which writes it
                 return
-            segments.extend(file)
-            if not file.tell():
-                shutil.rmtree(path.parent)
+            try:
+                segments.extend(file)
+            finally:
+                if not os.fstat(file.fileno()).st_size:
+                    shutil.rmtree(path.parent)
 
 
 @contextlib.contextmanager

@@ -43,12 +43,13 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 """How long a request that the store refuses for the moment is repeated."""
 IMPATIENCE_SECONDS = 5.0
-"""The same for the first request of a command, after one that was given up, and for what comes again by itself."""
+"""The same for the first request of a command, and for what comes again by itself."""
 LONGEST_PAUSE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 THREADS = 16
 """Records that are read at a time."""
+BUNDLE = 500
 MANIFEST = "manifest.json"
 TRANSIENT = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException"}
 TRANSIENT |= {"ConditionalRequestConflict", "OperationAborted", "RequestTimeTooSkewed"}
@@ -145,7 +146,6 @@ class Bucket:
                 response_checksum_validation="when_required",
             ),
         )
-        self.failing = False
         self.conditional = True
         """Whether the store makes an object only if there is none (If-None-Match)."""
         self.random = random.Random()
@@ -237,21 +237,16 @@ class Bucket:
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
-        if patience is None:
-            patience = IMPATIENCE_SECONDS if self.failing else PATIENCE_SECONDS
+        patience = PATIENCE_SECONDS if patience is None else patience
         begun, pause = time.monotonic(), 0.1
         while True:
             try:
-                answer = ask()
-                self.failing = False
-                return answer
+                return ask()
             except (Boto3Error, BotoCoreError, ClientError) as error:
                 if missing and _code(error) in ("NoSuchKey", "404"):
-                    self.failing = False
                     return None
                 waited = time.monotonic() - begun
                 if not _transient(error) or waited + pause > patience:
-                    self.failing = True
                     raise OSError(errno.EIO, self._reason(error, waited), f"s3://{self.name}/{key}") from None
             time.sleep(pause * self.random.uniform(0.5, 1))
             pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
@@ -358,7 +353,7 @@ def check_writable(path: Path, option: str) -> None:
         return
     bucket, key = found
     probe = f"{key}/.write-test-{uuid.uuid4().hex}"
-    with refused_in_one_line(option):
+    with refused_in_one_line(f"{option}: {shown(path)}"):
         bucket.put(probe, b"", IMPATIENCE_SECONDS)
         if bucket.create(probe, b"second"):
             bucket.conditional = False
@@ -379,13 +374,12 @@ def fault(path: Path) -> str | None:
 
 
 @contextlib.contextmanager
-def refused_in_one_line(option: str | None = None) -> Iterator[None]:
+def refused_in_one_line(what: str | None = None) -> Iterator[None]:
     """At a command's beginning, what the store refuses is bad input."""
     try:
         yield
     except OSError as error:
-        where = f"{error.filename}: {error.strerror or error}"
-        raise InputError(f"{option}: {where}" if option else where) from None
+        raise InputError(f"{what or error.filename}: {error.strerror or error}") from None
 
 
 def _download(bucket: Bucket, key: str, path: Path) -> str | None:
@@ -412,10 +406,15 @@ def _sha256(path: Path) -> str:
 
 
 class Segments:
-    """The records of a search, each an object of its own: `journal/00000042.jsonl` holds the line with `seq` 42."""
+    """The records of a search, each an object of its own: `journal/00000042.jsonl` holds the line with `seq` 42.
+
+    For readers that begin with nothing, every so many are written again together; a store answers request by request.
+    """
 
     def __init__(self, bucket: Bucket, prefix: str) -> None:
         self.bucket, self.prefix = bucket, prefix
+        self.tail: list[bytes] = []
+        """The records since the last bundle."""
 
     @classmethod
     def of(cls, journal: Path) -> Self | None:
@@ -430,38 +429,63 @@ class Segments:
         """Of one record."""
         return f"{self.prefix}{number:08d}.jsonl"
 
+    def bundle(self, first: int) -> str:
+        """Of a copy of so many records together."""
+        return f"{self.prefix}by-{BUNDLE}/{first:08d}.jsonl"
+
     def publish(self, number: int, line: bytes) -> bool:
         """Make a record known to all; False if another process wrote one with this number."""
-        return self.bucket.create(self.key(number), line)
+        if not self.bucket.create(self.key(number), line):
+            return False
+        self.tail.append(line)
+        if len(self.tail) == BUNDLE:
+            with contextlib.suppress(OSError):  # readers can do without
+                self.bucket.put(self.bundle(number + 1 - BUNDLE), b"".join(self.tail), IMPATIENCE_SECONDS)
+            self.tail = []
+        return True
 
     def extend(self, file: BinaryIO) -> None:
         """Bring the local copy, open for reading and writing, to all whole records that there are.
 
         InputError if one is missing or damaged; OSError if the store cannot be asked."""
-        kept = self._kept(file)
-        if kept and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != kept[0]:
-            kept = []  # of another search that had this name
-        keys = self._numbered(len(kept) - 1)
-        if kept and keys[:1] != [self.key(len(kept) - 1)]:
-            kept, keys = [], self._numbered(0)
+        lines = self._kept(file)
+        if lines and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != lines[0]:
+            lines = []  # of another search that had this name
+        keys = self._keys(len(lines) - 1)
+        if lines and self.key(len(lines) - 1) not in keys:
+            lines, keys = [], self._keys(0)
         file.seek(0)
-        file.truncate(sum(map(len, kept)))
+        file.truncate(sum(map(len, lines)))
         file.seek(0, os.SEEK_END)
-        keys = keys[1:] if kept else keys
         with ThreadPoolExecutor(THREADS, "journal") as pool:
-            for number, (key, line) in enumerate(zip(keys, pool.map(self.bucket.get, keys), strict=True), len(kept)):
-                if key != self.key(number):
-                    raise InputError(f"{self}: record {number} is missing, the next is {key.rpartition('/')[2]}")
-                if line is None or not _is_record(line, number):
-                    raise InputError(f"s3://{self.bucket.name}/{key}: damaged: not the journal's record {number}")
-                file.write(line)
+            wanted = self._wanted(len(lines), keys)
+            for key, data in zip(wanted, pool.map(self.bucket.get, wanted), strict=True):
+                for line in (data or b"?").splitlines(keepends=True):
+                    if not _is_record(line, len(lines)):
+                        where = f"s3://{self.bucket.name}/{key}"
+                        raise InputError(f"{where}: damaged: not the journal's record {len(lines)}")
+                    lines.append(line)
+                file.write(data or b"")
         file.flush()
+        self.tail = lines[len(lines) - len(lines) % BUNDLE :]
 
-    def _numbered(self, first: int) -> list[str]:
-        """The keys of all records from the one with this number on."""
+    def _keys(self, first: int) -> dict[str, None]:
+        """The keys of all records from the one with this number on, and of all bundles, in order."""
         after = self.key(first - 1) if first > 0 else ""
-        keys = self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS)
-        return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
+        return dict.fromkeys(self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS))
+
+    def _wanted(self, number: int, keys: Mapping[str, None]) -> list[str]:
+        """What to fetch for all records from this number on: bundles where there are any."""
+        wanted = []
+        while (key := self.key(number)) in keys:
+            bundled = self.bundle(number) in keys and self.key(number + BUNDLE - 1) in keys
+            wanted.append(self.bundle(number) if bundled else key)
+            number += BUNDLE if bundled else 1
+        numbered = (key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix)))
+        ends = [key for key in numbered if key > self.key(number)]
+        if ends:
+            raise InputError(f"{self}: record {number} is missing, the next is {ends[0].rpartition('/')[2]}")
+        return wanted
 
     def _kept(self, file: BinaryIO) -> list[bytes]:
         """The whole records of the local copy."""

@@ -377,7 +377,9 @@ def note_tracking(uri: str, places: Places) -> None:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
-    if (alive := await_silence(path.parent)) is not None:
+    with objects.refused_in_one_line():
+        alive = await_silence(path.parent)
+    if alive is not None:
         raise InputError(f"{objects.shown(path)}: {TAKEN} ({alive['by']})")
     try:
         journal = Journal(path)

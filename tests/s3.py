@@ -65,6 +65,9 @@ Whim = Callable[[str, str], int | str | None]
 """By method and path: the status to answer with; `cut`, without an answer; `late`, after doing it; None: as asked."""
 
 
+CODES = {403: "AccessDenied", 503: "SlowDown"}
+
+
 class Unsteady(ThreadingHTTPServer):
     """Hands requests on to a server, unless its `whim` is otherwise."""
 
@@ -87,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append((self.command, self.path))
         whim = self.server.whim(self.command, self.path)
         if isinstance(whim, int):
-            text = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+            text = f"<Error><Code>{CODES[whim]}</Code><Message>No.</Message></Error>".encode()
             return self.answer(whim, {"Content-Type": "application/xml"}, text)
         if whim != "cut":
             connection = http.client.HTTPConnection(self.server.behind, timeout=30)
