@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from s3 import SECRET, Server, Unsteady, moto, unsteady
 from test_search import TINY, Terminal, alive, family, last_line, title, wait
@@ -494,7 +495,7 @@ def recorded(storage: str, kind: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(1800)
 def test_a_search_loses_nothing_with_its_machine(
     storage: str, front: Unsteady, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -503,38 +504,46 @@ def test_a_search_loses_nothing_with_its_machine(
     (tmp_path / "project").mkdir()
     space, one = TINY | {"num_trials": 4, "final_workers": 2}, ("--max-concurrent", "1")
     terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)
-    terminal.finish(terminal.search(space, "x", *one))
-    elsewhere(monkeypatch, tmp_path / "first")
-    front.whim = lambda method, path: 503 if next(counter) % 9 == 0 else None
     where = f"--storage={storage}"
+
+    def finish(*words: str, code: int = 0) -> tuple[str, str]:
+        return terminal.finish(terminal.begin(*words), code, seconds=900)
 
     def reach(process: subprocess.Popen[str], validations: int) -> None:
         elsewhere(monkeypatch, tmp_path / "watching")
-        wait(lambda: process.poll() is not None or len(recorded(storage, "validation")) >= validations, 240)
+        wait(lambda: process.poll() is not None or len(recorded(storage, "validation")) >= validations, 900)
         assert process.poll() is None, process.communicate()[1]
 
-    process = terminal.search(space, "x", where, *one)
     try:
+        terminal.finish(terminal.search(space, "x", *one), seconds=900)
+        elsewhere(monkeypatch, tmp_path / "first")
+        front.whim = lambda method, path: 503 if next(counter) % 9 == 0 else None
+        process = terminal.search(space, "x", where, *one)
         reach(process, 3)
         elsewhere(monkeypatch, tmp_path / "second")
-        assert json.loads(terminal.run("status", "x", where, "--json")[0])["state"] == "running"
-        assert "the search is running" in terminal.run("resume", "x", where, code=2)[1]
+        assert json.loads(finish("status", "x", where, "--json")[0])["state"] == "running"
+        assert "the search is running" in finish("resume", "x", where, code=2)[1]
         processes = [child for child in family(process) if not title(child).endswith("Agent")]
         process.kill()
         process.communicate()
-        wait(lambda: not alive(processes), 60)
+        wait(lambda: not alive(processes), 120)
         shutil.rmtree(tmp_path / "first")
-        assert json.loads(terminal.run("status", "x", where, "--json")[0])["state"] == "lost"
+        assert json.loads(finish("status", "x", where, "--json")[0])["state"] == "lost"
         process = terminal.begin("resume", "x", where, "--json")
         reach(process, 7)
         elsewhere(monkeypatch, tmp_path / "third")
-        stopped = json.loads(terminal.run("stop", "x", where, "--json")[0])
+        stopped = json.loads(finish("stop", "x", where, "--json")[0])
         assert (stopped["state"], stopped["driver"], stopped["counts"]["interrupted"]) == ("interrupted", None, 1)
         assert f"orchestrator resume x --storage {storage}" in terminal.finish(process, code=130)[1]
-        done = last_line(terminal.run("resume", "x", where, "--json")[0])
+        done = last_line(finish("resume", "x", where, "--json")[0])
         assert done["state"] == "done" and done["parent_run_id"] and all(trial["run_id"] for trial in done["trials"])
     finally:
-        process.kill()
+        for process in terminal.started:
+            if process.poll() is None:
+                for child in [*family(process), psutil.Process(process.pid)]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+                process.communicate()
     refresh(journal_of(storage))
     rows = leaderboard_rows(Ledger.of(Journal.read(journal_of(storage))))
     assert [row | {"seconds": 0} for row in rows] == [row | {"seconds": 0} for row in terminal.leaderboard("x")]
