@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -12,7 +13,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
@@ -31,7 +32,10 @@ from orchestrator import objects
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
+    from orchestrator.benchmark import Benchmark
+    from orchestrator.comparison import Comparison
     from orchestrator.evaluation import Evaluation
+    from orchestrator.ledger import Ledger
     from orchestrator.search import Outcome
     from orchestrator.spec import Search
 
@@ -41,6 +45,8 @@ app = typer.Typer(
 - `orchestrator search demo`: a first search, in minutes, on images that come with the package
 
 - `orchestrator report NAME`: its leaderboard, also while it runs
+
+- `orchestrator benchmark --methods a,b,c`: which of some methods is best, at an equal budget
 
 - `orchestrator list`, `status NAME`, `stop NAME`: searches that run, here or elsewhere
 
@@ -138,6 +144,14 @@ BudgetWords = Annotated[
         "--budget",
         metavar="KEY=LIMIT",
         help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
+    ),
+]
+EachBudget = Annotated[
+    list[str],
+    typer.Option(
+        "--budget",
+        metavar="KEY=LIMIT",
+        help="What each method may spend: epochs, hours, gpu_hours or cpu_hours; hours, if a number alone.",
     ),
 ]
 Address = Annotated[
@@ -260,6 +274,185 @@ def search(
 
 
 @app.command()
+def benchmark(
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods, shipped searches, or search files.", metavar="A,B,...", callback=_not_empty),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set, in place of the files'.", metavar="NAME", callback=_not_empty)
+    ] = None,
+    budget: EachBudget = [],  # noqa: B006 (typer reads the default)
+    num_trials: Annotated[int | None, typer.Option(min=1, help="How many points each method may try.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of this benchmark; one that has begun goes on.", metavar="NAME", callback=_not_empty),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="tpe, gp, cmaes, qmc, random or grid, for all.", metavar="NAME", callback=_not_empty),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="asha, median, hyperband or none, for all.", metavar="NAME", callback=_not_empty)
+    ] = None,
+    final_seeds: Annotated[
+        int | None, typer.Option(min=1, help="Final runs of each method's winner, over so many seeds; 5 by default.")
+    ] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the searches and of their trainings.")] = None,
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    address: Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and its cost.")] = False,
+    json_: Json = False,
+    ray_output: RayOutput = False,
+) -> None:
+    """Which method is best? An equal budget for each, over its own space, and its winner tested over seeds.
+
+    The same command again goes on where it was. More methods (`--methods`) run only what is missing; more budget
+    (`--budget`, `--num-trials`) goes to all of them.
+
+    - `orchestrator benchmark --methods pfml,proxy_anchor,multi_similarity --dataset glyphs --budget epochs=200`
+
+    - `orchestrator benchmark --name my-benchmark --methods my_loss/my_loss.yaml`
+
+    - `orchestrator benchmark --name my-benchmark --budget epochs=400`
+    """
+    changes = {
+        "dataset": dataset,
+        "num_trials": num_trials,
+        "budget": _limits(budget) or None,
+        "algorithm": algorithm,
+        "scheduler": scheduler,
+        "final_seeds": final_seeds,
+        "max_concurrent": max_concurrent,
+        "workers": workers,
+        "seed": seed,
+    }
+    with _status("starting: the data set, then Ray") as status:
+        from orchestrator.benchmark import Benchmark, asked, known
+        from orchestrator.spec import find_search
+
+        overrides = _assignments(set_, changes | {"epochs": epochs}) | ({} if epochs is None else {"epochs": epochs})
+        named = [word.strip() for word in (methods or "").split(",") if word.strip()]
+        named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
+        before = None if name is None else known(storage.expanduser().resolve(), name)
+        wanted = {key: value for key, value in changes.items() if value is not None}
+        if before is None and named and not ({"budget", "num_trials"} & wanted.keys()):
+            raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
+        given = None
+        if before is not None or named:
+            methods_ = named or (before.methods if before is not None else [])
+            name = name or _fresh_name("benchmark")
+            given = Benchmark(name=name, methods=methods_, overrides=overrides, changes=wanted)
+        chosen = asked(given, before)
+        _run_benchmark(
+            chosen, storage, tracking_uri, address, status, dry_run=dry_run, as_json=json_, ray_output=ray_output
+        )
+
+
+def _run_benchmark(
+    chosen: "Benchmark",
+    storage: Path,
+    tracking_uri: str | None,
+    address: str | None,
+    status: Status,
+    *,
+    dry_run: bool = False,
+    as_json: bool,
+    ray_output: bool,
+) -> None:
+    from orchestrator.benchmark import run, to_do
+    from orchestrator.cluster import RayRunner
+    from orchestrator.display import Display
+    from orchestrator.search import Places
+
+    searches = to_do(chosen, Places(storage.expanduser().resolve()))
+    _warn_of_plugins()
+    if dry_run:
+        plans = {label: _plan(search, storage) for label, search in searches.items()}
+        status.stop()
+        if as_json:
+            print(json.dumps(plans))
+        for label, planned in plans.items() if not as_json else ():
+            typer.echo(f"== {label}")
+            _show_plan(planned, as_json=False)
+        return
+    for search in searches.values():
+        _note_idle(search)
+    _refuse_shadows()
+
+    def watcher(label: str, place: int) -> Display:
+        if place == 1:
+            return Display(status=status)
+        typer.echo(f"== {label}: {place} of {len(searches)}", err=True)
+        return Display()
+
+    runner = RayRunner(_reachable(address), ray_output)
+    result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+    status.stop()
+    _show_comparison(result.comparison, as_json=as_json)
+    console = Console(stderr=as_json)
+    console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
+    if result.outcome is not None:
+        place = shlex.quote(objects.shown(storage))
+        again = f"orchestrator benchmark --name {chosen.name} --storage {place}"
+        why = result.outcome.fault or result.outcome.ledger.reason or "interrupted"
+        console.print(Text(f"{why}; go on with:  {again}"), soft_wrap=True)
+        raise typer.Exit(1 if result.outcome.fault else 130)
+
+
+@app.command()
+def compare(
+    names: Annotated[list[str], typer.Argument(help="Searches, or one benchmark.", metavar="NAME...")],
+    storage: Storage = DEFAULT_STORAGE,
+    format_: Annotated[
+        Literal["table", "markdown", "csv", "latex"],
+        typer.Option("--format", help="How to print it; > FILE keeps it."),
+    ] = "table",
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the comparison as one page that needs no network.", parser=_path),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Compare searches by the tests of their winners: which is better, by how much, and how sure that is.
+
+    Searches whose numbers are not of the same thing (other data, protocol or selection) are refused.
+
+    - `orchestrator compare pfml-a proxy_anchor-b`
+
+    - `orchestrator compare my-benchmark --html comparison.html`
+    """
+    from orchestrator.benchmark import compared, known
+    from orchestrator.comparison import Comparison
+    from orchestrator.report import comparison_exported, read_search
+    from orchestrator.search import Places
+
+    if json_ and format_ != "table":
+        raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
+    places = Places(storage.expanduser().resolve())
+    found = known(places.storage, names[0]) if len(names) == 1 else None
+    if found is not None:
+        comparison = compared(found, places)
+    else:
+        if len(set(names)) < 2:
+            raise InputError(f"NAME: {names[0]}: give two searches or more, or a benchmark, to compare")
+        comparison = Comparison.of(" and ".join(names), {name: read_search(name, storage)[0] for name in names})
+    if html is not None:
+        from orchestrator.comparison_page import write_comparison
+
+        _write_html(html, lambda path: write_comparison(comparison, path), "comparison")
+    if format_ != "table":
+        print(comparison_exported(comparison, format_), end="")
+    elif json_ or html is None:
+        _show_comparison(comparison, as_json=json_)
+
+
+@app.command()
 def resume(
     name: SearchName,
     num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
@@ -279,6 +472,11 @@ def resume(
     - `orchestrator resume my-search --num-trials 80 --budget hours=none`
     """
     with _status("taking the search up again") as status:
+        if (found := _benchmark(name, storage)) is not None:
+            if num_trials or budget:
+                raise InputError(f"{name}: is a benchmark: give it more by orchestrator benchmark --name {name} ...")
+            _run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
+            return
         from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import resume as go_on
@@ -306,6 +504,9 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
+    if (found := _benchmark(name, storage)) is not None:
+        _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
+        return
     ledger, journal = read_search(name, storage)
     _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
 
@@ -335,7 +536,6 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     - `orchestrator list`
     """
     from orchestrator.control import status as state_of
-    from orchestrator.display import status_table
     from orchestrator.search import Places, read_journal
 
     found = []
@@ -344,10 +544,8 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
             found.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
             typer.echo(f"warning: {error}", err=True)
-    if json_:
-        print(json.dumps(found))
-    elif found:
-        Console().print(status_table(found))
+    if found or json_:
+        _show_statuses(found, as_json=json_)
     else:
         typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
 
@@ -619,19 +817,15 @@ def report(
 
     if json_ and format_ != "table":
         raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
+    if _benchmark(name, storage) is not None:
+        compare([name], storage, format_, html, json_)
+        return
     ledger, journal = read_search(name, storage)
     if html is not None:
         from orchestrator.findings import Findings
         from orchestrator.page import write_page
 
-        if html.is_dir() or not html.absolute().parent.is_dir():
-            reason = "is a folder" if html.is_dir() else f"the folder {html.absolute().parent} does not exist"
-            raise InputError(f"--html: {html}: {reason}; name another file")
-        try:
-            write_page(Findings.of(ledger), html.absolute())
-        except OSError as error:
-            raise InputError(f"--html: {html} cannot be written ({error.strerror}): name another file") from None
-        typer.echo(f"report of {name} written to {html}", err=True)
+        _write_html(html, lambda path: write_page(Findings.of(ledger), path), f"report of {name}")
     if json_:
         print(json.dumps(summary(ledger, journal)))
     elif format_ != "table":
@@ -1030,6 +1224,7 @@ def _limits(words: list[str]) -> dict[str, Any]:
     """The limits of `--budget`; `none` lifts one."""
     from orchestrator.spec import parse_assignments
 
+    words = [f"hours={word}" if re.fullmatch(r"[0-9.]+", word) else word for word in words]
     given = parse_assignments(words, "--budget", "hours=8")
     return {key: None if value == "none" else value for key, value in given.items()}
 
@@ -1060,6 +1255,53 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
         Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
 
 
+def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    from orchestrator.display import status_table
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Console().print(status_table(found))
+
+
+def _benchmark(name: str, storage: Path) -> "Benchmark | None":
+    """The benchmark of this name, unless a search has it."""
+    from orchestrator.benchmark import known
+    from orchestrator.search import JOURNAL, Places
+
+    places = Places(storage.expanduser().resolve())
+    return None if (places.search(name) / JOURNAL).exists() else known(places.storage, name)
+
+
+def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
+    """The searches of a benchmark that have begun, and their folders."""
+    from orchestrator.benchmark import members
+    from orchestrator.search import Places
+
+    places = Places(storage.expanduser().resolve())
+    return [(ledger, places.search(ledger.name)) for ledger in members(found, places).values()]
+
+
+def _show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
+    from orchestrator.display import comparison_table
+
+    if as_json:
+        print(json.dumps(comparison.plain))
+    else:
+        Console().print(comparison_table(comparison))
+
+
+def _write_html(path: Path, write: Callable[[Path], None], what: str) -> None:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
+        raise InputError(f"--html: {path}: {reason}; name another file")
+    try:
+        write(path.absolute())
+    except OSError as error:
+        raise InputError(f"--html: {path} cannot be written ({error.strerror}): name another file") from None
+    typer.echo(f"{what} written to {path}", err=True)
+
+
 def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
     """Ask the driver of a search, and wait until it has stopped or has noticed."""
     from orchestrator.control import driver, pending, request
@@ -1067,6 +1309,11 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     from orchestrator.report import read_search
 
     again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
+    if (found_ := _benchmark(name, storage)) is not None:
+        driven = [ledger.name for ledger, folder in _members(found_, storage) if driver(folder)]
+        if not driven:
+            raise InputError(f"{wish}: benchmark '{name}' does not run; go on with: {again}")
+        name = driven[0]
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:

@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator import objects
+from orchestrator.comparison import Comparison, rows
 from orchestrator.conductor import Conductor
 from orchestrator.ledger import (
     Interval,
@@ -30,11 +31,13 @@ from orchestrator.ledger import (
     value_text,
 )
 from orchestrator.search import PAGE, Outcome, Watcher
+from orchestrator.significance import Difference, confirmed, differences, how_tested
 from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
+MOST_DIFFERENCES = 10
 HEADLINES = ("map_at_r", "recall_at_1")
 
 
@@ -270,6 +273,14 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
         parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
         parts += [_spread(name, group.metrics[name]) for name in HEADLINES]
+    compared = differences(confirmed(ledger, ledger.metric.removeprefix("val/")))
+    if compared:
+        parts.append(Text.assemble(("which differences are real", "bold"), f" ({how_tested(compared)})"))
+        parts += [difference_line(difference) for difference in compared[:MOST_DIFFERENCES]]
+        if len(compared) > MOST_DIFFERENCES:
+            parts.append(
+                Text(f"  and {len(compared) - MOST_DIFFERENCES} more: orchestrator report {ledger.name} --json")
+            )
     together = {trial_id for group in repeated for trial_id in group.trial_ids}
     for trial in [*ledger.finals.values(), *ranking]:
         if not trial.test or trial.trial_id in together:
@@ -337,6 +348,35 @@ def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         table.add_row(one["name"], Text(one["state"], style=STYLES.get(one["state"], "")), trials, best, began)
     return table
+
+
+def comparison_table(comparison: Comparison) -> Group:
+    """The verdict over several searches, and what it rests on."""
+    heads, lines = rows(comparison)
+
+    def table(leave_out: Sequence[str] = ()) -> Table:
+        result = Table(box=SIMPLE_HEAD, pad_edge=False)
+        shown = [column for column, head in enumerate(heads) if head not in leave_out]
+        for column in shown:
+            result.add_column(short(heads[column]), justify="left" if column == 1 else "right", no_wrap=True)
+        for line in lines:
+            result.add_row(*(line[column] for column in shown))
+        return result
+
+    lean = ("hours", "trials", "epochs", "held-out", "seeds")
+    fitting = Fitting([table(lean[:count]) for count in range(len(lean) + 1)])
+    parts: list[Any] = [Text(comparison.name, style="bold"), fitting]
+    parts += [Text(line, style="" if n else "bold") for n, line in enumerate(comparison.verdict)]
+    parts += [difference_line(difference) for difference in comparison.differences[:MOST_DIFFERENCES]]
+    parts += [Text(line) for line in comparison.outlook]
+    parts += [Text(f"note: {line}", style="yellow") for line in comparison.notes]
+    return Group(*parts)
+
+
+def difference_line(difference: Difference) -> Text:
+    """`  0003 - 0007  +0.0120 (95%: 0.0080 to 0.0160), p 0.004: real`"""
+    verdict = ("real", "bold green") if difference.real else ("not distinguishable", "yellow")
+    return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
 
 
 def _spread(name: str, interval: Interval) -> Text:

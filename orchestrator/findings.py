@@ -28,6 +28,7 @@ from orchestrator.ledger import (
 from orchestrator.method import find_method
 from orchestrator.presets import presets
 from orchestrator.published import Beside, beside
+from orchestrator.significance import Difference, confirmed, differences, how_tested
 from orchestrator.spec import VALIDATE_EVERY, Parameter, Search, Space, Training, resolve_experiment
 from orchestrator.study import importances
 
@@ -40,7 +41,6 @@ MOST_TRIALS = 200
 """The forests see so many at most: their time grows faster than the trials."""
 TRIALS_PER_SETTING = 4
 """With fewer trials, or fewer for each searched setting, importances would be noise."""
-SIGNIFICANT = 0.05
 EDGE = 0.05
 """The winner is at the edge of a range within this share of it."""
 RISING = 0.01
@@ -116,6 +116,8 @@ class Findings:
     importances: Importances
     verdict: tuple[str, str]
     certainty: str
+    differences: tuple[Difference, ...]
+    """Between the points that were trained again, test by test over their common seeds."""
     widen: str
     warnings: tuple[str, ...]
     published: tuple[Beside, ...]
@@ -147,6 +149,7 @@ class Findings:
             importances=shares,
             verdict=(_first_line(ledger, winner), _second_line(ledger, tested)),
             certainty=_certainty(ledger, winner),
+            differences=tuple(differences(confirmed(ledger, ledger.metric.removeprefix("val/")))),
             widen=_widen(winner, searched),
             warnings=tuple(_warnings(ledger, winner, searched)),
             published=published,
@@ -381,13 +384,13 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
     if not others:
         return "There is one result only: nothing to compare it with."
     metric = ledger.metric.removeprefix("val/")
-    mine, rival, p = _seeds(ledger, winner)
-    if mine is not None and rival is not None:
+    mine, rival, apart = _rival(ledger, winner)
+    if mine is not None and rival is not None and apart is not None:
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
-        how = f"(Welch's t-test, p = {p:.2g})"
-        if math.isnan(p):
+        how = f"({how_tested(differences(confirmed(ledger, metric)))}: p = {apart.adjusted:.2g})"
+        if math.isnan(apart.adjusted):
             verdict = "they cannot be told apart, for every seed gives the same"
-        elif p >= SIGNIFICANT:
+        elif not apart.real:
             verdict = f"seeds do not tell them apart {how}"
         elif ledger.better(ours.mean, theirs.mean):
             verdict = f"seeds confirm it {how}"
@@ -408,24 +411,18 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
     return f"{ahead}, with one seed each: that may be chance. Final runs of the best over seeds would tell."
 
 
-def _seeds(ledger: Ledger, winner: TrialRecord) -> tuple[Repeated | None, Repeated | None, float]:
-    """The repeated tests of the winner and of the best other point, and p of Welch's t-test of their means."""
-    from scipy.stats import ttest_ind_from_stats
-
+def _rival(ledger: Ledger, winner: TrialRecord) -> tuple[Repeated | None, Repeated | None, Difference | None]:
+    """The repeated tests of the winner and of the best other point, and what is between them."""
     metric = ledger.metric.removeprefix("val/")
     groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
     mine = next((group for group in groups if group.source == winner.trial_id), None)
     pick = max if ledger.mode == "max" else min
     rival = pick((g for g in groups if g is not mine), key=lambda group: group.metrics[metric].mean, default=None)
     if mine is None or rival is None:
-        return mine, rival, math.nan
-    one, other = (
-        (group.metrics[metric].mean, group.metrics[metric].standard_deviation, len(group.trial_ids))
-        for group in (mine, rival)
-    )
-    if one[1] == other[1] == 0:
-        return mine, rival, math.nan if one[0] == other[0] else 0.0
-    return mine, rival, float(ttest_ind_from_stats(*one, *other, equal_var=False).pvalue)
+        return mine, rival, None
+    pair = {winner.trial_id, rival.source}
+    found = (d for d in differences(confirmed(ledger, metric)) if {d.one, d.other} == pair)
+    return mine, rival, next(found, None)
 
 
 def _widen(winner: TrialRecord | None, searched: Sequence[Searched]) -> str:
@@ -479,9 +476,9 @@ def _warnings(ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Sea
             f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
-    mine, rival, p = _seeds(ledger, winner)
+    mine, _, apart = _rival(ledger, winner)
     others = [trial.best for trial in ledger.finished() if trial is not winner and trial.best is not None]
-    if mine is not None and others and winner.best is not None and (rival is None or not p < SIGNIFICANT):
+    if mine is not None and others and winner.best is not None and not (apart is not None and apart.real):
         noise, lead = mine.metrics[metric].standard_deviation, abs(winner.best - others[0])
         if noise > lead:
             yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead, {lead:.4f}."

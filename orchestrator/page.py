@@ -1,25 +1,35 @@
-"""A search as one page: a self-contained HTML file that needs no network, server or plugin.
+"""A search as one page, of the parts in `elements.py`.
 
-Figures are plain plotly descriptions in a JSON element, tables are HTML; `page.js` draws the ones and sorts the others,
-`page.css` has the colours for light and dark. Colours in figures read `var(--name)` and are filled in by the browser.
 Whatever comes from a search (names, values, reasons) is escaped: in HTML, and in figures, whose texts plotly reads as a
 little HTML too.
 """
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from orchestrator.checkpoint import write_atomically
+from orchestrator.elements import (
+    Figure,
+    Html,
+    details_html,
+    difference_table,
+    document,
+    empty_html,
+    figure_html,
+    number_cell,
+    score_cell,
+    sections_html,
+    state_cell,
+    table_html,
+)
 from orchestrator.findings import Findings, Searched
 from orchestrator.ledger import Ledger, TrialRecord, counted, duration, repeated_tests, value_text
 
-HERE = Path(__file__).parent
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
 LEADERS = 300
 """So many trials stand in a table, the best; a large search keeps a page that opens at once."""
@@ -36,52 +46,19 @@ MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_cla
 """Pairs that CCP's paper shows; drawn whenever both were searched."""
 BESIDE_SAME, BESIDE_OTHERS = 8, 12
 PAPER_COLUMNS = ("recall_at_1", "map_at_r", "r_precision", "normalized_mutual_information", "recall_at_2")
-Figure = dict[str, Any]
-Cells = Sequence[Sequence[Any]]
 
 
 def page(findings: Findings) -> str:
     """The HTML of a search's report."""
-    from plotly.offline import get_plotlyjs
-
     figures: dict[str, Figure] = {}
     body = "".join(_body(findings, figures))
-    data = _json(figures)
-    style, script = (HERE / "page.css").read_text("utf-8"), (HERE / "page.js").read_text("utf-8")
-    title = escape(findings.ledger.name)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>\n{style}</style></head>\n<body>{body}"
-        f'<script type="application/json" id="figures">{data}</script>\n'
-        f"<script>{get_plotlyjs()}</script>\n<script>\n{script}</script></body></html>\n"
-    )
+    return document(findings.ledger.name, body, figures)
 
 
 def write_page(findings: Findings, path: Path) -> None:
     """The report as a file, whole or not at all."""
     html = page(findings).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(html)
-
-    write_atomically(path, write)
-
-
-def _json(value: Any) -> str:
-    """JSON that may stand inside a script element; numbers that are none are null."""
-
-    def plain(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {key: plain(inner) for key, inner in part.items()}
-        if isinstance(part, list | tuple):
-            return [plain(inner) for inner in part]
-        if isinstance(part, float):
-            return float(f"{part:.6g}") if math.isfinite(part) else None
-        return part
-
-    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    write_atomically(path, lambda file: file.writelines([html]))
 
 
 # The page ----------------------------------------------------------------------------------------------------
@@ -106,12 +83,7 @@ def _body(findings: Findings, figures: dict[str, Figure]) -> Iterator[str]:
         ("papers", "The papers", _papers(findings)),
         ("reproduce", "Reproduce", _reproduce(findings)),
     ]
-    links = "".join(f'<a href="#{name}">{title}</a>' for name, title, _ in sections)
-    yield f'</header><nav aria-label="Sections">{links}</nav>'
-    for name, title, parts in sections:
-        yield f'<section id="{name}" aria-labelledby="{name}-title">'
-        yield f'<h2 id="{name}-title">{title}</h2>{parts}</section>\n'
-    yield "</main>"
+    yield f"</header>{sections_html(sections)}</main>"
 
 
 def _subtitle(findings: Findings) -> str:
@@ -142,86 +114,6 @@ def _answers(findings: Findings) -> str:
     return f'<dl class="answers">{items}</dl>'
 
 
-def _figure(figures: dict[str, Figure], name: str, title: str, said: str, figure: Figure, table: str = "") -> str:
-    """One figure with its caption and, for who cannot see it, the same as a table."""
-    figures[name] = figure
-    height = figure["layout"].setdefault("height", 340)
-    caption = f"{escape(title)}<span>{escape(said)}</span>"
-    return (
-        f'<figure><figcaption id="{name}-caption">{caption}</figcaption>'
-        f'<div class="plot" id="{name}" role="img" aria-labelledby="{name}-caption" style="height:{height}px"></div>'
-        f"{table}</figure>"
-    )
-
-
-def _details(name: str, heads: Sequence[str], rows: Cells) -> str:
-    return f"<details><summary>As a table</summary>{_table(name, heads, rows)}</details>"
-
-
-def _table(name: str, heads: Sequence[str], rows: Cells, *, best: int | None = None, wrap: Sequence[int] = ()) -> str:
-    """A sortable table; cells are text, numbers, or HTML marked as such."""
-
-    def cell(value: Any, column: int) -> str:
-        if isinstance(value, _Html):
-            kind = ' class="number"' if value.number else ""
-            return f'<td{kind} data-value="{escape(value.key)}">{value}</td>'
-        if value is None:
-            return '<td class="number" data-value=""></td>'
-        if isinstance(value, bool | str):
-            return f"<td{' class=wrap' if column in wrap else ''}>{escape(str(value))}</td>"
-        shown = value_text(value) if isinstance(value, int) or abs(value) >= 1e4 else f"{value:.4g}"
-        return f'<td class="number" data-value="{value}">{escape(shown)}</td>'
-
-    def head(text: str, column: int) -> str:
-        numbers = any(_is_number(row[column]) for row in rows)
-        kind = ' class="number"' if numbers else ""
-        return f'<th scope="col"{kind}><button type="button">{escape(text)}</button></th>'
-
-    top = "".join(head(text, column) for column, text in enumerate(heads))
-    lines = []
-    for number, row in enumerate(rows):
-        mark = ' class="best"' if number == best else ""
-        lines.append(f"<tr{mark}>{''.join(cell(value, column) for column, value in enumerate(row))}</tr>")
-    return (
-        f'<button type="button" class="copy" data-of="{name}-table">Copy the table</button>'
-        f'<div class="table" tabindex="0" role="region" aria-label="{name} table">'
-        f'<table class="sortable" id="{name}-table"><thead><tr>{top}</tr></thead><tbody>'
-        f"{''.join(lines)}</tbody></table></div>"
-    )
-
-
-class _Html(str):
-    """A cell that is HTML already, and what it is sorted by."""
-
-    key = ""
-    number = False
-
-
-def _is_number(value: Any) -> bool:
-    return value.number if isinstance(value, _Html) else isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _state(state: str) -> _Html:
-    cell = _Html(f'<span class="state {escape(state)}">{escape(state)}</span>')
-    cell.key = state
-    return cell
-
-
-def _number(text: str, value: float) -> _Html:
-    cell = _Html(escape(text))
-    cell.key, cell.number = repr(value), True
-    return cell
-
-
-def _score(value: float | None) -> _Html | None:
-    """A metric, to four places wherever it stands."""
-    return None if value is None else _number(f"{value:.4f}", value)
-
-
-def _empty(why: str) -> str:
-    return f'<p class="empty">{escape(why)}</p>'
-
-
 # Leaderboard -------------------------------------------------------------------------------------------------
 
 
@@ -240,29 +132,31 @@ def _leaderboard(findings: Findings) -> str:
             best = rank - 1
         rows.append(_trial_row(rank if trial.best is not None else None, trial, keys, also, shown))
     rows += [_trial_row("final", final, keys, also, shown) for final in ledger.finals.values()]
-    parts = [_table("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
+    parts = [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
     if len(ranking) > LEADERS:
         parts.append(
-            _empty(f"The best {LEADERS} of {len(ranking)}; all: orchestrator report {ledger.name} --format csv")
+            empty_html(f"The best {LEADERS} of {len(ranking)}; all: orchestrator report {ledger.name} --format csv")
         )
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
-        cells = [[n, *map(_score, (s.mean, s.standard_deviation, s.low, s.high))] for n, s in group.metrics.items()]
+        cells = [[n, *map(score_cell, (s.mean, s.standard_deviation, s.low, s.high))] for n, s in group.metrics.items()]
         cells = [row for row in cells if not str(row[0]).endswith(("_low", "_high"))]
         title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% of the mean"
-        table = _table(f"seeds-{len(parts)}", ["metric", "mean", "deviation", "low", "high"], cells)
+        table = table_html(f"seeds-{len(parts)}", ["metric", "mean", "deviation", "low", "high"], cells)
         parts.append(f"<details><summary>{escape(title)}</summary>{table}</details>")
+    if findings.differences:
+        parts.append(difference_table("differences", findings.differences, "trial"))
     return "".join(parts)
 
 
 def _trial_row(rank: Any, trial: TrialRecord, keys: Sequence[str], also: str, tests: Sequence[str]) -> list[Any]:
-    row = [rank, trial.trial_id, _state(trial.state), _score(trial.best)]
-    row += [_score(trial.best_metrics.get(also))] if also else []
+    row = [rank, trial.trial_id, state_cell(trial.state), score_cell(trial.best)]
+    row += [score_cell(trial.best_metrics.get(also))] if also else []
     row += [trial.params.get(key) for key in keys] + [
         trial.validations,
-        _number(duration(trial.seconds), trial.seconds),
+        number_cell(duration(trial.seconds), trial.seconds),
     ]
-    return row + [_score(trial.test.get(name)) for name in tests] + [trial.reason or trial.note or ""]
+    return row + [score_cell(trial.test.get(name)) for name in tests] + [trial.reason or trial.note or ""]
 
 
 # Progress and cost -------------------------------------------------------------------------------------------
@@ -272,7 +166,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None]
     if not trials:
-        return _empty("No trial has a value yet.")
+        return empty_html("No trial has a value yet.")
     data = _by_state(trials, lambda t: t.number, lambda t: t.best)
     steps = _best_so_far(ledger, trials, lambda number, trial: trial.number)
     data.append(_step_line(steps))
@@ -283,7 +177,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     axis = {"title": {"text": escape(ledger.metric)}, "range": [lowest - margin, highest + margin]}
     layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
     said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far."
-    history = _figure(figures, "history", "Optimisation history", said, {"data": data, "layout": layout})
+    history = figure_html(figures, "history", "Optimisation history", said, {"data": data, "layout": layout})
     per = findings.epochs_per_validation
     unit = "epochs" if per else "validations"
     ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
@@ -293,9 +187,9 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
         "data": [_step_line(spent)],
         "layout": {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": axis},
     }
-    rows = [[x, _score(y), t.trial_id] for x, y, t in _improvements(spent)]
-    table = _details("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
-    budget = _figure(figures, "spent", "Best so far against training spent", said, figure, table)
+    rows = [[x, score_cell(y), t.trial_id] for x, y, t in _improvements(spent)]
+    table = details_html("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
+    budget = figure_html(figures, "spent", "Best so far against training spent", said, figure, table)
     return f'<div class="pair">{history}{budget}</div>'
 
 
@@ -387,10 +281,10 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
         own = [trial for trial in ledger.trials.values() if trial.state == state]
         if own:
             seconds = sum(trial.seconds for trial in own)
-            rows.append([_state(state), len(own), sum(trial.validations for trial in own), seconds / 3600])
+            rows.append([state_cell(state), len(own), sum(trial.validations for trial in own), seconds / 3600])
     finals = ledger.finals.values()
     rows += [[f"final run {run.trial_id}", 1, run.validations, run.seconds / 3600] for run in finals]
-    table = _table("cost", ["what", "trials", "validations", "hours of training"], rows)
+    table = table_html("cost", ["what", "trials", "validations", "hours of training"], rows)
     wall = "" if ledger.ended is None else f" {duration((ledger.ended - ledger.started) / 1000)} from begin to end."
     said = f"<p>{duration(findings.seconds)} of training, all runs together.{wall}</p>"
     if not trials:
@@ -401,7 +295,7 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
     }
     figure = {"data": _by_state(trials, lambda t: t.seconds, lambda t: t.best), "layout": layout}
     what = "Each trial's best value over the seconds that it trained; its numbers are in the leaderboard."
-    return said + _figure(figures, "quality", "Quality against cost", what, figure) + table
+    return said + figure_html(figures, "quality", "Quality against cost", what, figure) + table
 
 
 # Settings ----------------------------------------------------------------------------------------------------
@@ -412,7 +306,7 @@ def _what_mattered(findings: Findings, figures: dict[str, Figure]) -> str:
     trials = [trial for trial in ledger.finished() if trial.best is not None]
     varied = [s for s in findings.searched if len(s.values) > 1]
     if not varied or len(trials) < 2:
-        return _empty("Nothing to compare: fewer than two values of a setting have a result.")
+        return empty_html("Nothing to compare: fewer than two values of a setting have a result.")
     ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
     parts = [_importance(findings, figures), _coverage(findings), _parallel(findings, trials, varied, figures)]
     slices = [_slice(findings, trials, s, f"slice-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
@@ -432,7 +326,7 @@ def _what_mattered(findings: Findings, figures: dict[str, Figure]) -> str:
 def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
     shares = findings.importances.shares
     if not shares:
-        return _empty(f"{findings.importances.basis}.".capitalize())
+        return empty_html(f"{findings.importances.basis}.".capitalize())
     keys = list(shares)[::-1]
     bars = {
         "type": "bar",
@@ -445,9 +339,9 @@ def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
     }
     layout = {"height": 110 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
     rows = [[key, mean, spread] for key, (mean, spread) in shares.items()]
-    table = _details("importances", ["setting", "share", "deviation"], rows)
+    table = details_html("importances", ["setting", "share", "deviation"], rows)
     said = findings.importances.basis + "."
-    return _figure(
+    return figure_html(
         figures, "importances", "Importance of each setting", said, {"data": [bars], "layout": layout}, table
     )
 
@@ -463,7 +357,7 @@ def _coverage(findings: Findings) -> str:
         best = "" if s.best is None else value_text(s.best)
         rows.append([s.key, s.range_text, ends, best, edge, mark])
     heads = ["setting", "range", "tried", "best", "edge", "paper or default"]
-    return f"<details open><summary>What was searched</summary>{_table('coverage', heads, rows)}</details>"
+    return f"<details open><summary>What was searched</summary>{table_html('coverage', heads, rows)}</details>"
 
 
 def _parallel(
@@ -483,7 +377,7 @@ def _parallel(
         f"A line per trial ({len(own)}), yellow the best; drag along an axis to select. "
         "Its numbers are in the leaderboard."
     )
-    return _figure(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
+    return figure_html(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
 
 
 def _dimension(setting: Searched, values: Sequence[Any]) -> Figure:
@@ -546,7 +440,7 @@ def _slice(
         f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
     )
     said = f"{counted(len(own), 'trial')}; the rest of the point varies too.{dashed}"
-    return _figure(figures, name, f"{ledger.metric} over {setting.key}", said, {"data": data, "layout": layout})
+    return figure_html(figures, name, f"{ledger.metric} over {setting.key}", said, {"data": data, "layout": layout})
 
 
 def _star(x: Any, y: Any, name: str) -> Figure:
@@ -589,10 +483,10 @@ def _effect(
     shapes, notes = _marks(setting, findings)
     layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(ledger.metric)}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
-    rows = [[value, _score(mean), _score(spread), number] for value, mean, spread, number in cells]
-    table = _details(name, [setting.key, "mean", "deviation", "trials"], rows)
+    rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
+    table = details_html(name, [setting.key, "mean", "deviation", "trials"], rows)
     said = "Mean and standard deviation over the trials of each value, all other settings averaged over."
-    return _figure(figures, name, f"Effect of {setting.key}", said, {"data": [trace], "layout": layout}, table)
+    return figure_html(figures, name, f"Effect of {setting.key}", said, {"data": [trace], "layout": layout}, table)
 
 
 def _map(
@@ -660,10 +554,12 @@ def _map(
             data[-1] |= {"showlegend": False, "hovertemplate": f"{escape(x.marked.source)}<extra></extra>"}
             said += f" Cross: {x.marked.source}."
     layout = {"xaxis": xaxis, "yaxis": yaxis, "height": 400, "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
-    rows = [[a, b, _score(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]]
-    table = _details(name, [x.key, y.key, ledger.metric, "trials"], rows)
+    rows = [
+        [a, b, score_cell(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]
+    ]
+    table = details_html(name, [x.key, y.key, ledger.metric, "trials"], rows)
     title = f"{ledger.metric} over {x.key} and {y.key}"
-    return _figure(figures, name, title, f"{said} Star: the best.", {"data": data, "layout": layout}, table)
+    return figure_html(figures, name, title, f"{said} Star: the best.", {"data": data, "layout": layout}, table)
 
 
 def _interpolated(
@@ -698,7 +594,7 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
     ledger = findings.ledger
     trials = [trial for trial in ledger.ranking() if trial.curve]
     if not trials:
-        return _empty("No validation has been recorded yet.")
+        return empty_html("No validation has been recorded yet.")
     per = findings.epochs_per_validation or 1.0
     unit = "epoch" if findings.epochs_per_validation else "validation"
     shown = trials[:CURVES]
@@ -733,12 +629,18 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
     many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
     rows = [
-        [t.trial_id, _state(t.state), len(t.curve), *map(_score, (t.curve[0], t.best, t.curve[-1])), t.best_validation]
+        [
+            t.trial_id,
+            state_cell(t.state),
+            len(t.curve),
+            *map(score_cell, (t.curve[0], t.best, t.curve[-1])),
+            t.best_validation,
+        ]
         for t in trials[:LEADERS]
     ]
     heads = ["trial", "state", "validations", "first", "best", "last", "best at"]
-    table = _details("curve", heads, rows)
-    return _figure(figures, "learning", "Learning curves", said, {"data": data, "layout": layout}, table)
+    table = details_html("curve", heads, rows)
+    return figure_html(figures, "learning", "Learning curves", said, {"data": data, "layout": layout}, table)
 
 
 # The papers --------------------------------------------------------------------------------------------------
@@ -747,7 +649,7 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
 def _papers(findings: Findings) -> str:
     settings = findings.settings
     if not findings.published:
-        return _empty(f"None of the papers' tables has the data set {settings.get('dataset')}.")
+        return empty_html(f"None of the papers' tables has the data set {settings.get('dataset')}.")
     known = {name for b in findings.published for name in b.row.values}
     columns = [name for name in PAPER_COLUMNS if name in known and (name in findings.test or not findings.test)]
     columns = columns or [name for name in PAPER_COLUMNS if name in known]
@@ -767,7 +669,7 @@ def _papers(findings: Findings) -> str:
         differ = "; ".join(f"{d.setting}: {_said(d.paper)}, here {_said(d.run)}" for d in b.differences)
         source = f"{row.paper}, Table {row.table}"
         rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none that is stated"])
-    table = _table("papers", heads, rows, best=0, wrap=[len(heads) - 1])
+    table = table_html("papers", heads, rows, best=0, wrap=[len(heads) - 1])
     return f"<p>{escape(findings.distance)}</p>{table}"
 
 
@@ -775,8 +677,8 @@ def _said(value: Any) -> str:
     return "none" if value in (None, "") else value_text(value)
 
 
-def _percent(value: float, deviation: float | None) -> _Html:
-    return _number(f"{100 * value:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"), value)
+def _percent(value: float, deviation: float | None) -> Html:
+    return number_cell(f"{100 * value:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"), value)
 
 
 def _reproduce(findings: Findings) -> str:
@@ -796,9 +698,9 @@ def _reproduce(findings: Findings) -> str:
         **{str(key): value for key, value in ledger.tags.items()},
     }
     rows = [[key, str(value)] for key, value in facts.items() if value not in (None, "")]
-    parts.append(_table("facts", ["what", "value"], rows, wrap=[1]))
+    parts.append(table_html("facts", ["what", "value"], rows, wrap=[1]))
     if findings.settings:
         cells = [[key, "null" if value is None else str(value)] for key, value in findings.settings.items()]
-        table = _table("all-settings", ["setting", "value"], cells)
+        table = table_html("all-settings", ["setting", "value"], cells)
         parts.append(f"<details><summary>All settings of the winner</summary>{table}</details>")
     return "".join(parts)

@@ -1,9 +1,10 @@
 """What a search came to, for programs; which model file is meant; what a method says of itself."""
 
+import csv
 import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,6 +14,7 @@ from pydantic import BaseModel
 
 from orchestrator import objects
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
+from orchestrator.comparison import Comparison, rows
 from orchestrator.errors import InputError, suggestion
 from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
 from orchestrator.journal import refresh
@@ -21,6 +23,7 @@ from orchestrator.method import Method
 from orchestrator.presets import presets_of
 from orchestrator.published import Value
 from orchestrator.search import JOURNAL, Places, read_journal
+from orchestrator.significance import Difference, confirmed, differences, how_tested
 from orchestrator.spec import NAME
 from orchestrator.tracking import recorded_runs
 
@@ -50,7 +53,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "metrics": {f"test/{name}": value for name, value in record.test.items()},
         }
 
-    winner = ledger.winner()
+    winner, metric = ledger.winner(), ledger.metric.removeprefix("val/")
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -66,6 +69,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "final": trial(ledger.final) if ledger.final else None,
         "finals": [trial(record) for record in ledger.finals.values()],
         "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
+        "differences": [difference.plain for difference in differences(confirmed(ledger, metric))],
     }
 
 
@@ -116,6 +120,9 @@ def _markdown(findings: Findings) -> str:
     parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
     parts.append(f"How far from the paper? {text(findings.distance)}")
     parts.append(markdown_table([text(head) for head in heads], rows))
+    if findings.differences:
+        parts.append(f"Which differences are real ({how_tested(findings.differences)}):")
+        parts.append("\n".join(f"- {_difference(difference)}" for difference in findings.differences))
     if shares := findings.importances.shares:
         cells = [[text(key), f"{mean:.2f} ± {spread:.2f}"] for key, (mean, spread) in shares.items()]
         parts.append(f"{text(findings.importances.basis)}:\n\n" + markdown_table(["setting", "share"], cells))
@@ -132,6 +139,11 @@ def _markdown(findings: Findings) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def _difference(difference: Difference) -> str:
+    verdict = "real" if difference.real else "not distinguishable"
+    return markdown_text(f"{difference.one} - {difference.other}: {difference.text}: {verdict}")
+
+
 def _published(value: Value | None) -> str:
     if value is None:
         return ""
@@ -139,26 +151,30 @@ def _published(value: Value | None) -> str:
 
 
 def _latex(findings: Findings) -> str:
-    """A table for LaTeX with booktabs; the winner in bold."""
+    """The leaderboard for LaTeX; the winner in bold."""
     heads, leaders = _leaders(findings)
+    lines = [(cells, best) for trial, cells, best in leaders if trial.best is not None]
+    return _latex_table(heads, lines, " ".join(findings.verdict), left=2)
+
+
+def _latex_table(heads: Sequence[str], lines: Sequence[tuple[list[str], bool]], caption: str, *, left: int) -> str:
+    """A table for LaTeX with booktabs: lines, some of them in bold, whose first columns are set to the left."""
 
     def line(cells: list[str], bold: bool = False) -> str:
         shown = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]
         return " & ".join(rf"\textbf{{{cell}}}" if bold and cell else cell for cell in shown) + r" \\"
 
-    body = [line(cells, best) for trial, cells, best in leaders if trial.best is not None]
-    caption = " ".join(_latex_text(text) for text in findings.verdict)
     return "\n".join(
         [
             "% needs \\usepackage{booktabs}",
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{ll{'r' * (len(heads) - 2)}}}",
+            rf"\caption{{{_latex_text(caption)}}}",
+            rf"\begin{{tabular}}{{{'l' * left}{'r' * (len(heads) - left)}}}",
             r"\toprule",
-            line(heads),
+            line(list(heads)),
             r"\midrule",
-            *body,
+            *(line(cells, bold) for cells, bold in lines),
             r"\bottomrule",
             r"\end{tabular}",
             r"\end{table}",
@@ -179,6 +195,26 @@ LATEX = {
 
 def _latex_text(text: str) -> str:
     return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+
+
+def comparison_exported(comparison: Comparison, form: Format) -> str:
+    """The comparison's table, with its verdict, as a file of that form."""
+    heads, lines = rows(comparison)
+    if form == "csv":
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerows([heads, *lines])
+        return file.getvalue()
+    if form == "latex":
+        tested = [line[0] == "1" for line in lines]
+        return _latex_table(heads, list(zip(lines, tested, strict=True)), " ".join(comparison.verdict), left=2)
+    text = markdown_text
+    parts = [f"# {text(comparison.name)}", "\n\n".join(map(text, comparison.verdict))]
+    parts.append(markdown_table([text(head) for head in heads], [[text(cell) for cell in line] for line in lines]))
+    if comparison.differences:
+        parts.append("\n".join(f"- {_difference(difference)}" for difference in comparison.differences))
+    parts += ["\n".join(f"- {text(line)}" for line in told) for told in (comparison.outlook, comparison.notes) if told]
+    return "\n\n".join(parts) + "\n"
 
 
 def find_models(named: str, places: Places) -> list[Path]:

@@ -230,8 +230,10 @@ def start(
     storage: Path,
     tracking_uri: str | None = None,
     watcher: Watcher | None = None,
+    tags: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before."""
+    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before. `tags` go to the
+    tracker."""
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before anything is written
     places = Places(writable(storage))
@@ -251,7 +253,8 @@ def start(
                 objective=search.objective.model_dump(),
                 config=search.model_dump(),
                 params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
-                tags=provenance() | {"dataset.digest": digest, "selection": search.example().training.selection},
+                tags=provenance()
+                | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
                 tracking_uri=recorded_address(uri, places),
             )
             return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())

@@ -1,0 +1,312 @@
+"""Methods at an equal budget, and searches side by side: over made trainings, and once over real ones."""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spread
+from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
+
+from orchestrator import benchmark
+from orchestrator.benchmark import SEEDS, TAG, Benchmark, Result, asked, known, members
+from orchestrator.cli import main
+from orchestrator.comparison import Comparison, seeds_needed
+from orchestrator.comparison_page import comparison_page
+from orchestrator.conductor import Conductor
+from orchestrator.errors import InputError
+from orchestrator.ledger import Ledger
+from orchestrator.search import Places
+from orchestrator.significance import differences
+from orchestrator.spec import Search
+from orchestrator.tracking import MemoryTracker
+
+EPOCHS = 6
+LEVELS = {"pfml": 0.5, "proxy_anchor": 0.4, "multi_similarity": 0.3}
+"""The test of each method in the made trainings."""
+
+
+@dataclass
+class MadeRunner:
+    """Trainings with made results, one at a time; the driver is stopped after so many of them."""
+
+    stop_after: float = float("inf")
+    reports: int = 0
+    ran: list[str] = field(default_factory=list)
+    failing: tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def ready(self, search: Search, storage: Path) -> Iterator[int]:
+        yield 1
+
+    def resources(self, search: Search) -> dict[str, float]:
+        return {"CPU": 1.0}
+
+    def run(self, conductor: Conductor) -> None:
+        while not conductor.finished:
+            work = conductor.next()
+            if work is None:
+                return
+            settings = work["arguments"]["settings"]
+            method, seed = settings["method"], settings["seed"]
+            self.ran.append(f"{method} {work['trial_id']}")
+            if method in self.failing:
+                conductor.report({"orchestrator_trial": work["trial_id"], "failed": "the loss is NaN"})
+                continue
+            level = LEVELS[method] - 0.1 * abs(settings.get("alpha", 1) / 60 - 0.3)
+            last = work["arguments"]["stop_after"] or EPOCHS
+            for number in range(1, last + 1):
+                self.reports += 1
+                if self.reports > self.stop_after:
+                    conductor.stopping = True
+                    return
+                test = {"map_at_r": LEVELS[method] + 0.01 * (seed % 3) + 0.001 * (number % 2), "recall_at_1": 0.9}
+                metrics = {"val/map_at_r": level * (1 - 0.5**number), "train/loss": 1.0, "epoch": float(number)}
+                done = number == last
+                result = {"orchestrator_trial": work["trial_id"], "validation": number, "metrics": metrics}
+                result |= {"seconds": 0.5, "finished": done, "test": test if work["test"] and done else {}}
+                if conductor.report(result):
+                    break
+
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A benchmark in this test's storage, without Ray and MLflow."""
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "data").symlink_to(data_folder)
+    monkeypatch.setattr("orchestrator.search.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+
+    def run(chosen: Benchmark, runner: MadeRunner) -> Result:
+        return benchmark.run(chosen, runner, storage=tmp_path / "s")
+
+    return run
+
+
+def asked_for(*methods: str, **changes: Any) -> Benchmark:
+    given = {"dataset": "glyphs-small", "budget": {"epochs": 60}} | changes
+    return Benchmark(name="b", methods=list(methods), overrides={"epochs": EPOCHS}, changes=given)
+
+
+def states(storage: Path, chosen: Benchmark) -> dict[str, str]:
+    return {label: ledger.state for label, ledger in members(chosen, Places(storage)).items()}
+
+
+def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", "multi_similarity")
+    result = run(chosen, MadeRunner())
+    assert result.outcome is None
+    assert [member.label for member in result.comparison.members] == ["pfml", "proxy_anchor", "multi_similarity"]
+    for member in result.comparison.members:
+        assert 60 - EPOCHS < member.ledger.epochs <= 60
+        assert len(member.tests) == SEEDS == len(member.ledger.finals)
+        assert member.ledger.tags[TAG] == "b"
+    verdict = result.comparison.verdict
+    assert verdict[0].startswith("Best: pfml, map_at_r 0.5") and "ahead of proxy_anchor" in verdict[0]
+    assert "paired t-test over 5 seeds, Holm's correction for 3 comparisons" in verdict[0]
+    assert all(difference.real for difference in result.comparison.differences)
+    assert result.page.read_text("utf-8").count("<h2") == 5
+
+
+def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None:
+    chosen = asked_for("pfml", "proxy_anchor")
+    run(chosen, MadeRunner())
+    again = MadeRunner()
+    run(chosen, again)
+    assert again.ran == []
+    given = Benchmark(name="b", methods=["multi_similarity"])
+    more = asked(given, chosen)
+    assert list(more.labels) == ["pfml", "proxy_anchor", "multi_similarity"]
+    result = run(more, again)
+    assert {word.split()[0] for word in again.ran} == {"multi_similarity"}
+    assert len(result.comparison.members) == 3
+
+
+def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 24}, final_seeds=2)
+    whole = MadeRunner()
+    run(chosen, whole)
+    expected = {label: board(ledger) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
+    for stop_after in (3, 30, whole.reports - 1):
+        shutil.rmtree(tmp_path / "s" / "searches")
+        shutil.rmtree(tmp_path / "s" / "benchmarks")
+        stopped = run(chosen, MadeRunner(stop_after))
+        assert stopped.outcome is not None and stopped.outcome.state == "interrupted"
+        before = known(tmp_path / "s", "b")
+        assert before == chosen
+        assert run(before, MadeRunner()).outcome is None
+        found = {label: board(ledger) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
+        assert found == expected, stop_after
+
+
+def board(ledger: Ledger) -> list[tuple[Any, ...]]:
+    return [(t.trial_id, t.state, t.best, t.validations, t.params, t.test) for t in ledger.everyone()]
+
+
+def test_more_budget_goes_to_all(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor")
+    run(chosen, MadeRunner())
+    before = {label: len(ledger.trials) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
+    more = asked(Benchmark(name="b", methods=["pfml"], changes={"budget": {"epochs": 120}}), chosen)
+    again = MadeRunner()
+    result = run(more, again)
+    for member in result.comparison.members:
+        assert len(member.ledger.trials) > before[member.label]
+        assert 120 - EPOCHS < member.ledger.epochs <= 120
+    assert not any("Budgets differ" in note for note in result.comparison.notes)
+    assert run(more, MadeRunner(stop_after=0)).outcome is None  # there is nothing left to do
+
+
+def test_a_method_that_fails_is_told(run: Run) -> None:
+    result = run(asked_for("pfml", "proxy_anchor", num_trials=2), MadeRunner(failing=("proxy_anchor",)))
+    assert "proxy_anchor has no result: the loss is NaN." in result.comparison.notes
+    assert result.comparison.verdict[0].startswith("Only pfml has a test")
+    assert comparison_page(result.comparison)
+
+
+def test_ccp_is_searched_by_its_shipped_space() -> None:
+    search = asked_for("ccp").search("ccp")
+    assert search.source == "ccp_bayesian.yaml" and search.num_trials is None and search.final_seeds == SEEDS
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        ([], "--methods: missing; give two or more, such as pfml,proxy_anchor"),
+        (["--methods", "pfml,proxy_anchor"], "--budget: missing; give each method the same, such as epochs=200"),
+        (["--methods", "pfml,proxy_anchr", "--budget", "epochs=40"], "proxy_anchr: no such method or search (did you"),
+        (["--methods", "pfml,pfml", "--budget", "epochs=40"], "--methods: pfml, pfml: one is named twice"),
+        (["--methods", "pfml", "--budget", "epochs=4"], "pfml.yaml: budget.epochs: 4: one trial takes 20 alone"),
+        (["--methods", "pfml", "--budget", "epoch=4"], "--budget: epoch: no such limit (did you mean 'epochs'?)"),
+        (["--methods", "pfml", "--budget", "1", "--set", "delt=1"], "--set: delt"),
+        (["--methods", "./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
+        (["--name", "../b", "--methods", "pfml"], "--name: '../b' should be letters"),
+    ],
+)
+def test_bad_input_is_one_line(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["benchmark", *words, "--storage", str(tmp_path / "s")])
+    errors = capsys.readouterr().err.strip().splitlines()
+    assert ended.value.code == 2 and len(errors) == 1 and said in errors[0], errors
+    assert not (tmp_path / "s").exists()
+
+
+def test_what_began_stays_as_it_was() -> None:
+    before = asked_for("pfml", final_seeds=3)
+    for given, said in (
+        ({"changes": {"seed": 4}}, "--seed: 4: benchmark 'b' began with none"),
+        ({"changes": {"final_seeds": 4}}, "--final-seeds: 4: benchmark 'b' began with 3"),
+        ({"overrides": {"epochs": 9}}, "--set epochs: 9: benchmark 'b' began with 6"),
+        ({"methods": ["my/pfml.yaml"]}, "--methods: 'pfml' was pfml before"),
+    ):
+        with pytest.raises(InputError, match=said):
+            asked(Benchmark(**({"name": "b", "methods": ["pfml"]} | given)), before)
+    assert asked(None, before) == before
+
+
+# Comparisons -----------------------------------------------------------------------------------------------------
+
+
+def side_by_side(folder: Path, tests: dict[str, list[float]], **changes: Any) -> dict[str, Ledger]:
+    order = sorted(range(12), key=lambda n: -spread(12)[n]["delta"])
+    return {
+        label: made(folder / label, spread(12), lambda p: p["delta"], finals={f"{order[0]:04d}": values}, **changes)
+        for label, values in tests.items()
+    }
+
+
+def test_what_cannot_be_told_apart(tmp_path: Path) -> None:
+    tests = {"a": [0.52, 0.50, 0.54], "b": [0.51, 0.53, 0.50], "c": [0.20, 0.21, 0.19]}
+    found = Comparison.of("x", side_by_side(tmp_path, tests))
+    assert found.verdict[0].startswith("Not distinguishable at this budget: a, map_at_r 0.5200 ± 0.0200 on unseen")
+    assert found.verdict[1].startswith("a is better than c (+0.32")
+    assert any(line.startswith("To tell a difference as large as that of a and b would take") for line in found.outlook)
+
+
+def test_one_seed_each_may_be_chance(tmp_path: Path) -> None:
+    found = Comparison.of("x", side_by_side(tmp_path, {"a": [0.5], "b": [0.4]}))
+    assert found.verdict[0].startswith("Ahead: a, map_at_r 0.5000 on unseen classes, before b 0.4000; that may be")
+
+
+def test_numbers_of_different_things_are_refused(tmp_path: Path) -> None:
+    ledgers = side_by_side(tmp_path / "1", {"a": [0.5, 0.6]})
+    raw = {"method": "pfml", "dataset": "cars196", "space": {"delta": {"low": 0.1, "high": 0.35}}}
+    other = made(tmp_path / "2", [{"delta": 0.2}], lambda p: 0.1, raw=raw)
+    with pytest.raises(InputError, match="not of the same thing: dataset: cub200 in 'a', cars196 in 'b'"):
+        Comparison.of("x", ledgers | {"b": other})
+    on_test = {"settings": {"selection": "test"}, "dataset": "cub200"}
+    other = made(tmp_path / "3", [{"delta": 0.2}], lambda p: 0.1, raw=raw | on_test)
+    with pytest.raises(InputError, match="selection: validation in 'a', test in 'b'"):
+        Comparison.of("x", ledgers | {"b": other})
+    other.tags["dataset.digest"], ledgers["a"].tags["dataset.digest"] = "1" * 64, "2" * 64
+    with pytest.raises(InputError, match="images of the data set: 222222222222 in 'a', 111111111111 in 'b'"):
+        Comparison.of("x", ledgers | {"b": other})
+
+
+def test_what_else_differs_is_told(tmp_path: Path) -> None:
+    one = side_by_side(tmp_path / "1", {"a": [0.5, 0.6]})
+    other = side_by_side(tmp_path / "2", {"b": [0.5, 0.6]}, epochs=20)
+    notes = Comparison.of("x", one | other, missing=["c"]).notes
+    assert "epochs differs: 10 (a), 20 (b)." in notes and "c has not begun." in notes
+
+
+def test_how_many_seeds_it_takes() -> None:
+    # d = mean/sd = 1: G*Power gives 10 pairs for two-sided 5% and a power of 80%
+    apart = differences({"a": {0: 1.0, 1: 3.0, 2: 2.0}, "b": {0: 0.0, 1: 0.0, 2: 0.0}})[0]
+    assert apart.interval is not None and apart.mean / apart.interval.standard_deviation == pytest.approx(2)
+    halved = differences({"a": {0: 0.0, 1: 2.0, 2: 1.0}, "b": {0: 0.0, 1: 0.0, 2: 0.0}})[0]
+    assert seeds_needed(halved) == 10
+    assert seeds_needed(apart) == 5
+    assert seeds_needed(differences({"a": {0: 1.0}, "b": {0: 0.0}})[0]) is None
+
+
+def test_names_are_escaped_everywhere(tmp_path: Path) -> None:
+    tests = {f"a {HOSTILE}": [0.52, 0.50], "b": [0.51, 0.53]}
+    order = sorted(range(12), key=lambda n: -spread(12)[n]["delta"])
+    ledgers = {
+        label: made(tmp_path / str(n), spread(12), lambda p: p["delta"], finals={f"{order[0]:04d}": values})
+        for n, (label, values) in enumerate(tests.items())
+    }
+    html = comparison_page(Comparison.of(HOSTILE, ledgers))
+    assert "<script>alert" not in html
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
+    ledgers = side_by_side(tmp_path, {"a": [0.51, 0.53], "b": [0.4, 0.45]})
+    path = tmp_path / "comparison.html"
+    path.write_text(comparison_page(Comparison.of(HOSTILE, ledgers)), encoding="utf-8")
+    seen = opened(path.as_uri(), "--dump-dom", folder=tmp_path)
+    assert complaints(seen.stderr) == []
+    plots = [found for _, found in Elements(seen.stdout).tags if found.get("role") == "img"]
+    assert len(plots) == 3 and all(found.get("data-drawn") == "yes" for found in plots)
+
+
+@pytest.mark.slow
+def test_a_killed_benchmark_goes_on(terminal: Terminal) -> None:  # noqa: F811
+    words = ["benchmark", "--name", "b", "--dataset", "glyphs-small", "--budget", "epochs=6", "--final-seeds", "2"]
+    words += ["--set", "epochs=2", "--set", "embedding_dim=8", "--set", "classes_per_batch=8", "--set", "device=cpu"]
+    first = terminal.begin(*words, "--methods", "proxy_anchor,multi_similarity")
+    wait(lambda: len(terminal.events("b-multi_similarity", "validation")) > 1, 300)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    done = len(terminal.events("b-proxy_anchor"))
+    stdout, _ = terminal.run("resume", "b", "--json")
+    assert len(terminal.events("b-proxy_anchor")) == done
+    verdict = json.loads(stdout.splitlines()[-1])
+    assert {member["label"]: member["state"] for member in verdict["members"]} == {
+        "proxy_anchor": "done",
+        "multi_similarity": "done",
+    }
+    assert all(len(member["test"]["seeds"]) == 2 for member in verdict["members"])
+    stdout, _ = terminal.run("compare", "b-proxy_anchor", "b-multi_similarity", "--json")
+    assert json.loads(stdout)["differences"][0]["difference"] == verdict["differences"][0]["difference"]
