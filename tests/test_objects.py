@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from s3 import SECRET, Server, Unsteady, moto, unsteady
-from test_search import TINY, Terminal, alive, family, last_line, title, wait
+from test_search import LONG, Terminal, alive, family, last_line, title, wait
 
 from orchestrator import control, objects
 from orchestrator.checkpoint import CHECKPOINT
@@ -502,9 +503,14 @@ def test_a_search_loses_nothing_with_its_machine(
     """Every ninth request is refused; the driver is killed, its machine's disk is lost, another goes on; it is stopped
     from a third, and goes on from there. The leaderboard is that of a search on a disk that nothing disturbs."""
     (tmp_path / "project").mkdir()
-    space, one = TINY | {"num_trials": 4, "final_workers": 2}, ("--max-concurrent", "1")
+    space, one = LONG | {"final": True, "final_workers": 2}, ("--max-concurrent", "1")
     terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)
-    where = f"--storage={storage}"
+    where, pace = f"--storage={storage}", [0.0]
+
+    def whim(method: str, path: str) -> int | None:
+        if method == "PUT" and MANIFEST in path:
+            time.sleep(pace[0])  # a validation takes as long as its upload: time to type
+        return 503 if next(counter) % 9 == 0 else None
 
     def finish(*words: str, code: int = 0) -> tuple[str, str]:
         return terminal.finish(terminal.begin(*words), code, seconds=900)
@@ -517,9 +523,10 @@ def test_a_search_loses_nothing_with_its_machine(
     try:
         terminal.finish(terminal.search(space, "x", *one), seconds=900)
         elsewhere(monkeypatch, tmp_path / "first")
-        front.whim = lambda method, path: 503 if next(counter) % 9 == 0 else None
+        front.whim = whim
         process = terminal.search(space, "x", where, *one)
-        reach(process, 3)
+        reach(process, 2)
+        pace[0] = 5.0
         elsewhere(monkeypatch, tmp_path / "second")
         assert json.loads(finish("status", "x", where, "--json")[0])["state"] == "running"
         assert "the search is running" in finish("resume", "x", where, code=2)[1]
@@ -529,12 +536,14 @@ def test_a_search_loses_nothing_with_its_machine(
         wait(lambda: not alive(processes), 120)
         shutil.rmtree(tmp_path / "first")
         assert json.loads(finish("status", "x", where, "--json")[0])["state"] == "lost"
+        done_before = len(recorded(storage, "validation"))
         process = terminal.begin("resume", "x", where, "--json")
-        reach(process, 7)
+        reach(process, done_before + 1)
         elsewhere(monkeypatch, tmp_path / "third")
         stopped = json.loads(finish("stop", "x", where, "--json")[0])
         assert (stopped["state"], stopped["driver"], stopped["counts"]["interrupted"]) == ("interrupted", None, 1)
         assert f"orchestrator resume x --storage {storage}" in terminal.finish(process, code=130)[1]
+        pace[0] = 0.0
         done = last_line(finish("resume", "x", where, "--json")[0])
         assert done["state"] == "done" and done["parent_run_id"] and all(trial["run_id"] for trial in done["trials"])
     finally:
