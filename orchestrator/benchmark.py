@@ -26,6 +26,7 @@ from orchestrator.search import (
     Watcher,
     check_data,
     check_hours,
+    has_begun,
     read_journal,
     resume,
     scratch,
@@ -128,7 +129,7 @@ def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     journals = {label: places.search(benchmark.member(label)) / JOURNAL for label in benchmark.labels}
     for path in journals.values():
         refresh(path)
-    return {label: read_journal(path)[1] for label, path in journals.items() if path.exists()}
+    return {label: read_journal(path)[1] for label, path in journals.items() if has_begun(path)}
 
 
 def compared(benchmark: Benchmark, places: Places) -> Comparison:
@@ -216,7 +217,7 @@ def _advance(
     watcher: Watcher,
     benchmark: str,
 ) -> Outcome:
-    if not (places.search(search.name) / JOURNAL).exists():
+    if not has_begun(places.search(search.name) / JOURNAL):
         return start(
             search,
             runner,

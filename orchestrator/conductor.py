@@ -16,7 +16,9 @@ from orchestrator.checkpoint import (
     BEST,
     CHECKPOINT,
     DIAGNOSTICS,
+    INSIGHT,
     MODEL,
+    SAMPLE,
     disk_fault,
     model_folders,
     remove_unfinished,
@@ -303,7 +305,7 @@ class Conductor:
         """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
         self.stopping = True
         for trial in self.ledger.running():
-            self._end(trial, "interrupted", f"the search was {self.stopped_by or 'interrupted'}")
+            self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
         if trial.best is not None and state in ("done", "pruned"):
@@ -315,6 +317,8 @@ class Conductor:
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", trial_id=trial.trial_id, metrics=best)
+        if state in ("done", "pruned"):
+            self._tables(trial)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state, trial.second)
@@ -324,6 +328,16 @@ class Conductor:
         if state in ("done", "pruned"):
             self._tidy()
         self.listener("ended", trial)
+
+    def _tables(self, trial: TrialRecord) -> None:
+        """The small tables of a trial go to the tracker, whatever became of it."""
+        place = self.trial_folder(trial)
+        objects.bring_trial(place, INSIGHT)
+        for folder in dict.fromkeys([place, *model_folders(place)]):
+            remove_unfinished(folder / INSIGHT, ("*",))
+            if (folder / INSIGHT).exists():
+                relative, under = str((folder / INSIGHT).relative_to(self.folder)), folder.relative_to(place) / INSIGHT
+                self._record("artifact", trial_id=trial.trial_id, path=relative, folder=str(under))
 
     def _tidy(self) -> None:
         """Optimiser states of what has ended, and models of all but the best few trials, are not needed again."""
@@ -340,7 +354,7 @@ class Conductor:
     def _unneeded(self) -> dict[str, tuple[str, ...]]:
         best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]} | self.ledger.finals.keys()
         ended = [trial.trial_id for trial in self.ledger.everyone() if trial.state in ("done", "pruned")]
-        return {name: (CHECKPOINT,) if name in best else (CHECKPOINT, BEST) for name in ended}
+        return {name: (CHECKPOINT,) if name in best else (CHECKPOINT, BEST, SAMPLE) for name in ended}
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""

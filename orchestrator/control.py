@@ -47,17 +47,48 @@ def myself() -> str:
 
 
 @contextlib.contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """While a search gets hold of its machines, before its journal: whoever looks finds its driver, and after a refusal
+    nothing."""
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                _show(folder)
+            ended.wait(LOOK_SECONDS)
+
+    thread = threading.Thread(target=look, name="starting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with contextlib.suppress(OSError):
+            objects.remove(folder / DRIVER, objects.IMPATIENCE_SECONDS)
+            folder.rmdir()
+
+
+def _show(folder: Path) -> None:
+    _write(folder / DRIVER, _me())
+
+
+def _me() -> dict[str, Any]:
+    return {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()}
+
+
+@contextlib.contextmanager
 def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
     folder = conductor.folder
     objects.remove(folder / REQUEST)  # meant for an earlier driver
-    me = {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()}
     ended = threading.Event()
 
     def look() -> None:
         while True:
             with contextlib.suppress(OSError):  # a full or lost disk ends no search here
-                _write(folder / DRIVER, me)
+                _show(folder)
                 _obey(conductor)
             if ended.wait(LOOK_SECONDS):
                 return
@@ -69,7 +100,7 @@ def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        if me.items() <= (_read(folder / DRIVER) or me).items():  # no other driver has taken the search over
+        if _me().items() <= (_read(folder / DRIVER) or _me()).items():  # no other driver has taken the search over
             for name in (DRIVER, REQUEST):
                 with contextlib.suppress(OSError):
                     objects.remove(folder / name, objects.IMPATIENCE_SECONDS)

@@ -327,15 +327,20 @@ def remove(path: Path, patience: float | None = None) -> None:
 
 
 def publish(path: Path) -> None:
-    """Copy a file of a working copy to its place; nothing on a disk."""
+    """Copy a file of a working copy, or all files of a folder, to their place; nothing on a disk."""
     if (found := Bucket.of(path)) is not None:
-        found[0].upload(path, found[1])
+        for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
+            found[0].upload(file, "/".join([found[1], *file.relative_to(path).parts]))
 
 
 def bring(path: Path) -> None:
-    """The other way round, for a file that is not there yet; nothing where there is none."""
-    if (found := Bucket.of(path)) is not None and not path.exists():
-        _download(found[0], found[1], path)
+    """The other way round, of files that are not there yet; nothing where there are none."""
+    if (found := Bucket.of(path)) is not None and not path.is_file() and not _download(*found, path):
+        bucket, key = found
+        for inner in bucket.keys(f"{key}/"):
+            file = path / inner.removeprefix(f"{key}/")
+            if not inner.endswith("/") and address_of(file) is not None and not file.exists():
+                _download(bucket, inner, file)
 
 
 def folders(path: Path) -> list[str] | None:
@@ -557,11 +562,14 @@ class TrialFiles:
             bucket.remove([f"{prefix}/{name}" for name in sorted(replaced)], IMPATIENCE_SECONDS)
 
 
-def bring_trial(folder: Path) -> None:
-    """A trial's files that count, and no others, into the working copy; nothing on a disk. OSError if the store cannot
-    be asked, or they are damaged."""
+def bring_trial(folder: Path, part: str | None = None) -> None:
+    """A trial's files that count into the working copy, or those in the folders of this name; nothing on a disk.
+    OSError if the store cannot be asked, or they are damaged."""
     if (found := Bucket.of(folder)) is not None:
-        _fetch(*found, _manifest(*found), folder)
+        manifest = _manifest(*found)
+        if part is not None:
+            manifest = {name: entry for name, entry in manifest.items() if part in name.split("/")[:-1]}
+        _fetch(*found, manifest, folder)
 
 
 def drop(folder: Path, names: Iterable[str]) -> None:
@@ -600,9 +608,9 @@ def _write_manifest(bucket: Bucket, prefix: str, files: Mapping[str, Mapping[str
 
 
 def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Make a folder hold what a manifest names, and nothing else."""
-    for path in folder.rglob("*"):
-        if path.is_file() and path.relative_to(folder).as_posix() not in manifest:
+    """Make a folder hold what a manifest names, and no other model."""
+    for path in folder.rglob("*.pt"):
+        if path.relative_to(folder).as_posix() not in manifest:
             path.unlink(missing_ok=True)
     for name, entry in manifest.items():
         path = folder / name

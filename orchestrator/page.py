@@ -110,6 +110,8 @@ def _answers(findings: Findings) -> str:
         "Should a range be widened?": findings.widen,
         "How far from the paper?": findings.distance,
     }
+    if findings.confused:
+        answers["Which classes are confused most?"] = f"{findings.confused} The images: model.html, beside this page."
     items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
     return f'<dl class="answers">{items}</dl>'
 

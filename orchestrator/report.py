@@ -5,7 +5,7 @@ import inspect
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -247,6 +247,28 @@ def find_models(named: str, places: Places) -> list[Path]:
                 return _models_in(journal.parent / "trials" / trial, named)
     known = [folder.parent.name for folder in places.journals()]
     raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The search that a model is of, its trial, and the run of that in the tracker, None if it was not sent yet."""
+
+    journal: Path
+    ledger: Ledger
+    trial: TrialRecord
+    run_id: str | None
+
+
+def owner_of(model: Path) -> Owner | None:
+    """Whose model a file is; None if it lies in no search's folder."""
+    place = model.resolve()
+    for folder in place.parents:
+        if folder.parent.name == "trials" and (journal := folder.parent.parent / JOURNAL).exists():
+            ledger = read_journal(journal)[1]
+            if folder.name in ledger.trials or folder.name in ledger.finals:
+                run_id = recorded_runs(journal).trials.get(folder.name)
+                return Owner(journal, ledger, ledger.find(folder.name), run_id)
+    return None
 
 
 def _models_in(folder: Path, named: str) -> list[Path]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import objects
-from orchestrator.errors import InputError, TrainingFailed, storage_fault
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -84,8 +84,9 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     """
     from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.distributed import rank
     from orchestrator.folds import evaluate_folds
-    from orchestrator.loop import data_splits, evaluate_model_by_query
+    from orchestrator.loop import data_splits, evaluate_and_embed, look, save_insight
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
@@ -95,7 +96,9 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     if (folders := model_folders(place)) != [place]:
         return evaluate_folds([folder / BEST for folder in folders], store, rows, training.device, keep=True)[0]
     model = place / MODEL if (place / MODEL).exists() else place / BEST
-    result = evaluate_model_by_query(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    result, embedded = evaluate_and_embed(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    if rank() == 0:
+        save_insight(place, look(result, embedded, store))
     ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
     return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
 
@@ -132,6 +135,8 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
                     "test": tested,
                     "done": validation.finished,
                 }
+        except OutOfMemory as error:
+            yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
         except (TrainingFailed, InputError) as error:
             yield known | {"failed": str(error), "done": True}
         except Exception as error:
@@ -145,6 +150,27 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
             summary = " ".join(str(error).split())[:300]
             log = objects.shown(files.path / FAILURE_LOG)
             yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+
+
+def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
+    """What would probably fit into the memory that a training was short of: tried where one process trains."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.distributed import world_size
+    from orchestrator.loop import batch_that_fits, data_splits, free_memory
+    from orchestrator.spec import resolve_experiment
+
+    free_memory(error)
+    arguments = work["arguments"]
+    experiment = resolve_experiment(arguments["settings"], "trial")
+    training = experiment.training
+    if not error.of_batch:
+        return "take a smaller backbone or embedding_dim, or set precision=bf16"
+    if world_size() == 1:
+        store = open_dataset(training.dataset, objects.place(arguments["data"]))
+        splits = data_splits(training, store, hold_out=arguments.get("hold_out", True))
+        if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
+            return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
+    return "lower classes_per_batch or images_per_class, or set precision=bf16"
 
 
 def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
@@ -275,6 +301,8 @@ def train_worker(config: Mapping[str, Any]) -> None:
         if "failed" in result:
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return
+            if "repeats" in result:  # a GPU smaller, or fuller, than the others': the group would fail again
+                ray.get(mailbox.put.remote(result))
             raise RuntimeError(result["failed"])
         if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
             return

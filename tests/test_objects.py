@@ -464,7 +464,7 @@ def test_a_training_is_found_from_another_machine(
     assert "note: MLflow's database is on this machine" in printed.err and f"ui --storage {storage}" in printed.out
     elsewhere(monkeypatch, tmp_path / "there")
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
-    assert f"a search 'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
+    assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
     assert run("list", where, "--json") == 0
     assert [found["name"] for found in json.loads(capfd.readouterr().out)] == ["one"]
     assert run("status", "one", where) == 0 and "1 done" in capfd.readouterr().out
