@@ -30,6 +30,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from orchestrator import objects
 from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
@@ -74,14 +75,40 @@ def _not_empty(value: str | None) -> str | None:
 def _path(given: str | Path) -> Path:
     """A path; typer hands the default over as one already."""
     if isinstance(given, str) and "://" in given:
-        raise typer.BadParameter("object stores and other addresses are not supported; give a path, on a shared disk")
+        raise typer.BadParameter("an address cannot be taken here; give a path")
     return Path(_not_empty(str(given)) or ".")
+
+
+def _disk(given: str | Path) -> Path:
+    """A folder where data sets are prepared."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
+    return _path(given)
+
+
+def _storage(given: str | Path) -> Path:
+    """A folder, or the one that stands for an address."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            return objects.working_copy(given)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+    return _path(given)
 
 
 Storage = Annotated[
     Path,
     typer.Option(
-        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_path, metavar="DIR"
+        help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
+        envvar="ORCHESTRATOR_STORAGE",
+        parser=_storage,
+        metavar="DIR",
+    ),
+]
+DiskStorage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
     ),
 ]
 TrackingUri = Annotated[
@@ -374,7 +401,8 @@ def _run_benchmark(
     console = Console(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     if result.outcome is not None:
-        again = f"orchestrator benchmark --name {chosen.name} --storage {shlex.quote(str(storage))}"
+        place = shlex.quote(objects.shown(storage))
+        again = f"orchestrator benchmark --name {chosen.name} --storage {place}"
         why = result.outcome.fault or result.outcome.ledger.reason or "interrupted"
         console.print(Text(f"{why}; go on with:  {again}"), soft_wrap=True)
         raise typer.Exit(1 if result.outcome.fault else 130)
@@ -537,7 +565,7 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     if found or json_:
         _show_statuses(found, as_json=json_)
     else:
-        typer.echo(f"no search under {storage} yet; begin with: orchestrator search demo")
+        typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
 
 
 @app.command()
@@ -550,13 +578,18 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
+    from orchestrator.control import driver
     from orchestrator.ledger import counted
-    from orchestrator.search import Places, tracking_address
+    from orchestrator.search import Places, bring_artifacts, read_journal, tracking_address
     from orchestrator.tracking import redact, sync
 
     places = Places(storage.expanduser().resolve())
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
+    if objects.address_of(journal) is not None:  # there, no lock tells
+        if driver(journal.parent):
+            raise InputError(f"{objects.shown(journal)}: the search is running and sends its events itself")
+        bring_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -1105,7 +1138,7 @@ app.add_typer(
 @datasets_app.command("show")
 def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
     """What is known, what is prepared, and how to get the rest.
@@ -1170,7 +1203,7 @@ def prepare_dataset(
     ] = None,
     original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
 
@@ -1236,7 +1269,7 @@ def prepare_dataset(
 def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
     address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Copy a data set to S3, where it can be used by its address in place of a name.
 
@@ -1290,7 +1323,7 @@ def ui(
     places = Places(storage.expanduser().resolve())
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
-        raise InputError(f"--storage: {places.storage} holds no runs yet; begin with: orchestrator search demo")
+        raise InputError(_no_runs(places.storage))
     command = ui_command(uri, places.artifacts, port)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -1388,7 +1421,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
     if as_json:
         print(json.dumps(found))
     else:
-        Console().print(status_text(found, str(storage)), soft_wrap=True)
+        Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -1442,7 +1475,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
-    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
+    again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
     if (found_ := _benchmark(name, storage)) is not None:
         driven = [ledger.name for ledger, folder in _members(found_, storage) if driver(folder)]
         if not driven:
@@ -1456,7 +1489,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     try:
         request(journal.parent, wish)
     except OSError as error:
-        raise InputError(f"--storage: {journal.parent} cannot be written ({error.strerror})") from None
+        raise InputError(f"--storage: {objects.shown(journal.parent)} cannot be written ({error.strerror})") from None
     end = time.monotonic() + STOP_SECONDS
     with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
         while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
@@ -1467,6 +1500,12 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
         typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
         typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+
+
+def _no_runs(storage: Path) -> str:
+    if objects.address_of(storage) is None:
+        return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
+    return f"--storage: this machine tracked no search of {objects.shown(storage)}: orchestrator sync NAME does it"
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
@@ -1650,7 +1689,7 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
-    for line in closing(outcome, str(storage), PORT):
+    for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)

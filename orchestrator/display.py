@@ -17,6 +17,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator import objects
 from orchestrator.comparison import Comparison, rows
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError
@@ -390,9 +391,9 @@ def _spread(name: str, interval: Interval) -> Text:
     )
 
 
-def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
+def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
     """The lines after the leaderboard: how it ended, and where it is to be looked at: its page, and in MLflow."""
-    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(storage)
+    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(objects.shown(storage))
     lines = []
     if outcome.state == "interrupted":
         lines.append(
@@ -402,10 +403,10 @@ def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
         lines.append(f"tracker: {redact(outcome.problem)}")
         lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")
     if (outcome.journal.parent / PAGE).exists():
-        lines.append(f"on a page:  {Path(storage) / 'searches' / name / PAGE}")
+        lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:
         if not uri.startswith("http"):
-            own = outcome.tracking_uri == default_tracking_uri(Path(storage).expanduser())
+            own = outcome.tracking_uri == default_tracking_uri(storage.expanduser())
             elsewhere = "" if own else f" --tracking-uri {shlex.quote(uri)}"
             lines.append(f"in MLflow:  orchestrator ui {name} --storage {place}{elsewhere}")
         lines += [f"  {what + ':':<15}{address}" for what, address in links(outcome, port).items()]

@@ -55,6 +55,7 @@ ORDER = [
     "data.transforms",
     "data.importers",
     "data.catalog",
+    "objects",
     "data.remote",
     "data.archives",
     "data.glyphs",
@@ -75,6 +76,8 @@ DOORS = {
     "torch.distributed": {"distributed"},
     "torch.nn.parallel": {"distributed"},
     "typer": {"cli"},
+    "boto3": {"objects"},
+    "botocore": {"objects"},
 }
 """Who may import what, also inside functions; everybody else goes through these."""
 
