@@ -4,6 +4,7 @@ Each decision is journaled, with all that it rests upon, before it takes effect;
 journal. A search that died is taken up by folding its journal again and giving out its unfinished trials first.
 """
 
+import contextlib
 import itertools
 import math
 import time
@@ -11,11 +12,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator import objects
 from orchestrator.checkpoint import (
     BEST,
     CHECKPOINT,
     DIAGNOSTICS,
+    INSIGHT,
     MODEL,
+    SAMPLE,
     disk_fault,
     model_folders,
     remove_unfinished,
@@ -65,6 +69,8 @@ class Conductor:
         self.ledger = Ledger()
         self.study = Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
+        self.dropped: dict[str, tuple[str, ...]] = {}
+        """Which files of the ended trials an object store was told to drop."""
         self.received: dict[str, int] = {}
         """The number of each running trial's latest result, known already or new."""
         self.stopping = False
@@ -101,6 +107,9 @@ class Conductor:
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.elapsed_before = self.ledger.elapsed
         self.untidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned")}
+        last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
+        best = self._best()
+        self.dropped = {name: _unneeded(name in best) for name in self.untidy if name != last}
         for trial in self.ledger.unfinished():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -235,8 +244,8 @@ class Conductor:
         selects = training.protocol == "mlrc" or training.selection == "test"
         return {
             "settings": experiment.flat(),
-            "data": str(self.data),
-            "folder": str(self.trial_folder(trial)),
+            "data": objects.portable(self.data),
+            "folder": objects.portable(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
             "stop_after": source.best_validation if source and not selects else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
@@ -293,7 +302,7 @@ class Conductor:
         trial = self.ledger.find(trial_id)
         if trial.state != "running":
             return
-        if fault := disk_fault(self.folder):
+        if fault := disk_fault(self.folder) or objects.fault(self.folder):
             self.report({"orchestrator_trial": trial_id, "interrupted": fault})
         else:
             self._end(trial, "failed", reason)
@@ -302,7 +311,7 @@ class Conductor:
         """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
         self.stopping = True
         for trial in self.ledger.running():
-            self._end(trial, "interrupted", f"the search was {self.stopped_by or 'interrupted'}")
+            self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
         if trial.best is not None and state in ("done", "pruned"):
@@ -314,6 +323,8 @@ class Conductor:
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
+        if state in ("done", "pruned"):
+            self._tables(trial)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state, trial.second)
@@ -325,20 +336,38 @@ class Conductor:
             self._tidy()
         self.listener("ended", trial)
 
+    def _tables(self, trial: TrialRecord) -> None:
+        """The small tables of a trial go to the tracker, whatever became of it."""
+        place = self.trial_folder(trial)
+        objects.bring_trial(place, INSIGHT)
+        for folder in dict.fromkeys([place, *model_folders(place)]):
+            remove_unfinished(folder / INSIGHT, ("*",))
+            if (folder / INSIGHT).exists():
+                relative, under = str((folder / INSIGHT).relative_to(self.folder)), folder.relative_to(place) / INSIGHT
+                self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=str(under))
+
     def _tidy(self) -> None:
         """Optimiser states of what has ended, and models of all but the best few trials, are not needed again.
 
         Looks at the trials that may still have such files, so that an end costs the same after ten trials and after ten
         thousand; the first time, at all that ended before, for a killed driver may have left theirs."""
-        best = {trial.trial_id for trial in itertools.islice(self.ledger.leaders(), KEPT_MODELS)}
-        best |= self.ledger.finals.keys()
-        for trial in list(self.untidy.values()):
-            for folder in model_folders(self.trial_folder(trial)):
-                (folder / CHECKPOINT).unlink(missing_ok=True)
-                if trial.trial_id not in best:
-                    (folder / BEST).unlink(missing_ok=True)
-            if trial.trial_id not in best:  # who has left the best has no model to come back with
-                del self.untidy[trial.trial_id]
+        best = self._best()
+        for trial_id, trial in list(self.untidy.items()):
+            place, names = self.trial_folder(trial), _unneeded(trial_id in best)
+            for folder in dict.fromkeys([place, *model_folders(place)]):
+                for name in names:
+                    (folder / name).unlink(missing_ok=True)
+            if self.dropped.get(trial_id) != names:
+                with contextlib.suppress(OSError):
+                    objects.drop(place, names)
+                    self.dropped[trial_id] = names
+            if trial_id not in best and trial_id in self.dropped:  # it has no model to come back with
+                del self.untidy[trial_id], self.dropped[trial_id]
+
+    def _best(self) -> set[str]:
+        """Those that keep their models."""
+        leaders = itertools.islice(self.ledger.leaders(), KEPT_MODELS)
+        return {trial.trial_id for trial in leaders} | self.ledger.finals.keys()
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
@@ -357,6 +386,7 @@ class Conductor:
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())
         for trial in [*itertools.islice(self.ledger.leaders(), KEPT_MODELS), *final]:
+            objects.bring_trial(self.trial_folder(trial))
             for folder in model_folders(self.trial_folder(trial)):
                 fold = folder.relative_to(self.trial_folder(trial))
                 tested = trial in final or self.search.test_trials
@@ -371,6 +401,12 @@ class Conductor:
         try:
             stored = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
         except OSError as error:  # what is not on the record must not take effect: nothing more is given out
-            self.stopping, self.fault = True, f"{self.journal.path}: {error.strerror or error}"
-            raise OSError(error.errno, error.strerror or str(error), str(self.journal.path)) from None
+            error.filename = error.filename or str(self.journal.path)
+            self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
+            raise
         self.ledger.apply(stored)
+
+
+def _unneeded(kept: bool) -> tuple[str, ...]:
+    """What of an ended trial goes, if its model is kept or not."""
+    return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

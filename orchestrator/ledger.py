@@ -243,6 +243,11 @@ class Ledger:
         return [*self.trials.values(), *self.finals.values()]
 
     @property
+    def noun(self) -> str:
+        """What a user calls it: a training of `orchestrator train` is no search."""
+        return "training" if self.config.get("test_trials") else "search"
+
+    @property
     def second(self) -> str | None:
         """The metric of the second objective, if there are two."""
         goal = self.config.get("second_objective")
