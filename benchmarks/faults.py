@@ -4,10 +4,16 @@
 
 A search of 40 trials on embedded data, one at a time, with final runs of two workers each, is first run undisturbed,
 then again, tracked by an MLflow server over PostgreSQL, with a fault at each of so many random moments. What ended is
-resumed, as a user would; a server that died is started again some seconds later. At the end the two are compared, and
-everything that a search keeps is checked against the journal. Exit code 1 if any check fails.
+resumed, as a user would, and only that; a server that died is started again some seconds later. At the end the two are
+compared, and everything that a search keeps is checked against the journal. Exit code 1 if any check fails.
+
+The table is written after each fault, and says how many there were so far. SIGTERM or Ctrl-C: no more faults, the
+search comes to its end, and is checked; once more, and all ends. `--keep FOLDER` leaves all logs, and the undisturbed
+search in FOLDER/calm; `--calm JOURNAL` takes one from there in place of another such run.
 
 Full disks and read-only storages are mounted, which takes root on Linux; without it these two are left out and said so.
+As root the campaign has mounts and a /dev/shm of its own, so that nothing else on the machine is taken for its litter.
+A clock that jumps takes Debian's libfaketime (package faketime), and is left out without it.
 """
 
 import argparse
@@ -31,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from services import MLflowServer, Postgres, until
+from services import Clock, MLflowServer, Postgres, until
 
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, leaderboard_rows
@@ -45,6 +51,8 @@ STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interru
 SHARE_OF_FINALS = 0.2
 """Of the faults, while the final runs train: only these have workers of Ray Train."""
 STARTUP_SECONDS = 20.0
+VICTIM_SECONDS = 300.0
+"""How long a fault waits for a process that it can kill: a search that was just taken up has none yet."""
 END_SECONDS = 240.0
 ALONE_SECONDS = 75.0
 """How long the processes of a killed driver may live: Ray's agents give a cluster that is gone a minute."""
@@ -87,6 +95,7 @@ class Fault:
     at: int
     trial: str = ""
     outcome: str = ""
+    """Empty as long as it has not come."""
     seconds: float = 0.0
 
 
@@ -106,6 +115,9 @@ class Campaign:
     orphans: list[tuple[float, psutil.Process]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     lost: list[int] = field(default_factory=list)
+    enough: bool = False
+    """No more faults: the campaign was asked to come to its end."""
+    clock: Clock | None = None
     postgres: Postgres | None = None
     mlflow: MLflowServer | None = None
 
@@ -123,7 +135,9 @@ class Campaign:
 
     def environment(self) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "RAY_TMPDIR")}
-        return kept | {MARK: self.identity, "TMPDIR": str(self.temporary), "ORCHESTRATOR_STORAGE": str(self.storage)}
+        kept |= {MARK: self.identity, "TMPDIR": str(self.temporary), "ORCHESTRATOR_STORAGE": str(self.storage)}
+        kept["RAY_worker_niceness"] = "0"  # as the driver's own, lest trials starve where others compute too
+        return kept | (self.clock.environment() if self.clock else {})
 
     def events(self) -> list[dict[str, Any]]:
         path = self.folder / "journal.jsonl"
@@ -134,7 +148,7 @@ class Campaign:
 
     def begin(self) -> None:
         """The search's first command, or its resumption."""
-        words = ["resume", NAME] if (self.folder / "journal.jsonl").exists() else self.first()
+        words = ["resume", NAME] if self.events() else self.first()
         if self.mlflow is not None:
             words += ["--tracking-uri", self.mlflow.uri]
         self.lives += 1
@@ -225,15 +239,21 @@ class Campaign:
         return self._kill_one("RayTrainWorker")
 
     def _kill_one(self, name: str) -> str:
-        victims = self.named(name)
-        trial = Ledger.of(self.events()).running()
-        key = trial[0].trial_id if trial else ""
-        if not victims or self.hits[key] >= 2:
-            return ""  # nothing to kill, or a third time: another fault takes its place
-        self.hits[key] += 1
-        with contextlib.suppress(psutil.NoSuchProcess):
-            self.random.choice(victims).kill()
-        return "went on by itself"
+        end = time.monotonic() + VICTIM_SECONDS
+        while self.running and time.monotonic() < end:
+            self.tend()
+            victims = self.named(name)
+            trial = Ledger.of(events).running() if (events := self.events()) else []
+            key = trial[0].trial_id if trial else ""
+            if victims and key and self.hits[key] < 2:
+                self.hits[key] += 1
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self.random.choice(victims).kill()
+                return "went on by itself"
+            if victims and name == "RayTrainWorker" and key:
+                break  # a final run takes long, and its third death would be its last
+            time.sleep(0.2)
+        return ""
 
     def kill_raylet(self) -> str:
         victims = self.named("raylet")
@@ -264,6 +284,14 @@ class Campaign:
         self.restarts.append((time.monotonic() + pause, server.begin))
         return f"away for {pause:.0f} s"
 
+    def jump(self) -> str:
+        """Forwards or backwards by up to two days, for all processes of the search."""
+        if self.clock is None:
+            return ""
+        hours = self.random.choice((-1, 1)) * self.random.uniform(0.1, 48)
+        self.clock.jump(3600 * hours)
+        return "went on"
+
     def fill_disk(self) -> str:
         if not os.path.ismount(self.storage):
             return ""
@@ -290,7 +318,7 @@ class Campaign:
         if code is None:
             self.problems.append(f"life {self.lives}: the driver goes on though {what}")
             return self.kill_driver()
-        if code != 0 and not lines:
+        if code != 0 and not lines and self.events():
             self.problems.append(f"life {self.lives}: says nothing of resuming, though {what}")
         self.orphans += [(time.monotonic(), process) for process in family]
         return f"ended with code {code}, resumed" if code else "came to its end before"
@@ -353,6 +381,7 @@ FAULTS: dict[str, tuple[str, Callable[[Campaign], str]]] = {
     "disk": ("a full disk", Campaign.fill_disk),
     "readonly": ("a read-only storage", Campaign.make_read_only),
     "interrupts": ("Ctrl-C twice", Campaign.interrupt_twice),
+    "clock": ("a clock that jumps by up to two days", Campaign.jump),
 }
 
 
@@ -375,11 +404,13 @@ def schedule(kinds: list[str], count: int, total: int, finals: int, rng: random.
     return [Fault(number, kind, int(at)) for number, (kind, at) in enumerate(zip(drawn, moments, strict=True), 1)]
 
 
-def disturb(campaign: Campaign, faults: list[Fault]) -> None:
-    """The search with its faults, to its end."""
+def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], None]) -> None:
+    """The search with its faults, to its end; `told` after each."""
     rng = campaign.random
     campaign.begin()
     for fault in faults:
+        if campaign.enough:
+            break
         if campaign.progress() < fault.at:
             if campaign.go_on(fault.at):
                 time.sleep(rng.uniform(0, 2))
@@ -402,6 +433,7 @@ def disturb(campaign: Campaign, faults: list[Fault]) -> None:
         campaign.check_orphans()
         line = f"{fault.number:3d} {fault.kind:10s} at {fault.at:3d} {fault.trial:16s} {fault.outcome}"
         print(f"{line} ({fault.seconds:.1f} s)", file=sys.stderr, flush=True)
+        told()
         if not campaign.running and rng.random() < 0.5:
             time.sleep(rng.uniform(0, 5))
         if not campaign.running:
@@ -538,7 +570,8 @@ def check_machine(campaign: Campaign, shared_memory: set[Path]) -> Iterator[tupl
     with contextlib.suppress(TimeoutError):
         until(lambda: not marked(), ALONE_SECONDS, "the processes' end")
     yield "no process left (so no actor, no placement group)", str(marked()[:3]) if marked() else ""
-    left = sorted(str(path) for path in set(Path("/dev/shm").iterdir()) - shared_memory)
+    shared = set(Path("/dev/shm").iterdir()) - shared_memory
+    left = sorted(str(path) for path in shared if "faketime_" not in path.name)  # the clock's own
     yield "/dev/shm as before", str(left[:3]) if left else ""
     left = sorted(str(path.relative_to(campaign.temporary)) for path in campaign.temporary.rglob("*"))
     yield "temporary folder empty", f"{len(left)}: {left[:3]}" if left else ""
@@ -576,7 +609,6 @@ def can_mount(place: Path) -> bool:
 def run(arguments: argparse.Namespace, base: Path) -> int:
     """Calm search, disturbed search, checks, table."""
     shared_memory = set(Path("/dev/shm").iterdir())
-    started = time.monotonic()
     base.chmod(0o711)
     data = base / "calm" / "s" / "data"
     from orchestrator.data.catalog import open_dataset
@@ -584,17 +616,27 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     open_dataset("glyphs-small", data)
     calm = Campaign(base / "calm", arguments.trials, random.Random(0))
     calm.temporary.mkdir()
-    calm.begin()
-    if calm.outlive(3600) != 0:
-        print(calm.said(), file=sys.stderr)
-        return 1
+    if arguments.calm:
+        calm.folder.mkdir(parents=True)
+        shutil.copy(arguments.calm, calm.folder / "journal.jsonl")
+    else:
+        calm.begin()
+        if calm.outlive(3600) != 0:
+            print(calm.said(), file=sys.stderr)
+            return 1
     calm_events = calm.events()
+    ledger = Ledger.of(calm_events)
+    if ledger.state != "done" or len(ledger.trials) != arguments.trials:
+        found = f"{len(ledger.trials)} trials, {ledger.state}"
+        raise SystemExit(f"--calm: {arguments.calm}: {found}; need all of {arguments.trials}")
     finals = [e for e in calm_events if e["event"] == "validation" and e["trial_id"].startswith("final")]
     total = calm.progress()
-    calm_seconds = time.monotonic() - started
+    calm_seconds = ledger.elapsed
     print(f"undisturbed: {total} validations in {calm_seconds:.0f} s", file=sys.stderr, flush=True)
 
+    started = time.monotonic()
     campaign = Campaign(base, arguments.trials, random.Random(arguments.seed))
+    stop_by_signal(campaign)
     campaign.storage.mkdir()
     campaign.temporary.mkdir()
     kinds = [kind for kind in FAULTS if kind in (arguments.kinds or FAULTS)]
@@ -604,21 +646,32 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     if not Postgres.installed():
         kinds = [kind for kind in kinds if kind != "database"]
         raise SystemExit("PostgreSQL (initdb, postgres) is not installed")
+    if Clock.installed():
+        campaign.clock = Clock(base / "clock")
+    else:
+        kinds = [kind for kind in kinds if kind != "clock"]
     shutil.copytree(data, campaign.storage / "data")
     campaign.postgres = Postgres(base / "postgres")
     faults = schedule(kinds, arguments.faults, total, len(finals), campaign.random)
+    checks: list[tuple[str, str]] = []
+
+    def page() -> str:
+        seconds = time.monotonic() - started
+        text = table(arguments, faults, checks, total, calm_seconds, seconds, campaign)
+        if arguments.output:
+            arguments.output.write_text(text, encoding="utf-8")
+        return text
+
     try:
         campaign.postgres.start()
         campaign.mlflow = MLflowServer(base / "mlflow", campaign.postgres.uri)
         campaign.mlflow.start()
-        disturb(campaign, faults)
+        disturb(campaign, faults, page)
         seconds = time.monotonic() - started
-        checks = [
-            *check_journal(campaign, calm_events),
-            *check_study(campaign),
-            *check_mlflow(campaign),
-            *check_machine(campaign, shared_memory),
-        ]
+        checks += check_journal(campaign, calm_events)
+        checks += check_study(campaign)
+        checks += check_mlflow(campaign)
+        checks += check_machine(campaign, shared_memory)
     finally:
         if campaign.running:
             campaign.kill_driver()
@@ -635,12 +688,34 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     checks.append(("at most one checkpoint interval lost", "" if not any(campaign.lost) else str(max(campaign.lost))))
     checks.append(("nothing remarkable on the way", "; ".join(campaign.problems)))
     failed = [(name, found) for name, found in checks if found]
-    page = table(arguments, faults, checks, total, calm_seconds, seconds, campaign)
-    print(page)
-    if arguments.output:
-        arguments.output.write_text(page, encoding="utf-8")
-    print(json.dumps({"faults": len(faults), "failed": failed, "seconds": round(seconds)}))
+    print(page())
+    done = [fault for fault in faults if fault.outcome]
+    print(json.dumps({"faults": len(done), "failed": failed, "seconds": round(seconds)}))
     return 1 if failed else 0
+
+
+def stop_by_signal(campaign: Campaign) -> None:
+    """The first SIGTERM or Ctrl-C asks for no more faults, the second ends everything, in order: servers and all."""
+
+    def handle(number: int, frame: object) -> None:
+        if campaign.enough:
+            sys.exit("ended")
+        campaign.enough = True
+        print("no more faults; the search comes to its end", file=sys.stderr, flush=True)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+
+def own_namespace() -> None:
+    """Begin again with mounts of our own and an empty /dev/shm, where that is permitted."""
+    if os.geteuid() or not shutil.which("unshare") or MARK in os.environ:
+        return
+    os.environ[MARK] = "itself"
+    mount = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c"]
+    if subprocess.run([*command, mount, "sh", "true"], capture_output=True).returncode == 0:
+        os.execvp(command[0], [*command, mount, "sh", sys.executable, *sys.argv])
 
 
 def table(
@@ -652,22 +727,27 @@ def table(
     seconds: float,
     campaign: Campaign,
 ) -> str:
-    """The result as Markdown."""
+    """The result as Markdown, or how far it is."""
     from orchestration import machine
 
+    done = [fault for fault in faults if fault.outcome]
+    options = f"--faults {len(faults)} --trials {arguments.trials} --seed {arguments.seed}"
+    options += f" --kinds {' '.join(arguments.kinds)}" if arguments.kinds else ""
     lines = [
         "# A search disturbed at random",
         "",
-        f"`python benchmarks/faults.py --faults {len(faults)} --trials {arguments.trials} --seed {arguments.seed}`, "
+        f"`python benchmarks/faults.py {options}`, "
         f"{datetime.now(UTC):%Y-%m-%d}, {machine()}, Python {platform.python_version()}: {arguments.trials} trials and "
-        f"4 final runs of two workers, {total} validations; undisturbed in {calm_seconds:.0f} s, with {len(faults)} "
-        f"faults and {campaign.lives} lives of the driver in {seconds - calm_seconds:.0f} s.",
+        f"4 final runs of two workers, {total} validations; undisturbed in {calm_seconds:.0f} s, with {len(done)} "
+        f"faults and {campaign.lives} lives of the driver in {seconds:.0f} s.",
+        *(["", f"**Ended after {len(done)} of {len(faults)} faults.**"] if len(done) < len(faults) else []),
+        *([] if checks else ["", "**Not at its end: nothing below has been checked.**"]),
         "",
         "| fault | times | what came of it |",
         "| --- | ---: | --- |",
     ]
     for kind, (words, _) in FAULTS.items():
-        mine = [fault for fault in faults if fault.kind == kind]
+        mine = [fault for fault in done if fault.kind == kind]
         outcomes = Counter(fault.outcome.partition(" for ")[0] for fault in mine)
         lines.append(f"| {words} | {len(mine)} | {', '.join(f'{o} ({n})' for o, n in outcomes.most_common())} |")
     lines += ["", "| what must hold at the end | |", "| --- | --- |"]
@@ -684,7 +764,9 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="*", choices=FAULTS)
     parser.add_argument("--output", type=Path, help="write the table there")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
+    parser.add_argument("--calm", type=Path, metavar="JOURNAL", help="an undisturbed search's, in place of another run")
     arguments = parser.parse_args()
+    own_namespace()
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit("ended"))  # in order: mounts and servers go
     if arguments.keep:
         arguments.keep.mkdir(parents=True)

@@ -1,5 +1,6 @@
 """The command line."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import webbrowser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -28,7 +30,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from orchestrator.errors import InputError, TrainingFailed, suggestion
+from orchestrator import objects
+from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
@@ -72,14 +75,40 @@ def _not_empty(value: str | None) -> str | None:
 def _path(given: str | Path) -> Path:
     """A path; typer hands the default over as one already."""
     if isinstance(given, str) and "://" in given:
-        raise typer.BadParameter("object stores and other addresses are not supported; give a path, on a shared disk")
+        raise typer.BadParameter("an address cannot be taken here; give a path")
     return Path(_not_empty(str(given)) or ".")
+
+
+def _disk(given: str | Path) -> Path:
+    """A folder where data sets are prepared."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
+    return _path(given)
+
+
+def _storage(given: str | Path) -> Path:
+    """A folder, or the one that stands for an address."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            return objects.working_copy(given)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+    return _path(given)
 
 
 Storage = Annotated[
     Path,
     typer.Option(
-        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_path, metavar="DIR"
+        help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
+        envvar="ORCHESTRATOR_STORAGE",
+        parser=_storage,
+        metavar="DIR",
+    ),
+]
+DiskStorage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
     ),
 ]
 TrackingUri = Annotated[
@@ -230,6 +259,7 @@ def search(
             planned = _plan(resolved, storage)
         _warn_of_plugins()
         _note_idle(resolved)
+        _warn_of_hours(resolved)
         _show_plan(planned, as_json=json_)
         return
     with _status("starting: the data set, then Ray") as status:
@@ -371,7 +401,8 @@ def _run_benchmark(
     console = Console(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     if result.outcome is not None:
-        again = f"orchestrator benchmark --name {chosen.name} --storage {shlex.quote(str(storage))}"
+        place = shlex.quote(objects.shown(storage))
+        again = f"orchestrator benchmark --name {chosen.name} --storage {place}"
         why = result.outcome.fault or result.outcome.ledger.reason or "interrupted"
         console.print(Text(f"{why}; go on with:  {again}"), soft_wrap=True)
         raise typer.Exit(1 if result.outcome.fault else 130)
@@ -429,6 +460,10 @@ def resume(
     name: SearchName,
     num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most, from now on.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes that train a trial together, from now on.")
+    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -442,10 +477,12 @@ def resume(
     - `orchestrator resume my-search`
 
     - `orchestrator resume my-search --num-trials 80 --budget hours=none`
+
+    - `orchestrator resume my-search --workers 4 --max-concurrent 2`
     """
     with _status("taking the search up again") as status:
         if (found := _benchmark(name, storage)) is not None:
-            if num_trials or budget:
+            if num_trials or budget or workers or max_concurrent:
                 raise InputError(f"{name}: is a benchmark: give it more by orchestrator benchmark --name {name} ...")
             _run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
             return
@@ -463,6 +500,8 @@ def resume(
             watcher=Display(status=status),
             num_trials=num_trials,
             budget=_limits(budget),
+            workers=workers,
+            max_concurrent=max_concurrent,
         )
     _conclude(outcome, storage, as_json=json_)
 
@@ -473,11 +512,18 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
 
     - `orchestrator status my-search`
     """
+    from orchestrator.control import driver
     from orchestrator.control import status as state_of
+    from orchestrator.ledger import Ledger
     from orchestrator.report import read_search
+    from orchestrator.search import JOURNAL, Places
 
     if (found := _benchmark(name, storage)) is not None:
         _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
+        return
+    folder = Places(storage.expanduser().resolve()).search(name)
+    if driver(folder) and not (folder / JOURNAL).exists():
+        _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
         return
     ledger, journal = read_search(name, storage)
     _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
@@ -519,7 +565,7 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     if found or json_:
         _show_statuses(found, as_json=json_)
     else:
-        typer.echo(f"no search under {storage} yet; begin with: orchestrator search demo")
+        typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
 
 
 @app.command()
@@ -532,13 +578,18 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
+    from orchestrator.control import driver
     from orchestrator.ledger import counted
-    from orchestrator.search import Places, tracking_address
+    from orchestrator.search import Places, bring_artifacts, read_journal, tracking_address
     from orchestrator.tracking import redact, sync
 
     places = Places(storage.expanduser().resolve())
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
+    if objects.address_of(journal) is not None:  # there, no lock tells
+        if driver(journal.parent):
+            raise InputError(f"{objects.shown(journal)}: the search is running and sends its events itself")
+        bring_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -1087,7 +1138,7 @@ app.add_typer(
 @datasets_app.command("show")
 def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
     """What is known, what is prepared, and how to get the rest.
@@ -1152,7 +1203,7 @@ def prepare_dataset(
     ] = None,
     original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
 
@@ -1218,7 +1269,7 @@ def prepare_dataset(
 def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
     address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Copy a data set to S3, where it can be used by its address in place of a name.
 
@@ -1247,14 +1298,19 @@ class _Rate(ProgressColumn):
 
 @app.command()
 def ui(
+    name: Annotated[str | None, typer.Argument(help="Open on this search.", metavar="NAME")] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = PORT,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
 ) -> None:
-    """Look at the searches in MLflow, on this machine only.
+    """Look at the searches in MLflow, on this machine only; of NAME, at its leaderboard.
 
     - `orchestrator ui`
+
+    - `orchestrator ui my-search`
     """
+    from orchestrator.display import landing
     from orchestrator.search import Places
     from orchestrator.tracking import (
         check_tracking_uri,
@@ -1267,7 +1323,7 @@ def ui(
     places = Places(storage.expanduser().resolve())
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
-        raise InputError(f"--storage: {places.storage} holds no runs yet; begin with: orchestrator search demo")
+        raise InputError(_no_runs(places.storage))
     command = ui_command(uri, places.artifacts, port)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -1277,12 +1333,29 @@ def ui(
             raise InputError(
                 f"--port: {port} cannot be used ({error.strerror}): name another, say {port + 1}"
             ) from None
-    typer.echo(f"MLflow on {redact(uri)}: http://127.0.0.1:{port} (takes some seconds; Ctrl-C ends it)", err=True)
+    address = f"http://127.0.0.1:{port}"
+    if name is not None:
+        address = landing(places.journal(name), uri, port)
+    typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     try:
-        done = subprocess.run(command, env=os.environ | ui_environment(uri), check=False)
+        with subprocess.Popen(command, env=os.environ | ui_environment(uri)) as server:
+            if browser:
+                threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
+            code = server.wait()
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-    raise typer.Exit(done.returncode)
+    raise typer.Exit(code)
+
+
+def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:
+    """Once the server answers, and where there is a screen: a browser in the terminal would take its place."""
+    if sys.platform not in ("darwin", "win32") and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        return
+    while server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            webbrowser.open(address)
+            return
+        time.sleep(0.5)
 
 
 # What the commands share -----------------------------------------------------------------------------------
@@ -1348,7 +1421,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
     if as_json:
         print(json.dumps(found))
     else:
-        Console().print(status_text(found, str(storage)), soft_wrap=True)
+        Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -1402,7 +1475,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
-    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
+    again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
     if (found_ := _benchmark(name, storage)) is not None:
         driven = [ledger.name for ledger, folder in _members(found_, storage) if driver(folder)]
         if not driven:
@@ -1412,11 +1485,11 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
         then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
-        raise InputError(f"{wish}: search '{name}' does not run (it is {before['state']}){then}")
+        raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
     try:
         request(journal.parent, wish)
     except OSError as error:
-        raise InputError(f"--storage: {journal.parent} cannot be written ({error.strerror})") from None
+        raise InputError(f"--storage: {objects.shown(journal.parent)} cannot be written ({error.strerror})") from None
     end = time.monotonic() + STOP_SECONDS
     with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
         while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
@@ -1427,6 +1500,12 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
         typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
         typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+
+
+def _no_runs(storage: Path) -> str:
+    if objects.address_of(storage) is None:
+        return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
+    return f"--storage: this machine tracked no search of {objects.shown(storage)}: orchestrator sync NAME does it"
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
@@ -1507,6 +1586,17 @@ def _note_idle(search: "Search") -> None:
 
     for line in idle_settings(search):
         typer.echo(f"note: {line}", err=True)
+
+
+def _warn_of_hours(search: "Search") -> None:
+    """GPU-hours that this machine cannot count; the search would be refused here."""
+    from orchestrator.search import InlineRunner, check_hours
+
+    try:
+        check_hours(search, InlineRunner())
+    except InputError as error:
+        device = search.example().training.device
+        typer.echo(f"warning: {error}" + ("" if device == "cpu" else ", or a cluster with GPUs"), err=True)
 
 
 def _say(line: str) -> None:
@@ -1599,7 +1689,7 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
-    for line in closing(outcome, str(storage), PORT):
+    for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)
@@ -1648,7 +1738,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     if isinstance(error, input_errors):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    if isinstance(error, TrainingFailed):
+    if isinstance(error, TrainingFailed | ClusterFailed):
         print(f"error: {error}", file=sys.stderr)
         return 1
     if isinstance(error, OSError):

@@ -29,7 +29,8 @@ from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.errors import InputError
+from orchestrator import objects
+from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.provenance import versions
 from orchestrator.trial import ATTEMPTS, release, results, train_results
 
@@ -62,6 +63,8 @@ class RayRunner:
 
     address: str | None = None
     ray_output: bool = False
+    trial: "type[Trial] | None" = None
+    """Another training than ours, to measure what is left of a search without it."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
@@ -87,10 +90,16 @@ class RayRunner:
                 _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
                 runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
             )
-        except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
-            if self.address is None:
-                raise
+        except Exception as error:  # a start that takes too long is a bare Exception
             reason = " ".join(str(error).split())[:300]
+            if self.address is None:
+                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+                raise ClusterFailed(
+                    f"Ray did not start on this machine ({reason}): is it busy, or short of memory? Try again, or with "
+                    "--ray-output to see more"
+                ) from error
+            if not isinstance(error, AuthenticationError | ConnectionError | ValueError | RuntimeError):
+                raise
             if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
                 reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
             raise InputError(f"--address: no Ray cluster to use at '{self.address}' ({reason})") from None
@@ -127,8 +136,7 @@ class RayRunner:
                     f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has {found}: "
                     f"{remedy} or name a larger cluster"
                 )
-        fit = places(resources(search, search.workers)) // search.workers
-        return min(fit, search.max_concurrent or fit)
+        return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
         """What a trial holds: of each of its workers' resources the sum."""
@@ -137,10 +145,11 @@ class RayRunner:
     def run(self, conductor: "Conductor") -> None:
         """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
+        points = Points(conductor)
         tuner = tune.Tuner(
-            Trial,
+            self.trial or Trial,
             tune_config=tune.TuneConfig(
-                search_alg=Points(conductor),
+                search_alg=points,
                 num_samples=-1,
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.trial_id,
@@ -158,7 +167,7 @@ class RayRunner:
         before = placement_groups()
         try:
             # quiet once more, for the live display has taken hold of stdout in between
-            with self.quiet(), watched(conductor):
+            with self.quiet(), watched(conductor, points.resources[conductor.search.workers]):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
@@ -181,13 +190,17 @@ def keep_token() -> None:
 
 
 @contextlib.contextmanager
-def watched(conductor: "Conductor") -> Iterator[None]:
-    """Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed."""
+def watched(conductor: "Conductor", each: Mapping[str, float]) -> Iterator[None]:
+    """Follows the cluster while a search runs: as many trials at once as its nodes hold now, of workers of this size.
+
+    Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed.
+    """
     here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
 
     def watch() -> None:
         while not over.wait(WATCH_SECONDS):
             with contextlib.suppress(Exception):  # the cluster may be ending
+                conductor.slots = trials_at_once(conductor.search, each)
                 if not any(node["NodeID"] == here and node["Alive"] for node in ray.nodes()):
                     conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
                     if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
@@ -232,17 +245,20 @@ def shipped() -> bool:
     return "py_modules" in job.get("runtime_env", {})
 
 
+SHARED = "name a --storage that all nodes share"
+
+
 def check_nodes(storage: Path) -> None:
     """InputError naming the first node that lacks the storage, or has other versions than this process."""
     probe = storage / f".node-probe-{uuid.uuid4().hex}"
-    probe.touch()
+    objects.write(probe, b"")
     here = versions(COMPARED)
     try:
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
         answers = [
             ray.remote(num_cpus=0, max_retries=0)(describe_node)
             .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-            .remote(str(probe))
+            .remote(objects.portable(probe))
             for node in nodes
         ]
         for node, answer in zip(nodes, answers, strict=True):
@@ -253,7 +269,8 @@ def check_nodes(storage: Path) -> None:
                 reason = " ".join(str(error).split())[:300]
                 raise InputError(f"{where} cannot run this version's code ({reason})") from None
             if not sees:
-                raise InputError(f"{where} does not see {storage}: name a --storage that all nodes share")
+                seen = "its AWS_* variables or files must say how" if objects.address_of(storage) else SHARED
+                raise InputError(f"{where} does not see {objects.shown(storage)}: {seen}")
             for name in here.keys() | there.keys():
                 mine, its = (found.get(name, "none").partition("+")[0] for found in (here, there))
                 if mine != its and not name.startswith("faiss"):
@@ -261,12 +278,15 @@ def check_nodes(storage: Path) -> None:
             if not any(name.startswith("faiss") for name in there):
                 raise InputError(f"{where}: faiss is missing: install the same packages as here")
     finally:
-        probe.unlink(missing_ok=True)
+        objects.remove(probe)
 
 
 def describe_node(probe: str) -> tuple[dict[str, str], bool]:
     """On a node: its versions, and whether it sees a file."""
-    return versions(COMPARED), Path(probe).exists()
+    seen = False
+    with contextlib.suppress(OSError):
+        seen = objects.read(objects.place(probe), objects.IMPATIENCE_SECONDS) is not None
+    return versions(COMPARED), seen
 
 
 def placement_groups() -> set[str]:
@@ -290,7 +310,13 @@ def resources(search: "Search", workers: int) -> dict[str, float]:
     return each
 
 
-def places(each: dict[str, float]) -> int:
+def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
+    """How many trials, of workers of this size, the cluster holds now, as far as the search wants so many."""
+    fit = places(each) // search.workers
+    return min(fit, search.max_concurrent or fit)
+
+
+def places(each: Mapping[str, float]) -> int:
     """How many workers of this size the cluster holds."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     # a third of a GPU, three times, is one: Ray counts in ten-thousandths
@@ -370,7 +396,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works:
             work = self.works[trial_id]
-            release(Path(work["arguments"]["folder"]))
+            release(objects.place(work["arguments"]["folder"]))
             reason = f"its process was lost {ATTEMPTS} times: out of memory, or killed; see Ray's logs"
             with contextlib.suppress(OSError):
                 self.conductor.lost(work["trial_id"], reason)

@@ -18,6 +18,18 @@ class TrainingFailed(RuntimeError):
     """A training that cannot go on (its loss is not finite, say). Ends its trial; the search goes on."""
 
 
+class OutOfMemory(TrainingFailed):
+    """A training that asks for more memory than there is; it would again. `of_batch`: a smaller batch asks for less."""
+
+    def __init__(self, message: str, *, of_batch: bool) -> None:
+        super().__init__(message)
+        self.of_batch = of_batch
+
+
+class ClusterFailed(RuntimeError):
+    """Ray could not be started here. One line; exit code 1."""
+
+
 STORAGE_FAULTS = {
     getattr(errno, name)
     for name in ("ENOSPC", "EDQUOT", "EROFS", "EIO", "ESTALE", "ENODEV", "ENXIO", "ENOTCONN", "ETIMEDOUT")

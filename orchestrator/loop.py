@@ -6,9 +6,11 @@ drains it, a Tune trial takes one validation per step, a Ray Train worker report
 
 import contextlib
 import csv
+import gc
 import io
 import math
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -36,7 +38,7 @@ from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, ran
 from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, rows_for_testing, train_labels
 from orchestrator.data.store import Store
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
 from orchestrator.evaluation import (
     DEFAULT_RECALL_AT,
     RECALL_AT,
@@ -50,6 +52,8 @@ from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, S
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
 
 EVALUATION_BATCH = 256
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""What torch says in a RuntimeError where others raise MemoryError."""
 UNREADABLE = "unreadable.csv"
 """The images of a data set that a training or a test went without."""
 
@@ -173,7 +177,8 @@ def fit(
                     parameter.grad = None
             scaler.unscale_(optimizer)
             clip_gradients(learner, training)
-            scaler.step(optimizer)
+            with memory_faults(training):  # its first step makes its state
+                scaler.step(optimizer)
             scaler.update()
             step += 1
             window.add(terms, seen, batch)
@@ -181,11 +186,12 @@ def fit(
             if not clock.ticks(step):
                 continue
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
-            held_out = embed_split(learner, store, split.validation, device, reader) if len(split.validation) else None
-            evaluation = None
-            if held_out is not None:
-                scores, evaluation = validate(held_out, store)
-                metrics |= scores
+            held_out, evaluation = None, None
+            if len(split.validation):
+                with memory_faults(training, validating=True):
+                    held_out = embed_split(learner, store, split.validation, device, reader)
+                    scores, evaluation = validate(held_out, store)
+                    metrics |= scores
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
             metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
             window.clear()
@@ -333,16 +339,51 @@ def autocast(training: Training, device: torch.device) -> torch.autocast:
 
 
 @contextlib.contextmanager
-def memory_faults(training: Training) -> Iterator[None]:
-    """Out of GPU memory, said as such."""
+def memory_faults(training: Training, *, validating: bool = False) -> Iterator[None]:
+    """Out of memory, of the GPU or of the machine, said as such: OutOfMemory."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
-        raise TrainingFailed(
-            f"out of GPU memory with a batch of {training.batch_size} images ({free:.1f} of {total:.1f} GiB are free): "
-            "lower classes_per_batch or images_per_class, or set precision=bf16"
-        ) from error
+    except (RuntimeError, MemoryError) as error:
+        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        if not on_gpu and not isinstance(error, MemoryError) and NO_MEMORY not in str(error):
+            raise
+        found = "out of GPU memory" if on_gpu else "out of memory"
+        found += " in a validation" if validating else f" with a batch of {training.batch_size} images"
+        if on_gpu and torch.cuda.is_available():
+            free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+            found += f" ({free:.1f} of {total:.1f} GiB are free)"
+        raise OutOfMemory(found, of_batch=not validating) from error
+
+
+def batch_that_fits(experiment: Experiment, store: Store, split: Split) -> tuple[int, int] | None:
+    """Of a batch that did not fit into memory: half of its classes, a quarter, ..., the most with which two steps went
+    well when tried here and now, as (classes_per_batch, images). None if none did. For one process."""
+    training = experiment.training
+    classes = training.classes_per_batch
+    while (classes := classes // 2) >= 2:
+        tried = {"classes_per_batch": classes, "validate_every": "2 steps", "epochs": 2}
+        try:
+            smaller = replace(experiment, training=training.model_copy(update=tried))
+            next(fit(smaller, store, replace(split, validation=split.validation[:0])))
+        except OutOfMemory as error:
+            free_memory(error)
+            continue
+        except (InputError, TrainingFailed):  # the method cannot do with so few
+            return None
+        finally:
+            free_memory()
+        return classes, classes * training.images_per_class
+    return None
+
+
+def free_memory(error: BaseException | None = None) -> None:
+    """Give back what nobody holds any more, or only the calls that ended in this error."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> list[Split]:

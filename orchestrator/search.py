@@ -17,15 +17,24 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
+from orchestrator import objects
 from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel
+from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
-from orchestrator.journal import Journal, JournalError, lock
+from orchestrator.journal import TAKEN, Journal, JournalError, lock, refresh
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
-from orchestrator.spec import Search, check_name, describe, resolve_experiment, with_more_budget
+from orchestrator.spec import (
+    NAME,
+    Search,
+    check_name,
+    describe,
+    resolve_experiment,
+    with_more_budget,
+    with_other_workers,
+)
 from orchestrator.tracking import (
     MODEL_NAME,
     MLflowTracker,
@@ -45,7 +54,8 @@ TRACKER_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Places:
-    """Where things lie under a storage folder."""
+    """Where things lie under a storage folder, or in the working copy of one on an object store, which what is asked
+    for brings up to date."""
 
     storage: Path
 
@@ -66,27 +76,47 @@ class Places:
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
         path = self.search(name) / JOURNAL
+        refresh(path)
+        where = objects.shown(self.storage)
         if not self.storage.is_dir():
-            raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
-        if not path.exists():
-            known = [other.parent.name for other in (self.storage / "searches").glob(f"*/{JOURNAL}")]
+            raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
+        if not has_begun(path):
+            if driver(path.parent):
+                raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
+            known = objects.folders(self.storage / "searches") or [other.parent.name for other in self.journals()]
             hint = suggestion(name, known) if known else " (none yet)"
-            raise InputError(f"no search '{name}' under {self.storage}{hint}")
+            raise InputError(f"no search '{name}' under {where}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
-        return sorted((self.storage / "searches").glob(f"*/{JOURNAL}"))
+        names = objects.folders(self.storage / "searches")
+        if names is None:
+            return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
+        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write there
+        for path in paths:
+            refresh(path)
+        return [path for path in paths if has_begun(path)]
 
     def new_journal(self, name: str) -> Path:
         """Where the journal of a new search goes; InputError if the name was used before."""
         path = self.search(name) / JOURNAL
-        if path.exists():
+        refresh(path)
+        if has_begun(path):
             raise InputError(
-                f"--name: a search '{name}' exists in {path.parent}: go on with it "
-                f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
+                f"--name: '{name}' exists in {objects.shown(path.parent)}: go on with it "
+                f"(orchestrator resume {name} --storage {objects.shown(self.storage)}) or choose another name"
             )
         return path
+
+
+def has_begun(journal: Path) -> bool:
+    """Whether a journal holds its first event: a driver that died before, or had no room for it, leaves none."""
+    try:
+        with open(journal, "rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -101,6 +131,8 @@ class Outcome:
     parent_run_id: str | None
     problem: str | None
     """What the tracker still misses, in one line; `sync` sends it."""
+    no_views: str | None = None
+    """Why the tracker's pages have no views of this search, if they have none."""
     fault: str | None = None
     """What was wrong with the disk or the machine, if that stopped the search."""
 
@@ -203,12 +235,15 @@ def writable(folder: Path, option: str = STORAGE) -> Path:
     """The absolute folder, made if need be; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
+    if folder.is_file():
+        raise InputError(f"{option}: {folder} is a file: name a folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
         raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): name another folder") from None
+    objects.check_writable(folder, option)
     return folder
 
 
@@ -228,12 +263,16 @@ def start(
     places = Places(writable(storage))
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
+    note_tracking(uri, places)
     digest = check_data(search, places)
-    with scratch(), runner.ready(search, places.storage) as slots:
-        check_hours(search, runner)
+    with contextlib.ExitStack() as stack:
+        with starting(path.parent):
+            stack.enter_context(scratch())
+            slots = stack.enter_context(runner.ready(search, places.storage))
+            check_hours(search, runner)
         with opened(path) as journal:
-            first = journal.append(
-                "search_started",
+            first = begin(
+                journal,
                 name=search.name,
                 search_id=uuid.uuid4().hex,
                 dataset=search.dataset,
@@ -248,6 +287,18 @@ def start(
             return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
 
 
+def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
+    """The search's first event; InputError, and no journal, if the disk does not take it."""
+    try:
+        return journal.append("search_started", **fields)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            journal.path.unlink()
+            journal.path.parent.rmdir()
+        where = error.filename or journal.path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and start again") from None
+
+
 def resume(
     name: str,
     runner: Runner,
@@ -257,10 +308,12 @@ def resume(
     watcher: Watcher | None = None,
     num_trials: int | None = None,
     budget: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    max_concurrent: int | None = None,
 ) -> Outcome:
     """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
     that has come to its end nothing changes, and the tracker gets what it missed; unless it is given more trials
-    (`num_trials`) or another `budget`."""
+    (`num_trials`) or another `budget`. From now on each trial has `workers`, and there are at most `max_concurrent`."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
     writable(storage)
@@ -268,6 +321,7 @@ def resume(
     with opened(path) as journal:
         events, ledger = read_journal(path)
         raised = num_trials is not None or bool(budget)
+        bring_artifacts(path, events, ledger)
         if ledger.state in ("done", "failed") and not raised:
             return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
         try:
@@ -277,15 +331,19 @@ def resume(
         if raised:
             search = with_more_budget(search, num_trials, budget or {})
             check_room(search, ledger)
+        if resized := workers is not None or max_concurrent is not None:
+            search = with_other_workers(search, workers, max_concurrent)
         digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
         if digest != recorded:
             raise InputError(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
+        note_tracking(uri, places)
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            config = {"config": search.model_dump()} if raised else {}
+            changed = raised or resized
+            config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
@@ -356,15 +414,27 @@ def recorded_address(uri: str, places: Places) -> str | None:
     return None if uri == default_tracking_uri(places.storage) else redact(uri)
 
 
+def note_tracking(uri: str, places: Places) -> None:
+    """Tell where MLflow's database is, where a user could expect it beside the rest."""
+    if objects.address_of(places.storage) is not None and uri == default_tracking_uri(places.storage):
+        where = uri.removeprefix("sqlite:///")
+        print(f"note: MLflow's database is on this machine: {where}; --tracking-uri names a server", file=sys.stderr)
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
+    with objects.refused_in_one_line():
+        alive = await_silence(path.parent)
+    if alive is not None:
+        raise InputError(f"{objects.shown(path)}: {TAKEN} ({alive['by']})")
     try:
         journal = Journal(path)
     except JournalError as error:
         raise InputError(str(error)) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}): name another storage folder") from None
+        where = error.filename or path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): name another storage folder") from None
     with journal:
         yield journal
 
@@ -379,6 +449,18 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
         return events, Ledger.of(events)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
+    """What the tracker is to be sent of a search on an object store, into the working copy; nothing on a disk."""
+    if objects.address_of(path) is None:
+        return
+    sent = [event for event in events if event["event"] in ("artifact", "model")]
+    with objects.refused_in_one_line():
+        for trial_id in {event["trial_id"] for event in sent} & {trial.trial_id for trial in ledger.everyone()}:
+            objects.bring_trial(path.parent / "trials" / trial_id)
+        for name in {str(event["path"]) for event in sent}:
+            objects.bring(path.parent / name)
 
 
 def check_data(search: Search, places: Places) -> str:
@@ -463,6 +545,7 @@ def run(
         table = io.StringIO()
         write_csv(conductor.ledger, table)
         write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
+        objects.publish(conductor.folder / LEADERBOARD)
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
     write_report(conductor.ledger, journal, places)
@@ -490,8 +573,9 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     try:
         findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
         write_page(findings, journal.path.parent / PAGE)
+        objects.publish(journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        journal.append("note", text=note(findings))
+        journal.append("note", text=note(findings), important=list(findings.importances.shares))
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE"
         print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
@@ -516,8 +600,10 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
         write_model_page(view, *pages)
         table = write_gallery(view, shown, INSIGHT)
         path = str(shown.relative_to(folder))
+        objects.publish(shown)
         journal.append("artifact", trial_id=trial.trial_id, path=path, folder=INSIGHT, tables=[table])
         if place == 0:
+            objects.publish(folder / MODEL_PAGE)
             journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
 
 
@@ -534,6 +620,7 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     store = open_dataset(str(final.settings["dataset"]), places.data)
     export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
     path = str((place / MLFLOW_MODEL).relative_to(folder))
+    objects.publish(place / MLFLOW_MODEL)
     journal.append("model", trial_id=final.trial_id, path=path, name=MODEL_NAME)
 
 
@@ -549,6 +636,7 @@ def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str,
         experiment_id=tracker.experiment_id,
         parent_run_id=tracker.parent_run_id,
         fault=fault,
+        no_views=tracker.no_views,
         problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
     )
 

@@ -871,6 +871,18 @@ def resolve_search(
     return search.model_copy(update={"start_from": points})
 
 
+def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
+    """The same search with so many workers per trial and trials at a time, where not None. InputError if so many cannot
+    share its batch."""
+    config = search.model_dump() | {
+        "workers": search.workers if workers is None else workers,
+        "max_concurrent": search.max_concurrent if max_concurrent is None else max_concurrent,
+    }
+    changed = Search.model_validate(config)
+    _check_search(changed)
+    return changed
+
+
 def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str, Any]) -> Search:
     """The same search with another number of trials (where not None) and other limits; a limit of None is lifted."""
     if search.test_trials:

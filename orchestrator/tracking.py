@@ -25,13 +25,14 @@ import sys
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator.journal import Event, JournalError, lock, read_events
+from orchestrator.views import TRIED, saved_views
 
 SERVER_SCHEMES = ("http", "https")
 DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -106,6 +107,7 @@ class Update:
     models: dict[str, str] = field(default_factory=dict)  # path of an MLflow model's folder -> name
     dataset: tuple[str, str] | None = None  # name, digest
     status: tuple[str, int | None] | None = None  # status, end time
+    views: dict[str, str] = field(default_factory=dict)  # tags of the experiment
 
 
 class Projection:
@@ -117,6 +119,7 @@ class Projection:
     def __init__(self) -> None:
         self.experiment: str | None = None
         self.search_id: str | None = None
+        self._started: Event = {}
         self.identities: dict[str | None, Identity] = {}
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
         self._reasons: set[str] = set()  # trials whose run carries a reason
@@ -146,6 +149,7 @@ class Projection:
 
     def _search_started(self, event: Event, update: Any) -> None:
         self.experiment, self.search_id = event["dataset"], event["search_id"]
+        self._started = event
         key = {"orchestrator.search_id": event["search_id"], "orchestrator.kind": "search"}
         self.identities[None] = Identity(event["name"], event["time"], key)
         parent = update(None)
@@ -159,8 +163,13 @@ class Projection:
         }
         parent.params |= _texts(event["params"], PARAM_CHARACTERS)
         parent.config = event["config"]
+        parent.views = self._views()
         if digest := event["tags"].get("dataset.digest"):
             self.dataset = parent.dataset = (event["dataset"], str(digest))
+
+    def _views(self, important: Sequence[str] = ()) -> dict[str, str]:
+        """None of an event that is no search's, as tests make them."""
+        return saved_views(self._started, important) if "raw_space" in self._started["config"] else {}
 
     def _search_resumed(self, event: Event, update: Any) -> None:
         self._reconcile(event, update)
@@ -192,6 +201,7 @@ class Projection:
             key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
             self.identities[trial_id] = Identity(trial_id, event["time"], key)
             run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name}
+            run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
             run.params |= _texts(event["params"], PARAM_CHARACTERS)
             # Params are strings, which MLflow neither sorts nor plots as numbers.
             run.points += _points({f"param/{name}": v for name, v in event["params"].items()}, event["time"], 0)
@@ -220,6 +230,7 @@ class Projection:
 
     def _note(self, event: Event, update: Any) -> None:
         update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
+        update(None).views = self._views(event.get("important", ()))
 
     def _artifact(self, event: Event, update: Any) -> None:
         run = update(event["trial_id"])
@@ -289,6 +300,7 @@ class Store(Protocol):
     def log_dataset(self, run_id: str, name: str, digest: str) -> None: ...
     def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str: ...
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
 
 
 class MemoryStore:
@@ -299,6 +311,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.experiments: dict[str, str] = {}
+        self.views: dict[str, str] = {}
         self.runs: dict[str, dict[str, Any]] = {}
 
     def connect(self) -> None:
@@ -371,6 +384,9 @@ class MemoryStore:
         run = self._run(run_id)
         run["status"] = status
         run["end_time"] = end_time or run["end_time"]
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        self.views |= views
 
 
 class MLflowStore:
@@ -451,6 +467,10 @@ class MLflowStore:
         entries = [Param(name, value) for name, value in params.items()]
         labels = [RunTag(name, value) for name, value in tags.items()]
         with self._errors():
+            most = max(len(entries), len(labels))
+            if most <= ENTRIES_PER_CALL and len(metrics) + len(entries) + len(labels) <= METRICS_PER_CALL:
+                self._client.log_batch(run_id, metrics, entries, labels, synchronous=True)
+                return
             for start in range(0, max(len(entries), len(labels)), ENTRIES_PER_CALL):
                 part = slice(start, start + ENTRIES_PER_CALL)
                 self._client.log_batch(run_id, params=entries[part], tags=labels[part], synchronous=True)
@@ -530,6 +550,27 @@ class MLflowStore:
                 self._client.update_run(run_id, status=status)
             else:
                 self._client.set_terminated(run_id, status, end_time)
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        with self._errors():
+            version = _server_version(self.uri)
+            if version.rpartition(".")[0] not in TRIED:
+                tried = ", ".join(TRIED)
+                raise _Refused(f"no saved views: they were tried with MLflow {tried}, the server has {version}")
+            for key, tag in views.items():
+                self._client.set_experiment_tag(experiment_id, key, tag)
+
+
+def _server_version(uri: str) -> str:
+    """Of the server at `uri`; of a database, this machine's, which will show it."""
+    import mlflow
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    if urlsplit(uri).scheme not in SERVER_SCHEMES:
+        return str(mlflow.__version__)
+    answer = http_request(get_default_host_creds(uri), "/version", "GET", max_retries=0)
+    return str(answer.text).strip() if answer.ok else "no version that it tells"
 
 
 def _open_client(uri: str) -> Any:
@@ -629,10 +670,13 @@ class _Sender:
         self.journal, self.store, self.cursor_path, self.address = journal, store, cursor_path, address
         self.cursor = Cursor.load(cursor_path)
         self.refused: list[str] = []
+        self.no_views: str | None = None
         self.sent = 0  # events acknowledged by this sender
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
         self._ahead = (0, 0)  # their number of events and of bytes
+        self._before = journal.stat().st_size if journal.exists() else 0  # bytes that others may have sent
+        self._new: set[str | None] = set()  # trials that began after that: nobody has made their runs
 
     def backlog(self) -> int:
         """Events in the journal that were not sent yet."""
@@ -684,10 +728,14 @@ class _Sender:
     def _fold(self, projection: Projection) -> bool:
         """Take the next events from the journal into updates; False if there is no whole one."""
         with open(self.journal, "rb") as file:
+            os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
             events, end = read_events(file, self.journal, self.cursor.offset, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:
             for event in events:
+                trial_id = event.get("trial_id")
+                if self.cursor.offset >= self._before and trial_id not in projection.identities:
+                    self._new.add(trial_id)
                 projection.fold(event, updates)
         except JournalError:
             self._projection = None  # it is half-way: begin anew at the next call
@@ -718,10 +766,13 @@ class _Sender:
         run_id = self._run(trial_id, projection)
         if NOTE in update.tags:
             update.tags[NOTE] = self._linked(update.tags[NOTE])
-        with self._noting():
-            self.store.log(run_id, [], update.params, {})
-        with self._noting():
-            self.store.log(run_id, update.points, {}, update.tags)
+        try:
+            self.store.log(run_id, update.points, update.params, update.tags)
+        except _Refused:  # of some of it: the rest must not be lost with it
+            with self._noting():
+                self.store.log(run_id, [], update.params, {})
+            with self._noting():
+                self.store.log(run_id, update.points, {}, update.tags)
         if update.config is not None:
             with self._noting():
                 self.store.log_config(run_id, update.config)
@@ -737,6 +788,11 @@ class _Sender:
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)
+        if update.views:
+            try:
+                self.store.set_views(str(self.cursor.experiment_id), update.views)
+            except _Refused as error:  # nothing of the search is missing without them
+                self.no_views = str(error)
 
     def _place(self, path: str) -> Path:
         """Where an artifact of the journal lies; others may write to the storage."""
@@ -760,9 +816,10 @@ class _Sender:
         if trial_id not in runs:
             parent = self._run(None, projection) if trial_id is not None else None
             identity = projection.identities[trial_id]
-            found = self.store.find(experiment_id, identity.key)
+            # looked up where it may be there: by an earlier process, or by a creation that failed half-way
+            found = None if trial_id in self._new else self.store.find(experiment_id, identity.key)
+            self._new.discard(trial_id)
             runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
-            self._save()
         return runs[trial_id]
 
     @contextlib.contextmanager
@@ -788,6 +845,8 @@ class Tracker(Protocol):
     def problem(self) -> str | None: ...
     @property
     def backlog(self) -> int: ...
+    @property
+    def no_views(self) -> str | None: ...
     def run_id(self, trial_id: str) -> str | None: ...
     def notify(self) -> None: ...
     def close(self, timeout: float) -> bool: ...
@@ -819,6 +878,11 @@ class _SenderTracker:
     def backlog(self) -> int:
         """Journaled events that were not sent yet."""
         return self._sender.backlog()
+
+    @property
+    def no_views(self) -> str | None:
+        """Why the server got no saved views, if it got none."""
+        return self._sender.no_views
 
     def run_id(self, trial_id: str) -> str | None:
         """The trial's run, None until it was sent."""
@@ -927,7 +991,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
         TrackingError: the address is wrong, does not answer, or the search is running and sends by itself.
         JournalError: there is no such journal, or it is corrupt.
     """
-    sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
+    check_tracking_uri(tracking_uri)
     try:
         journal = open(journal_path, "r+b")  # noqa: SIM115 (closed below)
     except OSError as error:
@@ -935,6 +999,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
     with journal:
         if not lock(journal):
             raise TrackingError(f"{journal_path}: the search is running and sends its events itself")
+        sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
         try:
             sender.send()
         except TrackingError:
@@ -1052,14 +1117,12 @@ def redact(uri: str) -> str:
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|pwd|token|secret)[^=&\s]*=)[^&\s'\"]*", r"\1***", text)
 
 
-def run_url(tracking_uri: str, experiment_id: str, run_id: str | None = None, *, port: int = 5000) -> str:
-    """Where a browser shows the run, or the experiment; a database is served by `ui_command` at `port`."""
+def web_address(tracking_uri: str, port: int) -> str:
+    """The address of MLflow's pages, without a closing slash."""
     parts = urlsplit(tracking_uri)
     if parts.scheme in SERVER_SCHEMES:
-        base = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
-    else:
-        base = f"http://127.0.0.1:{port}"
-    return f"{base}/#/experiments/{experiment_id}/runs" + (f"/{run_id}" if run_id else "")
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return f"http://127.0.0.1:{port}"
 
 
 def ui_command(tracking_uri: str, artifact_root: Path, port: int) -> list[str]:

@@ -14,7 +14,8 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed, storage_fault
+from orchestrator import objects
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -109,36 +110,67 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
     full or gone is no trial's fault: the last result says `interrupted`.
     """
-    from orchestrator.distributed import broadcast_object
+    from orchestrator.distributed import broadcast_object, rank
 
     known = {"orchestrator_trial": work["trial_id"]}
+    with objects.TrialFiles(work["arguments"]["folder"]) as files:
+        places = {"data": objects.place(work["arguments"]["data"]), "folder": files.folder}
+        arguments = {**work["arguments"], **places}
+        try:
+            files.fetch(broadcast_object, leader=rank() == 0)
+            for validation in run(**arguments):
+                if rank() == 0:
+                    files.keep()  # before anybody hears of the validation
+                tested: dict[str, float] = {}
+                if validation.finished and work["test"]:
+                    broadcast_object(None)  # by then rank 0 has written the model
+                    tested = run_test(arguments["settings"], **places)
+                    if rank() == 0:
+                        files.keep()
+                yield known | {
+                    "validation": validation.number,
+                    "metrics": validation.metrics,
+                    "seconds": validation.seconds,
+                    "finished": validation.finished,
+                    "test": tested,
+                    "done": validation.finished,
+                }
+        except OutOfMemory as error:
+            yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
+        except (TrainingFailed, InputError) as error:
+            yield known | {"failed": str(error), "done": True}
+        except Exception as error:
+            if fault := storage_fault(error):
+                yield known | {"interrupted": fault, "done": True}
+                return
+            files.folder.mkdir(parents=True, exist_ok=True)
+            (files.folder / FAILURE_LOG).write_text(traceback.format_exc(), encoding="utf-8")
+            with contextlib.suppress(OSError):
+                files.keep()
+            summary = " ".join(str(error).split())[:300]
+            log = objects.shown(files.path / FAILURE_LOG)
+            yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+
+
+def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
+    """What would probably fit into the memory that a training was short of: tried where one process trains."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.distributed import world_size
+    from orchestrator.loop import batch_that_fits, data_splits, free_memory
+    from orchestrator.spec import resolve_experiment
+
+    free_memory(error)
     arguments = work["arguments"]
-    try:
-        for validation in run(**arguments):
-            tested: dict[str, float] = {}
-            if validation.finished and work["test"]:
-                broadcast_object(None)  # by then rank 0 has written the model
-                places = {key: arguments[key] for key in ("data", "folder")}
-                tested = run_test(arguments["settings"], **places)
-            yield known | {
-                "validation": validation.number,
-                "metrics": validation.metrics,
-                "seconds": validation.seconds,
-                "finished": validation.finished,
-                "test": tested,
-                "done": validation.finished,
-            }
-    except (TrainingFailed, InputError) as error:
-        yield known | {"failed": str(error), "done": True}
-    except Exception as error:
-        if fault := storage_fault(error):
-            yield known | {"interrupted": fault, "done": True}
-            return
-        log = Path(arguments["folder"]) / FAILURE_LOG
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(traceback.format_exc(), encoding="utf-8")
-        summary = " ".join(str(error).split())[:300]
-        yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+    experiment = resolve_experiment(arguments["settings"], "trial")
+    training = experiment.training
+    if not error.of_batch:
+        return "take a smaller backbone or embedding_dim, or set precision=bf16"
+    if world_size() == 1:
+        store = open_dataset(training.dataset, objects.place(arguments["data"]))
+        splits = data_splits(training, store, hold_out=arguments.get("hold_out", True))
+        if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
+            return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
+    return "lower classes_per_batch or images_per_class, or set precision=bf16"
 
 
 def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
@@ -153,7 +185,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
     from orchestrator.checkpoint import disk_fault
 
     os.environ.update(TRAIN_ENVIRONMENT)
-    folder = Path(work["arguments"]["folder"])
+    folder = objects.place(work["arguments"]["folder"])
     release(folder)
     mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
     losses: list[str] = []
@@ -165,7 +197,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with its reason
-            fault = storage_fault(error) or disk_fault(folder)
+            fault = storage_fault(error) or disk_fault(folder) or objects.fault(folder)
             faults.extend(filter(None, [fault]))
 
     thread = threading.Thread(target=train, daemon=True)
@@ -190,7 +222,8 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
         mailbox.stop.remote()
         thread.join(STOP_SECONDS)
         if not thread.is_alive():
-            (folder / PLACEMENT_GROUP).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                objects.remove(folder / PLACEMENT_GROUP)
 
 
 def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
@@ -207,7 +240,7 @@ def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
         ),
         run_config=RunConfig(
             name="train",
-            storage_path=work["arguments"]["folder"],
+            storage_path=str(objects.place(work["arguments"]["folder"])),
             failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
         ),
     )
@@ -256,7 +289,7 @@ def train_worker(config: Mapping[str, Any]) -> None:
     work, mailbox = config["work"], config["mailbox"]
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
-        (Path(work["arguments"]["folder"]) / PLACEMENT_GROUP).write_text(group.id.hex(), encoding="ascii")
+        objects.write(objects.place(work["arguments"]["folder"]) / PLACEMENT_GROUP, group.id.hex().encode())
     attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
     if attempt is None:
         return
@@ -268,6 +301,8 @@ def train_worker(config: Mapping[str, Any]) -> None:
         if "failed" in result:
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return
+            if "repeats" in result:  # a GPU smaller, or fuller, than the others': the group would fail again
+                ray.get(mailbox.put.remote(result))
             raise RuntimeError(result["failed"])
         if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
             return
@@ -343,7 +378,6 @@ def release(folder: Path) -> None:
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
     note = folder / PLACEMENT_GROUP
-    with contextlib.suppress(FileNotFoundError):
-        group = PlacementGroup(ray.PlacementGroupID.from_hex(note.read_text(encoding="ascii")))
-        remove_placement_group(group)
-        note.unlink()
+    if (written := objects.read(note)) is not None:
+        remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
+        objects.remove(note)

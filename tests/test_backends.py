@@ -12,6 +12,7 @@ import pytest
 import ray
 from ray.util import placement_group_table
 
+from orchestrator.cli import main
 from orchestrator.cluster import RayRunner, Trial, placement_groups, resources
 from orchestrator.errors import InputError
 from orchestrator.search import start
@@ -276,6 +277,23 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     search = small_search("share", workers=1, gpus_per_trial=0.5)
     with pytest.raises(InputError, match=r"^gpus_per_trial: 0\.5: device is 'cpu'"):
         resources(search, 1)
+
+
+def test_a_ray_that_does_not_start_is_told_in_one_line(
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def slow(**_: Any) -> None:
+        raise Exception("The current node timed out\nduring startup.")
+
+    (tmp_path / "data").symlink_to(data_folder)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", slow)
+    with pytest.raises(SystemExit) as leaving:
+        main(["search", "pfml", "--dataset", "glyphs-small", "--num-trials", "1", "--storage", str(tmp_path)])
+    assert leaving.value.code == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: Ray did not start on this machine (The current node timed out during startup.)")
+    assert list((tmp_path / "searches").iterdir()) == []
 
 
 @pytest.mark.parametrize(("key", "workers"), [("workers", 3), ("final_workers", 5)])

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,7 @@ import torch
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
 from orchestrator.cli import _reachable, main
+from orchestrator.control import driver, myself, starting
 from orchestrator.data.store import Store
 from orchestrator.journal import Journal
 from orchestrator.method import Method, MethodConfig
@@ -295,7 +297,7 @@ BAD = [
     bad("search {file}", "delta", "both fixed", file=GOOD + "settings: {delta: 0.2}\n"),
     # places
     bad("search demo --storage /proc/runs", "--storage", "/proc/runs", "name another folder"),
-    bad("search demo --storage {storage}/file", "--storage", "file", prepare=write("file", "")),
+    bad("search demo --storage {storage}/file", "--storage", "/file is a file: name", prepare=write("file", "")),
     bad(TRAIN, "ORCHESTRATOR_STORAGE", "/proc/runs", environment={"ORCHESTRATOR_STORAGE": "/proc/runs"}),
     bad("report x --storage {tmp}/none", "--storage", "none", "no folder"),
     bad("ui --storage {tmp}", "holds no runs yet", "search demo"),
@@ -327,8 +329,8 @@ BAD = [
     bad("resume trained --num-trials 3", "'trained' is a training, not a search"),
     bad("resume trained --budget hours", "--budget hours: should read KEY=VALUE, for example --budget hours=8"),
     bad("status traned", "no search 'traned'", "did you mean 'trained'"),
-    bad("stop trained", "stop: search 'trained' does not run (it is done)"),
-    bad("pause trained", "pause: search 'trained' does not run (it is done)"),
+    bad("stop trained", "stop: training 'trained' does not run (it is done)"),
+    bad("pause trained", "pause: training 'trained' does not run (it is done)"),
     bad("search {file} --budget hour=3", "--budget: hour: no such limit", "did you mean 'hours'", file=GOOD),
     bad("search {file} --algorithm tppe", "algorithm: 'tppe' is unknown", "did you mean 'tpe'", file=GOOD),
     bad("search {file} --scheduler ahsa", "scheduler: name: 'ahsa'", file=GOOD),
@@ -723,6 +725,29 @@ def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert given == [("contrastive", {"references": "memory", "memory_size": 8})]
 
 
+def test_a_dry_run_warns_of_gpu_hours(tmp_path: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "data").symlink_to(data_folder)
+    words = f"search pfml --dataset glyphs-small --num-trials 2 --epochs 1 --dry-run --storage {tmp_path} {TINY}"
+    ran = run(capsys, f"{words} --set device=cpu --budget gpu_hours=2")
+    assert (ran.code, "gpu_hours" in ran.out) == (0, True)
+    assert "warning: pfml.yaml: budget: gpu_hours: trials take no GPU here: take cpu_hours\n" in ran.err
+    assert "warning" not in run(capsys, f"{words} --set device=cpu --budget cpu_hours=2").err
+
+
+def test_a_search_that_is_starting_can_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with starting(tmp_path / "searches" / "s"):
+        while not driver(tmp_path / "searches" / "s"):
+            time.sleep(0.01)
+        ran = run(capsys, f"status s --storage {tmp_path}")
+        assert ran.out.startswith(f"s: starting, driven by {myself()} (process {os.getpid()})")
+        assert json.loads(run(capsys, f"status s --storage {tmp_path} --json").out)["state"] == "starting"
+        ran = run(capsys, f"stop s --storage {tmp_path}")
+        assert (ran.code, ran.err.count("\n")) == (2, 1)
+        assert "'s' is starting, there is nothing of it yet" in ran.err
+    assert not (tmp_path / "searches" / "s").exists()
+    assert "no search 's'" in run(capsys, f"status s --storage {tmp_path}").err
+
+
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
     found = json.loads(measured.out)
@@ -765,11 +790,13 @@ def test_evaluate_writes_queries_and_classes(
 def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, f"resume {TRAINED} --storage {storage}")
     summary = json.loads(run(capsys, f"report {TRAINED} --storage {storage} --json").out)
-    assert f"orchestrator ui --storage {storage}\n" in ran.out
+    assert f"orchestrator ui {TRAINED} --storage {storage}\n" in ran.out
     page = re.search(r"on a page:  (.*)\n", ran.out)
     assert page is not None and Path(page[1]).is_file()
-    address = f"http://127.0.0.1:5000/#/experiments/{summary['experiment_id']}/runs/{summary['parent_run_id']}\n"
-    assert address in ran.out
+    experiment = f"http://127.0.0.1:5000/#/experiments/{summary['experiment_id']}/runs"
+    assert f"{experiment}/{summary['parent_run_id']}\n" in ran.out
+    for view in ("table", "charts", "methods"):
+        assert re.search(rf"{re.escape(experiment)}\?viewStateShareKey=[0-9a-f]{{16}}-{view}&", ran.out)
 
 
 def test_the_report_goes_where_it_is_wanted(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

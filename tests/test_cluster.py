@@ -318,6 +318,30 @@ def test_who_has_no_token_is_turned_away(nodes: Nodes) -> None:
     assert not nodes.events("stranger")
 
 
+def test_a_node_that_joins_is_used_and_one_that_leaves_is_not_waited_for(nodes: Nodes) -> None:
+    space = {key: value for key, value in SEARCH.items() if key != "max_concurrent"}
+    YAML(typ="safe", pure=True).dump(space | {"num_trials": 10, "final": False}, nodes.base / "elastic.yaml")
+    driver = nodes.orchestrator(1, "search", "elastic.yaml", "--name", "elastic", "--address", ADDRESS)
+    nodes.wait_for("elastic", 2, driver)
+    nodes.ray(4)
+    deadline = time.monotonic() + 240
+    while len(Ledger.of(nodes.events("elastic")).running()) < 3:
+        assert driver.poll() is None and time.monotonic() < deadline, "the node that joined is not used"
+        time.sleep(0.1)
+    end(nodes.started.pop(4))
+    nodes.finish(driver)
+    events = nodes.events("elastic")
+    assert [trial.state for trial in Ledger.of(events).trials.values()] == ["done"] * 10
+    running, most = set(), []
+    for event in events:
+        if event["event"] == "trial_started":
+            running.add(event["trial_id"])
+        elif event["event"] == "trial_ended":
+            running.discard(event["trial_id"])
+        most.append(len(running))
+    assert max(most) == 3, "two nodes, then three"
+
+
 def test_a_node_with_another_version_is_named(nodes: Nodes) -> None:
     other = nodes.base / "other" / "torch-9.9.dist-info"
     other.mkdir(parents=True)

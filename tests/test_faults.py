@@ -8,18 +8,22 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
 import torch
 
+from methods.baselines import ProxyAnchor
+from orchestrator import insight, loop  # noqa: F401 (they bind what is patched here)
 from orchestrator.checkpoint import CHECKPOINT, save_checkpoint
 from orchestrator.conductor import Conductor
-from orchestrator.errors import storage_fault
+from orchestrator.errors import InputError, storage_fault
 from orchestrator.journal import Journal
-from orchestrator.search import scratch
-from orchestrator.spec import resolve_search
-from orchestrator.trial import results
+from orchestrator.method import Batch
+from orchestrator.search import InlineRunner, Places, scratch, start
+from orchestrator.spec import resolve_search, single_training
+from orchestrator.trial import results, train_worker
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "device": "cpu", "embedding_dim": 8}
@@ -98,6 +102,71 @@ def test_a_trial_whose_disk_is_full_stops_the_search_and_goes_on_later(tmp_path:
     ]
 
 
+# Out of memory -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), "out of GPU memory with a batch"),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"), "out of memory with a"),
+        (MemoryError(), "out of memory with a batch"),
+    ],
+)
+def test_a_batch_that_does_not_fit_fails_its_trial_with_one_that_does(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, told: str
+) -> None:
+    """What fits is tried: half of the classes, a quarter, ..."""
+    step, sizes = ProxyAnchor.step, []
+
+    def greedy(self: ProxyAnchor, batch: Batch, *rest: Any) -> Any:
+        sizes.append(len(batch.labels))
+        if len(batch.labels) > 40:
+            raise error
+        return step(self, batch, *rest)
+
+    monkeypatch.setattr(ProxyAnchor, "step", greedy)
+    settings = SETTINGS | {"classes_per_batch": 32, "images_per_class": 4}
+    arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
+    (only,) = results({"trial_id": "0000", "test": False, "arguments": arguments})
+    assert only["failed"].startswith(told) and "of 128 images" in only["failed"]
+    assert only["failed"].endswith(": 32 fit when tried; set classes_per_batch=8, or precision=bf16")
+    assert sizes == [128, 64, 32, 32]
+    assert only["done"] and not (tmp_path / "t" / CHECKPOINT).exists()
+
+
+def test_a_validation_that_does_not_fit_blames_no_batch(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def greedy(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr("orchestrator.loop.embed_split", greedy)
+    settings = SETTINGS | {"validate_every": "1 steps"}
+    arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
+    (only,) = results({"trial_id": "0000", "test": False, "arguments": arguments})
+    advice = "take a smaller backbone or embedding_dim, or set precision=bf16"
+    assert only["failed"] == f"out of GPU memory in a validation: {advice}"
+
+
+def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others wait for it for ever: their group is ended, and the trial has its result, no second attempt."""
+    failed = {"failed": "out of GPU memory", "repeats": True, "done": True}
+    told: list[Any] = []
+
+    class Answering:
+        def __getattr__(self, name: str) -> Any:
+            answers = {"begin": 1, "fail": False, "put": True}
+            return SimpleNamespace(remote=lambda *words: told.append((name, *words)) or answers[name])
+
+    monkeypatch.setattr("orchestrator.trial.results", lambda work: iter([failed]))
+    monkeypatch.setattr("ray.get", lambda answer: answer)
+    monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
+    with pytest.raises(RuntimeError, match="out of GPU memory"):
+        train_worker({"work": {}, "mailbox": Answering()})
+    assert told == [("begin",), ("fail", 1, 1, failed), ("put", failed)]
+
+
 class Broken:
     """A journal's file on a disk that takes nothing more."""
 
@@ -120,6 +189,28 @@ def test_what_cannot_be_recorded_does_not_happen(tmp_path: Path) -> None:
     assert driver.stopping and driver.fault == f"{tmp_path / 'journal.jsonl'}: No space left on device"
     assert not driver.ledger.trials
     assert (tmp_path / "journal.jsonl").read_bytes() == before
+
+
+def test_a_search_that_could_not_be_recorded_has_not_begun(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fills up before its first event: its name stays free."""
+    (tmp_path / "data").symlink_to(data_folder)
+    search = single_training("s", SETTINGS)
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "append", lambda *_, **__: Broken(None).write(b""))
+        with pytest.raises(InputError, match=r"s/journal.jsonl: cannot be written \(No space left on device\): mend"):
+            start(search, InlineRunner(), storage=tmp_path)
+    assert not (tmp_path / "searches" / "s").exists()
+    places = Places(tmp_path)
+    for left in (b"", b'{"event": "search_sta'):  # by a driver that was killed there
+        path = places.new_journal("s")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(left)
+        assert places.journals() == []
+        with pytest.raises(InputError, match="no search 's'"):
+            places.journal("s")
+    assert start(search, InlineRunner(), storage=tmp_path).state == "done"
 
 
 def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:

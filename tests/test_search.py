@@ -63,7 +63,7 @@ class Terminal:
     project: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
 
-    def begin(self, *words: str) -> subprocess.Popen[str]:
+    def begin(self, *words: str, **variables: str) -> subprocess.Popen[str]:
         """A command in a terminal of its own."""
         environment = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "RAY_ADDRESS")}
         environment |= {"ORCHESTRATOR_STORAGE": str(self.storage), "OMP_NUM_THREADS": "1"}
@@ -73,18 +73,18 @@ class Terminal:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=environment | variables,
             cwd=self.project,
             start_new_session=True,
         )
         self.started.append(process)
         return process
 
-    def search(self, space: dict[str, Any], name: str, *words: str) -> subprocess.Popen[str]:
+    def search(self, space: dict[str, Any], name: str, *words: str, **variables: str) -> subprocess.Popen[str]:
         """`orchestrator search`, of a file that is written for it."""
         path = self.project / f"{name}.yaml"
         YAML(typ="safe", pure=True).dump({k: v for k, v in space.items() if v is not None}, path)
-        return self.begin("search", str(path), "--name", name, "--json", *words)
+        return self.begin("search", str(path), "--name", name, "--json", *words, **variables)
 
     def finish(self, process: subprocess.Popen[str], code: int = 0, seconds: float = 240) -> tuple[str, str]:
         """Wait for the command; its stdout and stderr."""
@@ -417,6 +417,53 @@ def test_pause_then_go_on_then_more(terminal: Terminal) -> None:
     assert [trial["state"] for trial in last_line(stdout)["trials"]] == ["done"] * 3
     assert last_line(stdout)["final"]["params"] == last_line(stdout)["best"]["params"]
     check_records(terminal, "paused")
+
+
+@pytest.mark.slow
+def test_a_search_goes_on_with_other_workers(terminal: Terminal) -> None:
+    space = LONG | {"settings": LONG["settings"] | {"precision": "float64"}, "num_trials": 1}
+    alone = terminal.search(space, "alone")
+    process = terminal.search(space, "widened")
+    terminal.wait_for_validations(process, "widened", 2)
+    terminal.run("stop", "widened")
+    terminal.finish(process, code=130)
+    _, refused = terminal.run("resume", "widened", "--workers", "3", code=2)
+    assert "workers: 3 workers cannot share the global batch of 32 images" in refused
+    terminal.run("resume", "widened", "--workers", "2")
+    terminal.finish(alone)
+    ours, theirs = ([e["metrics"] for e in terminal.events(name, "validation")] for name in ("widened", "alone"))
+    assert len(ours) == len(theirs) == 16
+    for one, other in zip(ours, theirs, strict=True):
+        assert one == pytest.approx(other, rel=0, abs=1e-9)
+    assert Ledger.of(terminal.events("widened")).config["workers"] == 2
+    check_records(terminal, "widened")
+
+
+@pytest.mark.slow
+def test_a_clock_that_jumps_changes_nothing(terminal: Terminal, tmp_path: Path) -> None:
+    """Forwards by days, then back behind the search's start, for all its processes at once."""
+    from services import Clock
+
+    if not Clock.installed():
+        pytest.skip("needs libfaketime (Debian's package faketime)")
+    clock = Clock(tmp_path / "clock")
+    space = LONG | {"num_trials": None, "budget": {"hours": 1.0, "epochs": 6}}
+    process = terminal.search(space, "jumping", "--max-concurrent", "1", **clock.environment())
+    for validation, hours in ((2, 50.0), (6, -80.0), (10, 0.5), (18, -1.0), (22, 100.0)):
+        terminal.wait_for_validations(process, "jumping", validation)
+        clock.jump(3600 * hours)
+    stdout, stderr = terminal.finish(process)
+    assert "Traceback" not in stderr
+    assert [(trial["state"], trial["validations"]) for trial in last_line(stdout)["trials"]] == [("done", 16)] * 2
+    events = terminal.events("jumping")
+    times = [event["time"] for event in events]
+    assert max(times) - min(times) > 3_600_000 * 70 and times != sorted(times), "the search saw the jumps"
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    assert [event["elapsed"] for event in events if "elapsed" in event] == sorted(
+        event["elapsed"] for event in events if "elapsed" in event
+    )
+    assert Ledger.of(events).elapsed < 3600
+    check_records(terminal, "jumping")
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """The search's decisions without Ray: suggestions, early stops, journal, and going on after a death."""
 
+import itertools
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,12 @@ from optuna.trial import TrialState
 from scipy import stats
 
 from orchestrator.conductor import Conductor
+from orchestrator.errors import InputError
 from orchestrator.journal import Journal
 from orchestrator.ledger import Interval, Ledger, leaderboard_rows, repeated_tests
-from orchestrator.spec import Search, resolve_search, single_training
+from orchestrator.spec import Search, resolve_search, single_training, with_other_workers
 from orchestrator.study import Study
+from orchestrator.tracking import MemoryTracker
 
 TPE: dict[str, Any] = {
     "method": "pfml",
@@ -635,3 +639,45 @@ def test_a_ledger_is_a_fold_of_the_journal(tmp_path: Path) -> None:
     make: Callable[[], Ledger] = lambda: Ledger.of([])  # noqa: E731
     with pytest.raises(ValueError, match="no search"):
         make()
+
+
+def test_a_search_goes_on_with_other_workers(tmp_path: Path) -> None:
+    search = search_of(TPE | {"settings": {"epochs": 6, "classes_per_batch": 8, "images_per_class": 4}})
+    first = start(search, tmp_path)
+    assert (first.next() or {})["workers"] == 1
+    first.journal.close()
+    changed = with_other_workers(search, 2, 3)
+    assert changed == search.model_copy(update={"workers": 2, "max_concurrent": 3})
+    assert with_other_workers(changed, None, 1).workers == 2
+    second = start(changed, tmp_path)
+    work = second.next() or {}
+    assert (work["trial_id"], work["workers"]) == ("0000", 2)
+    with pytest.raises(InputError, match="s.yaml: workers: 3 workers cannot share the global batch of 32 images"):
+        with_other_workers(search, 3, None)
+
+
+def test_a_clock_that_jumps_moves_neither_budget_nor_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole machine's clock: by days to and fro, and back behind the search's start after a death."""
+    calm = start(search_of(TPE), tmp_path / "calm")
+    drive(calm)
+    hours = itertools.cycle([100, -70, 0, 3, -1])
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + next(hours) * 3_600_000_000_000)
+    search = search_of(TPE, budget={"hours": 1.0})
+    first = start(search, tmp_path / "s")
+    drive(first, die_after=20)
+    second = start(search, tmp_path / "s")
+    assert 0 <= second.elapsed < 3600 and second.spent() is None
+    drive(second)
+    assert second.ledger.state == "done" and second.ledger.reason is None
+    assert leaderboard_rows(second.ledger) == leaderboard_rows(calm.ledger)
+    events = Journal.read(tmp_path / "s" / "journal.jsonl")
+    times = [event["time"] for event in events]
+    assert times != sorted(times)
+    assert [event["seq"] for event in events] == list(range(len(events)))
+    tracker = MemoryTracker(tmp_path / "s" / "journal.jsonl")
+    assert tracker.close(1)
+    curves = [run["metrics"]["val/map_at_r"] for run in tracker.runs.values() if "val/map_at_r" in run["metrics"]]
+    assert sorted(len(curve) for curve in curves) == sorted(len(t.curve) for t in second.ledger.everyone() if t.curve)
+    for curve in curves:
+        assert [step for step, _, _ in curve] == list(range(1, len(curve) + 1))
