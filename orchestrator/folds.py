@@ -20,7 +20,7 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.distributed import rank
 from orchestrator.evaluation import Evaluation
-from orchestrator.loop import Validation, evaluate_and_embed, fit, look, retrieve, save_insight
+from orchestrator.loop import Validation, evaluate_and_embed, fit, keep_insight, retrieve
 from orchestrator.spec import Experiment, Objective
 
 
@@ -48,7 +48,7 @@ def evaluate_folds(
     place = models[0].parent.parent
     together = retrieve(both, store, device, what=str(place), approximate=approximate)
     if keep and rank() == 0:
-        save_insight(place, look(together, both, store))
+        keep_insight(place, together, both, store)
     separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
     return separated | {f"concatenated_{name}": value for name, value in together.metrics.items()}, together
 

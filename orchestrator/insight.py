@@ -31,7 +31,8 @@ WORST, RANDOM, NEIGHBOURS = 16, 8, 8
 """Queries of the gallery: one of each of so many worst classes, so many at random; and what is shown of each."""
 PAIRS = 100
 """So many pairs of classes are listed, the most confused."""
-BINS = 60
+BINS, NARROWEST = 60, 1e-3
+"""Of the histograms, and the least width of all bins together: a collapsed network makes one of all cosines."""
 PERPLEXITY, ITERATIONS = 30.0, 500
 SEED = 0
 UNCERTAINTY = "uncertainty"
@@ -265,9 +266,10 @@ def similarity_table(embeddings: Floats, labels: Integers) -> Table:
     norm = np.linalg.norm(embeddings, axis=1, keepdims=True)
     unit = embeddings / np.where(norm > 0, norm, 1)
     first, second = np.triu_indices(len(unit), 1)
-    cosine = np.clip((unit @ unit.T)[first, second], -1, 1)
+    cosine = np.clip((unit @ unit.T)[first, second], -1, 1).astype(np.float64)
     same = labels[first] == labels[second]
-    edges = np.histogram_bin_edges(cosine, BINS)
+    low, high = (cosine.min(), cosine.max()) if len(cosine) else (-1.0, 1.0)
+    edges = np.linspace(min(low, high - NARROWEST), high, BINS + 1)
     sides = {"positive_pairs": cosine[same], "negative_pairs": cosine[~same]}
     counts = {name: np.histogram(side, edges)[0].tolist() for name, side in sides.items()}
     return {"low": edges[:-1].tolist(), "high": edges[1:].tolist()} | counts
@@ -287,25 +289,25 @@ def principal_components(embeddings: Floats) -> Floats:
     """The plane of the largest variance (P, 2), each axis with its largest value positive."""
     from sklearn.decomposition import PCA
 
-    wide = np.pad(embeddings, ((0, 0), (0, max(0, 2 - embeddings.shape[1]))))
-    places: Floats = PCA(2, svd_solver="full").fit_transform(wide.astype(np.float64))
+    wide = np.pad(embeddings, ((0, 0), (0, max(0, 2 - embeddings.shape[1])))).astype(np.float64)
+    if not np.ptp(wide, axis=0).any() or len(wide) < 2:
+        return np.zeros((len(wide), 2))  # all images in one place
+    places: Floats = PCA(2, svd_solver="full").fit_transform(wide)
     return places * np.where(places.max(axis=0) >= -places.min(axis=0), 1, -1)
 
 
 def neighbour_map(embeddings: Floats) -> Floats | None:
-    """t-SNE (P, 2) from a start by principal components, seeded; None for fewer than four images.
+    """t-SNE (P, 2) from a start by principal components, seeded; None for fewer than four images, or all in one place.
 
     Neighbours stay together; distances between groups, and their sizes, mean nothing.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
 
-    if len(embeddings) < 4:
+    if len(embeddings) < 4 or not np.ptp(embeddings, axis=0).any():
         return None
     parts = min(50, *embeddings.shape)
     reduced = PCA(parts, svd_solver="full").fit_transform(embeddings.astype(np.float64))
-    if not np.ptp(reduced):
-        return None  # a collapsed network: all images in one place
     perplexity = min(PERPLEXITY, (len(embeddings) - 1) / 3)
     start = np.pad(reduced[:, :2], ((0, 0), (0, max(0, 2 - parts))))
     start = start / max(float(np.std(start[:, 0])), 1e-12) * 1e-4

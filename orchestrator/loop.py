@@ -205,7 +205,7 @@ def fit(
                     save_checkpoint(folder / BEST, model_state(experiment, store, learner))
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
                     if held_out is not None and evaluation is not None:
-                        save_insight(folder, look(evaluation, held_out, store))
+                        keep_insight(folder, evaluation, held_out, store)
             if len(split.validation):
                 learner.method.after_validation(metrics["val/map_at_r"], scope)
             stopped = bool(stops) or step == clock.total_steps
@@ -823,6 +823,16 @@ def look(evaluation: Evaluation, embedded: Embedded, store: Store) -> Insight:
     queries = store.splits[embedded.samples.numpy()] == "query"
     apart = queries.any() and not queries.all()
     return insight(evaluation, embedded, store.class_names, np.flatnonzero(~queries) if apart else None)
+
+
+def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store: Store) -> None:
+    """Save what there is to see; what goes wrong in looking is told, and costs no training."""
+    try:
+        found = look(evaluation, embedded, store)
+    except Exception as error:
+        warnings.warn(f"what the model confuses is not kept ({type(error).__name__}: {error})", stacklevel=2)
+        return
+    save_insight(folder, found)
 
 
 def save_insight(folder: Path, found: Insight) -> None:

@@ -343,7 +343,7 @@ def _found(view: View, place: int) -> str:
         cells.append(f'<li class="{kind}" title="{escape(said)}">{picture}<span>{escape(caption)}</span></li>')
     hits = int((insight.neighbour_label_KN[place] == own).sum())
     count = f"{hits} of {insight.neighbour_KN.shape[1]} right"
-    head = f'<div class="asked">{query}<span><b>{escape(name)}</b><br>{count}</span></div>'
+    head = f'<div class="asked"><div>{query}</div><span><b>{escape(name)}</b><br>{count}</span></div>'
     return f'<li>{head}<ol class="found">{"".join(cells)}</ol></li>'
 
 

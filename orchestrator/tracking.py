@@ -49,8 +49,8 @@ TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
 DIGEST_CHARACTERS = 36
 
-MODEL_NAME = "model"
-"""What a run's MLflow model is called."""
+MODEL_NAME = "encoder"
+"""What a run's MLflow model is called: not as a folder of its artifacts, which MLflow would take for the same."""
 
 NOTE = "mlflow.note.content"
 LOGGED_TABLES = "mlflow.loggedArtifacts"

@@ -86,7 +86,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     from orchestrator.data.catalog import open_dataset
     from orchestrator.distributed import rank
     from orchestrator.folds import evaluate_folds
-    from orchestrator.loop import data_splits, evaluate_and_embed, look, save_insight
+    from orchestrator.loop import data_splits, evaluate_and_embed, keep_insight
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
@@ -98,7 +98,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     result, embedded = evaluate_and_embed(model, store, rows, training.device, folder=place / DIAGNOSTICS)
     if rank() == 0:
-        save_insight(place, look(result, embedded, store))
+        keep_insight(place, result, embedded, store)
     ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
     return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
 

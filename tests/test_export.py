@@ -18,7 +18,7 @@ from orchestrator.export import ABOUT, SUFFIXES, TOLERANCE, Source, check_packag
 from orchestrator.journal import Journal
 from orchestrator.loop import build_learner, embed_split, model_state
 from orchestrator.spec import resolve_experiment
-from orchestrator.tracking import MLflowTracker, register_model
+from orchestrator.tracking import MODEL_NAME, MLflowTracker, register_model
 
 SETTINGS: dict[str, Any] = {"method": "idml", "dataset": "glyphs-small", "embedding_dim": 8, "mixup": False}
 
@@ -138,7 +138,7 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path) -
         journal.append("search_started", name="s", search_id="id", config={}, params={}, tags=tags, **start)
         journal.append("trial_started", trial_id="final", kind="final", params={}, config={}, tags={}, note=None)
         for _ in range(2):  # said twice, it is logged once
-            journal.append("model", trial_id="final", path="trials/final/mlflow", name="model")
+            journal.append("model", trial_id="final", path="trials/final/mlflow", name=MODEL_NAME)
         tracker = MLflowTracker(journal.path, uri, tmp_path / "artifacts")
         assert tracker.close(120), tracker.problem
         run_id = tracker.run_id("final")

@@ -29,7 +29,7 @@ from orchestrator.insight import (
     separation,
     similarity_table,
 )
-from orchestrator.loop import look, save_insight
+from orchestrator.loop import keep_insight, look, save_insight
 from orchestrator.method import Embedded
 from orchestrator.model_page import View, family, model_page, read_insight, write_gallery
 from tests.test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
@@ -161,6 +161,32 @@ def test_maps() -> None:
     np.testing.assert_array_equal(near, neighbour_map(EMBEDDINGS))
     assert neighbour_map(np.ones((50, 4))) is None and neighbour_map(EMBEDDINGS[:3]) is None
     assert principal_components(np.ones((5, 1))).shape == (5, 2)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+def test_a_collapsed_network_is_looked_at_too(value: float) -> None:
+    same = torch.full((IMAGES, WIDTH), value)
+    images = Embedded({"embedding": same}, torch.from_numpy(LABELS), torch.from_numpy(ROWS))
+    result = evaluate_queries(same, LABELS, clustering=False)
+    result = type(result)(result.metrics, result.queries.set_column(0, "query", [ROWS]))
+    found = insight(result, images, NAMES)
+    assert separation(found.similarities) == pytest.approx(0.5)
+    html = model_page(View("collapsed", [], [], found, NAMES, lambda row: np.zeros((8, 8, 1), np.uint8)))
+    assert "with probability 0.500" in html and ">nan" not in html and not re.search(r'="[^"]*\bnan\b', html)
+
+
+def test_what_goes_wrong_in_looking_costs_no_training(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, glyphs: Store
+) -> None:
+    def broken(*_: Any) -> Insight:
+        raise ZeroDivisionError("no such thing")
+
+    monkeypatch.setattr("orchestrator.loop.insight", broken)
+    place = np.arange(20)
+    images = Embedded({"embedding": torch.eye(20)}, torch.from_numpy(glyphs.labels[place]), torch.from_numpy(place))
+    with pytest.warns(UserWarning, match="not kept .ZeroDivisionError: no such thing"):
+        keep_insight(tmp_path, evaluation(), images, glyphs)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_uncertainty_goes_along() -> None:

@@ -283,10 +283,15 @@ def test_mlflow_holds_the_search(terminal: Terminal, finished: dict[str, Any]) -
         assert shown == (tables | pages if best else tables), trial_id
         assert ("mlflow.loggedArtifacts" in runs[trial_id].data.tags) == best
     assert "report/model.html" in {file.path for file in client.list_artifacts(finished["parent_run_id"], "report")}
-    rows = client.load_table(runs["final"].info.experiment_id, "insight/gallery.json", [runs["final"].info.run_id])
-    image = client.download_artifacts(runs["final"].info.run_id, rows["query"][0]["filepath"])
+    gallery = json.loads(Path(client.download_artifacts(final.info.run_id, "insight/gallery.json")).read_text("utf-8"))
+    image = client.download_artifacts(final.info.run_id, gallery["data"][0][2]["filepath"])
     assert Path(image).stat().st_size > 100
     assert "Which classes are confused most?" in tags["mlflow.note.content"]
+    (output,) = final.outputs.model_outputs
+    logged = client.get_logged_model(output.model_id)
+    assert (logged.status, logged.source_run_id) == ("READY", final.info.run_id)
+    (dataset,) = final.inputs.dataset_inputs
+    assert store["digest"].startswith(dataset.dataset.digest) and len(dataset.dataset.digest) == 36
 
 
 def test_a_finished_search_is_left_as_it_is(terminal: Terminal, finished: dict[str, Any]) -> None:
