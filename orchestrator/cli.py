@@ -514,6 +514,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
     """
     from orchestrator.control import driver
     from orchestrator.control import status as state_of
+    from orchestrator.journal import refresh
     from orchestrator.ledger import Ledger
     from orchestrator.report import read_search
     from orchestrator.search import JOURNAL, Places
@@ -522,6 +523,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
         _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
         return
     folder = Places(storage.expanduser().resolve()).search(name)
+    refresh(folder / JOURNAL)
     if driver(folder) and not (folder / JOURNAL).exists():
         _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
         return

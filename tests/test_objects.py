@@ -461,7 +461,7 @@ def test_a_training_is_found_from_another_machine(
     where = f"--storage={storage}"
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 0
     printed = capfd.readouterr()
-    assert "note: MLflow's database is on this machine" in printed.err and f"ui --storage {storage}" in printed.out
+    assert "note: MLflow's database is on this machine" in printed.err and f"ui one --storage {storage}" in printed.out
     elsewhere(monkeypatch, tmp_path / "there")
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
     assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
@@ -502,6 +502,7 @@ def test_a_search_loses_nothing_with_its_machine(
 ) -> None:
     """Every ninth request is refused; the driver is killed, its machine's disk is lost, another goes on; it is stopped
     from a third, and goes on from there. The leaderboard is that of a search on a disk that nothing disturbs."""
+    monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 60.0)
     (tmp_path / "project").mkdir()
     space, one = LONG | {"final": True, "final_workers": 2}, ("--max-concurrent", "1")
     terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)
