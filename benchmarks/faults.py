@@ -256,13 +256,21 @@ class Campaign:
         return ""
 
     def kill_raylet(self) -> str:
-        victims = self.named("raylet")
+        victims: list[psutil.Process] = []
+        end = time.monotonic() + VICTIM_SECONDS
+        while self.running and not victims and time.monotonic() < end:
+            self.tend()
+            time.sleep(0.2)
+            family = self.family()
+            for process in family:  # its forks bear its name too, until they are something else
+                with contextlib.suppress(psutil.Error):
+                    if process.name() == "raylet" and process.ppid() == (self.driver.pid if self.driver else 0):
+                        victims.append(process)
+                        process.kill()
         if not victims:
             return ""
-        family = self.family()
-        for victim in victims:
-            if victim.name() == "raylet":
-                victim.kill()
+        if psutil.wait_procs(victims, timeout=30)[1]:
+            self.problems.append(f"life {self.lives}: the raylet cannot be killed")
         code = self.outlive(END_SECONDS)
         if code is None:
             self.problems.append(f"life {self.lives}: the driver hangs after its raylet was killed")

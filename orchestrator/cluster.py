@@ -200,12 +200,12 @@ def watched(conductor: "Conductor", each: Mapping[str, float]) -> Iterator[None]
     def watch() -> None:
         while not over.wait(WATCH_SECONDS):
             with contextlib.suppress(Exception):  # the cluster may be ending
-                conductor.slots = trials_at_once(conductor.search, each)
-                if not any(node["NodeID"] == here and node["Alive"] for node in ray.nodes()):
+                if not node_lives(here):
                     conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
                     if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
                         signal.pthread_kill(main.ident, signal.SIGINT)  # as a second Ctrl-C
                     return
+                conductor.slots = trials_at_once(conductor.search, each)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -214,6 +214,16 @@ def watched(conductor: "Conductor", each: Mapping[str, float]) -> Iterator[None]
     finally:
         over.set()
         thread.join(WATCH_SECONDS)
+
+
+def node_lives(node_id: str) -> bool:
+    """Whether this machine's Ray node lives. Of one that we started we see it at once; the cluster may take minutes to
+    notice, and trials go on meanwhile."""
+    started = ray._private.worker._global_node
+    mortal = (ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
+    if started is not None and any(kind in mortal for kind, _ in started.dead_processes()):
+        return False
+    return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
 COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")

@@ -231,7 +231,7 @@ def scratch() -> Iterator[Path]:
                     os.environ["TMPDIR"] = before[1]
 
 
-def writable(folder: Path, option: str = STORAGE) -> Path:
+def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:
     """The absolute folder, made if need be; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
@@ -242,7 +242,7 @@ def writable(folder: Path, option: str = STORAGE) -> Path:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): name another folder") from None
+        raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): {remedy}") from None
     objects.check_writable(folder, option)
     return folder
 
@@ -316,7 +316,7 @@ def resume(
     (`num_trials`) or another `budget`. From now on each trial has `workers`, and there are at most `max_concurrent`."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
-    writable(storage)
+    writable(storage, remedy="mend that, then resume again")
     uri = tracking_address(tracking_uri, places, path)
     with opened(path) as journal:
         events, ledger = read_journal(path)
@@ -434,7 +434,7 @@ def opened(path: Path) -> Iterator[Journal]:
         raise InputError(str(error)) from None
     except OSError as error:
         where = error.filename or path
-        raise InputError(f"{where}: cannot be written ({error.strerror}): name another storage folder") from None
+        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and try again") from None
     with journal:
         yield journal
 

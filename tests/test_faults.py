@@ -21,7 +21,7 @@ from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.journal import Journal
 from orchestrator.method import Batch
-from orchestrator.search import InlineRunner, Places, scratch, start
+from orchestrator.search import InlineRunner, Places, resume, scratch, start
 from orchestrator.spec import resolve_search, single_training
 from orchestrator.trial import results, train_worker
 
@@ -211,6 +211,19 @@ def test_a_search_that_could_not_be_recorded_has_not_begun(
         with pytest.raises(InputError, match="no search 's'"):
             places.journal("s")
     assert start(search, InlineRunner(), storage=tmp_path).state == "done"
+
+
+def test_a_resume_on_a_storage_that_is_read_only_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor(tmp_path / "searches" / "s").journal.close()
+
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(Path, "touch", read_only)
+    with pytest.raises(InputError, match=r"cannot be written \(Read-only file system\): mend that, then resume again"):
+        resume("s", InlineRunner(), storage=tmp_path)
 
 
 def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:
