@@ -125,7 +125,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         check_packages("onnx")
 
 
-def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path) -> None:
+def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Through the journal, as a search does it, and by the command line's door."""
     import mlflow
     from mlflow import MlflowClient
@@ -154,12 +154,8 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path) -
         assert register_model(*known, "champion", description(source)) == "1", "the same model has one version"
     version = client.get_model_version_by_alias("glyphs", "champion")
     assert version.run_id == run_id and "Input: images: uint8" in version.description
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(uri)
-    try:
-        loaded = mlflow.pyfunc.load_model("models:/glyphs@champion")
-    finally:
-        mlflow.set_tracking_uri(before)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # set_tracking_uri would leave it to all tests that follow
+    loaded = mlflow.pyfunc.load_model("models:/glyphs@champion")
     given = loaded.predict(source.images.numpy())
     np.testing.assert_allclose(given, source.embeddings.numpy(), rtol=0, atol=1e-5)
     assert not Path("mlflow.db").exists() and not Path("mlruns").exists()
