@@ -35,7 +35,7 @@ from orchestrator.search import PAGE, Outcome, Watcher, read_journal
 from orchestrator.significance import Difference, confirmed, differences, how_tested
 from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, recorded_runs, redact, web_address
-from orchestrator.views import MOST_COMPARED, View, comparison_path, view_path
+from orchestrator.views import MOST_COMPARED, View, comparison_path, run_path, view_path
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
@@ -437,7 +437,7 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     if outcome.no_views is None:
         views: dict[str, View] = {"leaderboard": "table", "charts": "charts", "methods": "methods"}
         found = {what: view_path(experiment, outcome.ledger.search_id, view) for what, view in views.items()}
-    found["the search"] = f"#/experiments/{experiment}/runs/{outcome.parent_run_id}"
+    found["the search"] = run_path(experiment, outcome.parent_run_id)
     if len(best) > 1:
         found[f"the best {len(best)}"] = comparison_path(experiment, best)
     return {what: f"{base}/{path}" for what, path in found.items()}

@@ -34,6 +34,11 @@ def view_path(experiment_id: str, search_id: str, view: View) -> str:
     return f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_key(search_id, view)}{mode}&{ML}"
 
 
+def run_path(experiment_id: str, run_id: str) -> str:
+    """Where MLflow shows a run, from its address on."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}?{ML}"
+
+
 def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     """Where MLflow compares some runs, from its address on."""
     runs, experiments = json.dumps(list(run_ids[:MOST_COMPARED])), json.dumps([experiment_id])

@@ -794,7 +794,7 @@ def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture
     page = re.search(r"on a page:  (.*)\n", ran.out)
     assert page is not None and Path(page[1]).is_file()
     experiment = f"http://127.0.0.1:5000/#/experiments/{summary['experiment_id']}/runs"
-    assert f"{experiment}/{summary['parent_run_id']}\n" in ran.out
+    assert f"{experiment}/{summary['parent_run_id']}?workflowType=machine_learning\n" in ran.out
     for view in ("table", "charts", "methods"):
         assert re.search(rf"{re.escape(experiment)}\?viewStateShareKey=[0-9a-f]{{16}}-{view}&", ran.out)
 

@@ -26,7 +26,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.page import write_page
 from orchestrator.search import PAGE
 from orchestrator.tracking import recorded_runs
-from orchestrator.views import TAG, comparison_path, saved_views, view_path
+from orchestrator.views import TAG, comparison_path, run_path, saved_views, view_path
 
 SECONDS = 120_000
 """Milliseconds that a page may take on a machine that does other things."""
@@ -171,9 +171,9 @@ pages = pytest.mark.slow
 @pages
 def test_the_leaderboard_is_sorted_and_tells_states_apart(reviewer: Reviewer) -> None:
     page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "table"))
-    expect(page.get_by_text("42 matching runs")).to_be_visible()
-    for head in ("best/val_map_at_r", "Duration"):
-        expect(page.locator("[role=columnheader]", has_text=head).first).to_be_visible()
+    expect(page.get_by_text("42 matching runs").first).to_be_visible()
+    for head in ("orchestrator.state", "best/val_map_at_r"):  # those further on are drawn where there is room
+        expect(page.get_by_text(head).first).to_be_visible()
     names = page.locator("a[href*='/runs/']").all_inner_texts()
     ranking = [trial.trial_id for trial in reviewer.ledger.ranking() if trial.best is not None]
     shown = [name for name in names if name in reviewer.runs][:5]
@@ -201,7 +201,7 @@ def test_methods_are_grouped(reviewer: Reviewer) -> None:
 
 @pages
 def test_the_searchs_run_begins_with_the_verdict(reviewer: Reviewer) -> None:
-    page = reviewer.open(f"#/experiments/{reviewer.experiment}/runs/{reviewer.parent}")
+    page = reviewer.open(run_path(reviewer.experiment, reviewer.parent))
     winner = reviewer.ledger.winner()
     assert winner is not None
     expect(page.get_by_text(f"Best: trial {winner.trial_id}").first).to_be_visible()
