@@ -13,7 +13,7 @@ search in FOLDER/calm; `--calm JOURNAL` takes one from there in place of another
 
 Full disks and read-only storages are mounted, which takes root on Linux; without it these two are left out and said so.
 As root the campaign has mounts and a /dev/shm of its own, so that nothing else on the machine is taken for its litter.
-A clock that jumps takes Debian's libfaketime (package faketime), and is left out without it.
+The clock that jumps is that of the search's Python code.
 """
 
 import argparse
@@ -578,8 +578,7 @@ def check_machine(campaign: Campaign, shared_memory: set[Path]) -> Iterator[tupl
     with contextlib.suppress(TimeoutError):
         until(lambda: not marked(), ALONE_SECONDS, "the processes' end")
     yield "no process left (so no actor, no placement group)", str(marked()[:3]) if marked() else ""
-    shared = set(Path("/dev/shm").iterdir()) - shared_memory
-    left = sorted(str(path) for path in shared if "faketime_" not in path.name)  # the clock's own
+    left = sorted(str(path) for path in set(Path("/dev/shm").iterdir()) - shared_memory)
     yield "/dev/shm as before", str(left[:3]) if left else ""
     left = sorted(str(path.relative_to(campaign.temporary)) for path in campaign.temporary.rglob("*"))
     yield "temporary folder empty", f"{len(left)}: {left[:3]}" if left else ""
@@ -654,10 +653,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     if not Postgres.installed():
         kinds = [kind for kind in kinds if kind != "database"]
         raise SystemExit("PostgreSQL (initdb, postgres) is not installed")
-    if Clock.installed():
-        campaign.clock = Clock(base / "clock")
-    else:
-        kinds = [kind for kind in kinds if kind != "clock"]
+    campaign.clock = Clock(base / "clock")
     shutil.copytree(data, campaign.storage / "data")
     campaign.postgres = Postgres(base / "postgres")
     faults = schedule(kinds, arguments.faults, total, len(finals), campaign.random)

@@ -41,32 +41,27 @@ def answers(port: int) -> bool:
 
 
 class Clock:
-    """The time of day as some processes see it, by libfaketime: it jumps, in all of them at once, while they run.
+    """The time of day as Python processes see it (`time.time`, `time.time_ns`): it jumps, in all of them at once, while
+    they run. The monotonic clock is the machine's own, as when a real clock is set."""
 
-    The monotonic clock is the machine's own, as when a real clock is set. libfaketime 0.9.10 cannot tell the two apart
-    in the call by which Python sleeps since 3.11 (`clock_nanosleep` fails), so there Python sleeps by `select`.
-    """
-
-    LIBRARY = "faketime/libfaketimeMT.so.1"
+    CODE = """
+import os, time
+real, nanoseconds, known = time.time, time.time_ns, [-1.0, 0]
+def offset():
+    if (now := time.monotonic()) > known[0] + 0.5:
+        with open(os.path.join(os.path.dirname(__file__), "offset")) as file:
+            known[:] = now, int(file.read())
+    return known[1]
+time.time = lambda: real() + offset()
+time.time_ns = lambda: nanoseconds() + offset() * 1_000_000_000
+"""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True)
         folder.chmod(0o755)
         self.folder, self.offset = folder, 0.0
-        sleep = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
-        (folder / "sitecustomize.py").write_text(sleep)
+        (folder / "sitecustomize.py").write_text(self.CODE)
         self.jump(0)
-
-    @staticmethod
-    def library() -> Path | None:
-        """libfaketime of this machine."""
-        found = (folder / Clock.LIBRARY for folder in [Path("/usr/lib"), *Path("/usr/lib").glob("*-linux-gnu")])
-        return next((path for path in found if path.exists()), None)
-
-    @staticmethod
-    def installed() -> bool:
-        """Whether there is one."""
-        return Clock.library() is not None
 
     def jump(self, seconds: float) -> None:
         """Set the clock forwards, or back."""
@@ -77,12 +72,32 @@ class Clock:
 
     def environment(self) -> dict[str, str]:
         """Variables of the processes that shall see it."""
-        return {
+        return {"PYTHONPATH": str(self.folder)}
+
+
+class FakeTime(Clock):
+    """The same by libfaketime: for all code of the processes, Ray's own too.
+
+    Two faults of libfaketime 0.9.10 (Debian 12): without faking the monotonic clock, `clock_nanosleep` fails, by which
+    Python sleeps since 3.11, so here it sleeps by `select`; and of a process with several threads about one fork in
+    some hundreds waits for ever for a lock of the library. So a campaign of many lives is not for it.
+    """
+
+    CODE = "import select, time\ntime.sleep = lambda seconds: select.select([], [], [], seconds) and None\n"
+    LIBRARY = "faketime/libfaketimeMT.so.1"
+
+    @staticmethod
+    def library() -> Path | None:
+        """libfaketime of this machine."""
+        found = (folder / FakeTime.LIBRARY for folder in [Path("/usr/lib"), *Path("/usr/lib").glob("*-linux-gnu")])
+        return next((path for path in found if path.exists()), None)
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {
             "LD_PRELOAD": str(self.library()),
             "FAKETIME_TIMESTAMP_FILE": str(self.folder / "offset"),
             "FAKETIME_DONT_FAKE_MONOTONIC": "1",
             "FAKETIME_CACHE_DURATION": "1",
-            "PYTHONPATH": str(self.folder),
         }
 
 

@@ -442,20 +442,24 @@ def test_a_search_goes_on_with_other_workers(terminal: Terminal) -> None:
 @pytest.mark.slow
 def test_a_clock_that_jumps_changes_nothing(terminal: Terminal, tmp_path: Path) -> None:
     """Forwards by days, then back behind the search's start, for all its processes at once."""
-    from services import Clock
+    from services import FakeTime
 
-    if not Clock.installed():
+    if FakeTime.library() is None:
         pytest.skip("needs libfaketime (Debian's package faketime)")
-    clock = Clock(tmp_path / "clock")
     space = LONG | {"num_trials": None, "budget": {"hours": 1.0, "epochs": 6}}
-    process = terminal.search(space, "jumping", "--max-concurrent", "1", **clock.environment())
+    for name in ("jumping", "jumping-2"):  # once more, for the forks that libfaketime loses
+        clock = FakeTime(tmp_path / name)
+        process = terminal.search(space, name, "--max-concurrent", "1", **clock.environment())
+        with contextlib.suppress(AssertionError):
+            terminal.wait_for_validations(process, name, 2)
+            break
     for validation, hours in ((2, 50.0), (6, -80.0), (10, 0.5), (18, -1.0), (22, 100.0)):
-        terminal.wait_for_validations(process, "jumping", validation)
+        terminal.wait_for_validations(process, name, validation)
         clock.jump(3600 * hours)
     stdout, stderr = terminal.finish(process)
     assert "Traceback" not in stderr
     assert [(trial["state"], trial["validations"]) for trial in last_line(stdout)["trials"]] == [("done", 16)] * 2
-    events = terminal.events("jumping")
+    events = terminal.events(name)
     times = [event["time"] for event in events]
     assert max(times) - min(times) > 3_600_000 * 70 and times != sorted(times), "the search saw the jumps"
     assert [event["seq"] for event in events] == list(range(len(events)))
@@ -463,7 +467,7 @@ def test_a_clock_that_jumps_changes_nothing(terminal: Terminal, tmp_path: Path) 
         event["elapsed"] for event in events if "elapsed" in event
     )
     assert Ledger.of(events).elapsed < 3600
-    check_records(terminal, "jumping")
+    check_records(terminal, name)
 
 
 @pytest.mark.slow
