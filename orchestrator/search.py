@@ -206,15 +206,13 @@ LONGEST_TEMPORARY = 16
 def scratch() -> Iterator[Path]:
     """A folder for all that is temporary here and in the processes begun from here; at the end it is removed.
 
-    What a killed process left goes with the next one: the lock of its folder is free.
+    What a killed process left goes with the next one: the lock of its folder is free. The folder itself goes at the
+    end, for Ray's processes outlive their driver by up to a minute, and write there until then.
     """
     base = Path(tempfile.gettempdir())
     if len(str(base)) > LONGEST_TEMPORARY:
         base = Path("/tmp")
-    for left in base.glob(f"{SCRATCH}*/lock"):
-        with contextlib.suppress(OSError), open(left, "r+b") as file:  # others' folders are closed to us
-            if lock(file):
-                shutil.rmtree(left.parent, ignore_errors=True)
+    _clear(base, whole=False)
     before = tempfile.tempdir, os.environ.get("TMPDIR")
     with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
         folder = Path(name)
@@ -229,6 +227,22 @@ def scratch() -> Iterator[Path]:
                 os.environ.pop("TMPDIR")
                 if before[1] is not None:
                     os.environ["TMPDIR"] = before[1]
+                _clear(base, whole=True)
+
+
+def _clear(base: Path, *, whole: bool) -> None:
+    """Remove what lies in the folders of dead processes, and the folders too if `whole`."""
+    for left in base.glob(f"{SCRATCH}*/lock"):
+        with contextlib.suppress(OSError), open(left, "r+b") as file:  # others' folders are closed to us
+            if not lock(file):
+                continue
+            for path in left.parent.iterdir():
+                if path.is_dir():
+                    shutil.rmtree(path, ignore_errors=True)
+                elif path != left or whole:
+                    path.unlink(missing_ok=True)
+            if whole:
+                shutil.rmtree(left.parent, ignore_errors=True)
 
 
 def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:
