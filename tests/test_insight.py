@@ -294,8 +294,8 @@ def test_the_tracker_s_table_has_its_images(tmp_path: Path) -> None:
 def test_a_browser_shows_the_map_and_the_images_of_its_points(tmp_path: Path, dark: bool) -> None:
     html = model_page(view([HOSTILE, *NAMES[1:]], curves=CURVES))
     keys = (
-        'const map = document.getElementById("points-map"); map.focus();'
-        'map.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));'
+        'const drawn = document.getElementById("points-map"); drawn.focus();'
+        'drawn.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));'
     )
     path = tmp_path / "model.html"
     path.write_text(html.replace("</body>", f"<script>{keys}</script></body>"), encoding="utf-8")
