@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
 	@$(BIN)/orchestrator search demo --storage runs
-	@echo "== look at it in MLflow:   make ui   then open http://127.0.0.1:5000"
+	@echo "== look at it in MLflow:   make ui   then open the addresses above"
 
 test: setup ## all quick tests
 	@echo "== running the tests"

@@ -347,4 +347,4 @@ class CCP(Method):
             scalars |= {"problem": float(self.problem), "problem_steps": float(self.steps)}
         if held_out is not None:
             scalars["mean_covering_radius"] = mean_covering_radius(held_out.outputs["embedding"], held_out.labels)
-        return Diagnostics(scalars)
+        return Diagnostics(scalars, self.proxies.similarities())

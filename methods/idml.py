@@ -17,6 +17,7 @@ from torch import Generator, Tensor, nn
 
 from methods.baselines import BASELINES, over
 from methods.objectives import cosine_similarity, euclidean_distance
+from methods.proxies import Proxies
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
@@ -363,7 +364,8 @@ class IDML(Method):
                 norm=config.norm,
             )
             scalars |= {f"introspective_{measure}": value for measure, value in found.items()}
-        return Diagnostics(scalars=scalars, tables=tables)
+        proxies = getattr(self.base, "proxies", None)
+        return Diagnostics(scalars, proxies.similarities() if isinstance(proxies, Proxies) else {}, tables)
 
     def _objective(self, outputs: Outputs, labels: Tensor, rng: Generator) -> Tensor:
         return self.base.compare(outputs, labels, rng, self._measure)

@@ -433,7 +433,7 @@ class PotentialField(Method, abstract=True):
         distance = proxy_wasserstein_distance(
             proxies, self.proxies.labels.cpu(), trained.outputs["embedding"].float(), trained.labels
         )
-        return Diagnostics(scalars={"proxy_wasserstein_distance": distance})
+        return Diagnostics(scalars={"proxy_wasserstein_distance": distance}, arrays=self.proxies.similarities())
 
 
 class PFML(PotentialField):

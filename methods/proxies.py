@@ -8,6 +8,8 @@ from torch import Tensor, nn
 
 from orchestrator.method import Task
 
+MATRIX = 1024  # so many proxies have their similarities kept
+
 
 class Proxies(nn.Module):
     """M proxies per class, drawn from a normal distribution and normalised at use.
@@ -24,6 +26,11 @@ class Proxies(nn.Module):
 
     def forward(self) -> Tensor:
         return F.normalize(self.weight, dim=-1)
+
+    def similarities(self) -> dict[str, Any]:
+        """`proxy_similarity` (N, N), a diagnostic: cosines of the first MATRIX proxies; nothing if there are none."""
+        proxies = F.normalize(self.weight.detach()[:MATRIX].float(), dim=-1).cpu()
+        return {"proxy_similarity": (proxies @ proxies.T).numpy()} if len(proxies) else {}
 
     def group(self, lr: float, multiplier: float) -> list[dict[str, Any]]:
         """The optimiser group at `multiplier` times the network's learning rate."""

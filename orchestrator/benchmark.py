@@ -11,9 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from orchestrator import objects
 from orchestrator.checkpoint import write_atomically
 from orchestrator.comparison import Comparison
 from orchestrator.errors import InputError, suggestion
+from orchestrator.journal import refresh
 from orchestrator.ledger import Ledger
 from orchestrator.method import registry
 from orchestrator.search import (
@@ -90,11 +92,10 @@ def known(storage: Path, name: str) -> Benchmark | None:
     """The benchmark of this name; None if there is none."""
     path = folder(storage, name) / RECORD
     try:
-        return Benchmark.model_validate_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
+        content = objects.read(path, objects.IMPATIENCE_SECONDS)
+        return None if content is None else Benchmark.model_validate_json(content)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise InputError(f"{path}: not a benchmark of this version: {describe(error)}") from None
 
@@ -126,6 +127,8 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
 def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     """The ledgers of its searches that have begun."""
     journals = {label: places.search(benchmark.member(label)) / JOURNAL for label in benchmark.labels}
+    for path in journals.values():
+        refresh(path)
     return {label: read_journal(path)[1] for label, path in journals.items() if has_begun(path)}
 
 
@@ -163,6 +166,7 @@ def run(
                     pass  # each of them fits
             text = benchmark.model_dump_json(indent=1).encode()
             write_atomically(record, lambda file: file.writelines([text]))
+            objects.publish(record)
             for place, (label, search) in enumerate(searches.items(), start=1):
                 outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
                 if outcome.state == "interrupted":
@@ -170,6 +174,7 @@ def run(
     comparison = compared(benchmark, places)
     page = record.with_name(PAGE)
     write_comparison(comparison, page)
+    objects.publish(page)
     ended = outcome is None or outcome.state != "interrupted"
     return Result(comparison, page, None if ended else outcome)
 

@@ -16,6 +16,10 @@ BEST = "best.pt"
 """The model at its best validation, without the optimiser."""
 DIAGNOSTICS = "diagnostics"
 """The folder of a method's arrays and tables, of the best validation."""
+INSIGHT = "insight"
+"""The folder of what the best validation, or the test, shows of a model: tables; of the best few a page too."""
+SAMPLE = "sample.npz"
+"""A sample of the embeddings that the insight is of, to draw it from; kept as long as the model."""
 MODEL = "model.pt"
 """The model at the end of a training without held-out classes."""
 
@@ -57,7 +61,7 @@ def disk_fault(folder: Path) -> str | None:
     return None
 
 
-def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MODEL)) -> None:
+def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MODEL, SAMPLE)) -> None:
     """What a killed process left of `write_atomically` of these files in a folder."""
     for name in names:
         for path in folder.glob(f".{name}.*"):

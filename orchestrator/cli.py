@@ -1,5 +1,6 @@
 """The command line."""
 
+import contextlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 import warnings
+import webbrowser
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -28,6 +30,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
+from orchestrator import objects
 from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
 
 if TYPE_CHECKING:
@@ -72,14 +75,40 @@ def _not_empty(value: str | None) -> str | None:
 def _path(given: str | Path) -> Path:
     """A path; typer hands the default over as one already."""
     if isinstance(given, str) and "://" in given:
-        raise typer.BadParameter("object stores and other addresses are not supported; give a path, on a shared disk")
+        raise typer.BadParameter("an address cannot be taken here; give a path")
     return Path(_not_empty(str(given)) or ".")
+
+
+def _disk(given: str | Path) -> Path:
+    """A folder where data sets are prepared."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
+    return _path(given)
+
+
+def _storage(given: str | Path) -> Path:
+    """A folder, or the one that stands for an address."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            return objects.working_copy(given)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+    return _path(given)
 
 
 Storage = Annotated[
     Path,
     typer.Option(
-        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_path, metavar="DIR"
+        help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
+        envvar="ORCHESTRATOR_STORAGE",
+        parser=_storage,
+        metavar="DIR",
+    ),
+]
+DiskStorage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
     ),
 ]
 TrackingUri = Annotated[
@@ -372,7 +401,8 @@ def _run_benchmark(
     console = Console(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     if result.outcome is not None:
-        again = f"orchestrator benchmark --name {chosen.name} --storage {shlex.quote(str(storage))}"
+        place = shlex.quote(objects.shown(storage))
+        again = f"orchestrator benchmark --name {chosen.name} --storage {place}"
         why = result.outcome.fault or result.outcome.ledger.reason or "interrupted"
         console.print(Text(f"{why}; go on with:  {again}"), soft_wrap=True)
         raise typer.Exit(1 if result.outcome.fault else 130)
@@ -418,7 +448,7 @@ def compare(
     if html is not None:
         from orchestrator.comparison_page import write_comparison
 
-        _write_html(html, lambda path: write_comparison(comparison, path), "comparison")
+        _write_html("--html", html, lambda path: write_comparison(comparison, path), "comparison")
     if format_ != "table":
         print(comparison_exported(comparison, format_), end="")
     elif json_ or html is None:
@@ -484,6 +514,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
     """
     from orchestrator.control import driver
     from orchestrator.control import status as state_of
+    from orchestrator.journal import refresh
     from orchestrator.ledger import Ledger
     from orchestrator.report import read_search
     from orchestrator.search import JOURNAL, Places
@@ -492,6 +523,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
         _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
         return
     folder = Places(storage.expanduser().resolve()).search(name)
+    refresh(folder / JOURNAL)
     if driver(folder) and not (folder / JOURNAL).exists():
         _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
         return
@@ -535,7 +567,7 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     if found or json_:
         _show_statuses(found, as_json=json_)
     else:
-        typer.echo(f"no search under {storage} yet; begin with: orchestrator search demo")
+        typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
 
 
 @app.command()
@@ -548,13 +580,18 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
+    from orchestrator.control import driver
     from orchestrator.ledger import counted
-    from orchestrator.search import Places, tracking_address
+    from orchestrator.search import Places, bring_artifacts, read_journal, tracking_address
     from orchestrator.tracking import redact, sync
 
     places = Places(storage.expanduser().resolve())
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
+    if objects.address_of(journal) is not None:  # there, no lock tells
+        if driver(journal.parent):
+            raise InputError(f"{objects.shown(journal)}: the search is running and sends its events itself")
+        bring_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -675,6 +712,12 @@ def evaluate(
             callback=_not_empty,
         ),
     ] = None,
+    gallery: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what it finds, confuses and embeds as one page with images.", parser=_path
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
@@ -688,6 +731,8 @@ def evaluate(
 
     - `orchestrator evaluate my-search --dataset glyphs --per-class classes.csv`
 
+    - `orchestrator evaluate my-search --dataset glyphs --gallery model.html`
+
     - `orchestrator evaluate runs/searches/my-search/trials/0003/best.pt --dataset glyphs`
 
     - `orchestrator evaluate my-search --dataset nabirds --class-groups 200,200,155`
@@ -696,7 +741,7 @@ def evaluate(
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.folds import evaluate_folds
-    from orchestrator.loop import detect_outside, evaluate_model_by_query, rows_to_test, saved_model
+    from orchestrator.loop import detect_outside, evaluate_and_embed, look, rows_to_test, saved_model
     from orchestrator.report import find_models
     from orchestrator.search import Places
     from orchestrator.spec import resolve_experiment
@@ -705,7 +750,8 @@ def evaluate(
         _refuse_table(option, path)
     if per_query is not None and per_query == per_class:
         raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
-    tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class}
+    _refuse_page("--gallery", gallery)
+    tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class, "--gallery": gallery}
     if class_groups is not None:
         _refuse_together("--class-groups", tables)
     if out_of_distribution is not None:
@@ -715,6 +761,8 @@ def evaluate(
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
     places = Places(storage.expanduser().resolve())
     models = find_models(checkpoint_or_run, places)
+    if gallery is not None and len(models) > 1:
+        raise InputError(f"--gallery: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
     store = open_dataset(dataset, places.data, say=_say)
     saved = saved_model(models[0])
     training = resolve_experiment(saved["experiment"], str(models[0])).training
@@ -735,10 +783,13 @@ def evaluate(
         _show_metrics(title, {"value": metrics}, done if json_ else None)
         return
 
+    seen: list[Any] = []
+
     def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any]]":
         """Of a single model, or of the folds' embeddings side by side; what it says in JSON, and as columns."""
         if len(models) == 1:
-            found = evaluate_model_by_query(models[0], store, rows, device, approximate=approximate)
+            found, embedded = evaluate_and_embed(models[0], store, rows, device, approximate=approximate)
+            seen[:] = [embedded]
             metrics, columns, prefix = found.metrics, {"value": found.metrics}, ""
         else:
             metrics, found = evaluate_folds(models, store, rows, device, approximate=approximate)
@@ -767,6 +818,19 @@ def evaluate(
         classes = found.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
+    if gallery is not None:
+        from orchestrator.model_page import View, write_model_page
+
+        scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in ("recall_at_1", "map_at_r"))
+        shown = View(
+            title=f"{checkpoint_or_run} on {dataset}",
+            facts=[saved["experiment"]["method"], dataset, training.backbone, f"{len(found.queries)} queries", tested],
+            told=[f"{tested.capitalize()}{word}: {scores}."],
+            insight=look(found, seen[0], store),
+            names=store.class_names,
+            image=store.image,
+        )
+        _write_html("--gallery", gallery, lambda path: write_model_page(shown, path), "page of the model")
     done |= {"split": "test"} | said
     title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
     between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in found.intervals().items()}
@@ -806,15 +870,117 @@ def report(
     ledger, journal = read_search(name, storage)
     if html is not None:
         from orchestrator.findings import Findings
+        from orchestrator.model_page import confused_classes
         from orchestrator.page import write_page
 
-        _write_html(html, lambda path: write_page(Findings.of(ledger), path), f"report of {name}")
+        findings = Findings.of(ledger, confused_classes(ledger, journal.parent))
+        _write_html("--html", html, lambda path: write_page(findings, path), f"report of {name}")
     if json_:
         print(json.dumps(summary(ledger, journal)))
     elif format_ != "table":
         print(exported(ledger, format_), end="")
     elif html is None:
         Console().print(leaderboard(ledger))
+
+
+@app.command()
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A search (its final model), SEARCH/TRIAL, an MLflow run id, or a model file.", metavar="RUN"
+        ),
+    ],
+    to: Annotated[
+        Literal["onnx", "torchscript", "pt2", "mlflow"] | None, typer.Option("--to", help="The form to write.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Where to; a name like RUN.onnx here by default.", parser=_path),
+    ] = None,
+    register: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Register it in MLflow under this name.", callback=_not_empty),
+    ] = None,
+    alias: Annotated[
+        str, typer.Option(metavar="NAME", help="The alias of the version registered.", callback=_not_empty)
+    ] = "champion",
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Try it on images of this data set; the training's by default.",
+            callback=_not_empty,
+        ),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    json_: Json = False,
+) -> None:
+    """A trained model for other programs, once it has given the same embeddings there.
+
+    It takes uint8 images (batch, H, W, channels) of the size that the evaluation sees, and gives float32 embeddings.
+
+    - `orchestrator export my-search --to onnx`
+
+    - `orchestrator export my-search/0003 --to pt2 --output encoder.pt2`
+
+    - `orchestrator export my-search --register birds`: in MLflow, as `models:/birds@champion`
+    """
+    if to is None and register is None:
+        raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2 and mlflow")
+    if to is None and output is not None:
+        raise InputError(f"--output: {output}: needs --to, the form to write")
+    with _status("reading the model"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
+        from orchestrator.export import export as write
+        from orchestrator.loop import saved_model
+        from orchestrator.report import find_models, owner_of
+        from orchestrator.search import Places, tracking_address
+        from orchestrator.tracking import redact, register_model
+
+        places = Places(storage.expanduser().resolve())
+        models = find_models(run, places)
+        if len(models) > 1:
+            raise InputError(f"RUN: {run} has a model per fold; name one, say {models[0]}")
+        path = None
+        if to is not None:
+            check_packages(to)
+            path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
+            if to == "mlflow" and path.exists():
+                raise InputError(f"--output: {path} exists; name another folder")
+            _refuse_page("--output", path)
+        owner = owner_of(models[0])
+        if register is not None and owner is None:
+            raise InputError(f"--register: {run} has no run in MLflow; name a search or SEARCH/TRIAL")
+        uri = None
+        if register is not None and owner is not None:
+            uri = tracking_address(tracking_uri, places, owner.journal)
+            if owner.run_id is None:
+                again = f"orchestrator sync {owner.ledger.name}"
+                raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
+        store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=_say)
+        source = Source.of(models[0], store, facts(owner.ledger, owner.trial) if owner is not None else None)
+    done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
+    if to is not None and path is not None:
+        with _status(f"exporting to {to}"):
+            exported = write(source, to, path)
+        done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
+        if not json_:
+            same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
+            for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
+                Console().print(Text(line), soft_wrap=True)
+    if register is not None and owner is not None and owner.run_id is not None and uri is not None:
+        with _status("registering"), mlflow_form(source, models[0].parent) as folder:
+            about = description(source)
+            version = register_model(uri, places.artifacts, owner.run_id, folder, register, alias, about)
+        done |= {"registered": register, "version": version, "alias": alias}
+        if not json_:
+            address = f"models:/{register}@{alias}"
+            Console().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
+    if json_:
+        print(json.dumps(done))
 
 
 @app.command()
@@ -974,7 +1140,7 @@ app.add_typer(
 @datasets_app.command("show")
 def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
     """What is known, what is prepared, and how to get the rest.
@@ -1039,7 +1205,7 @@ def prepare_dataset(
     ] = None,
     original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
 
@@ -1105,7 +1271,7 @@ def prepare_dataset(
 def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
     address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
-    storage: Storage = DEFAULT_STORAGE,
+    storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Copy a data set to S3, where it can be used by its address in place of a name.
 
@@ -1134,14 +1300,19 @@ class _Rate(ProgressColumn):
 
 @app.command()
 def ui(
+    name: Annotated[str | None, typer.Argument(help="Open on this search.", metavar="NAME")] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = PORT,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
 ) -> None:
-    """Look at the searches in MLflow, on this machine only.
+    """Look at the searches in MLflow, on this machine only; of NAME, at its leaderboard.
 
     - `orchestrator ui`
+
+    - `orchestrator ui my-search`
     """
+    from orchestrator.display import landing
     from orchestrator.search import Places
     from orchestrator.tracking import (
         check_tracking_uri,
@@ -1154,7 +1325,7 @@ def ui(
     places = Places(storage.expanduser().resolve())
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
-        raise InputError(f"--storage: {places.storage} holds no runs yet; begin with: orchestrator search demo")
+        raise InputError(_no_runs(places.storage))
     command = ui_command(uri, places.artifacts, port)
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -1164,12 +1335,29 @@ def ui(
             raise InputError(
                 f"--port: {port} cannot be used ({error.strerror}): name another, say {port + 1}"
             ) from None
-    typer.echo(f"MLflow on {redact(uri)}: http://127.0.0.1:{port} (takes some seconds; Ctrl-C ends it)", err=True)
+    address = f"http://127.0.0.1:{port}"
+    if name is not None:
+        address = landing(places.journal(name), uri, port)
+    typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     try:
-        done = subprocess.run(command, env=os.environ | ui_environment(uri), check=False)
+        with subprocess.Popen(command, env=os.environ | ui_environment(uri)) as server:
+            if browser:
+                threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
+            code = server.wait()
     except KeyboardInterrupt:
         raise typer.Exit(0) from None
-    raise typer.Exit(done.returncode)
+    raise typer.Exit(code)
+
+
+def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:
+    """Once the server answers, and where there is a screen: a browser in the terminal would take its place."""
+    if sys.platform not in ("darwin", "win32") and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        return
+    while server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            webbrowser.open(address)
+            return
+        time.sleep(0.5)
 
 
 # What the commands share -----------------------------------------------------------------------------------
@@ -1235,7 +1423,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
     if as_json:
         print(json.dumps(found))
     else:
-        Console().print(status_text(found, str(storage)), soft_wrap=True)
+        Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -1274,14 +1462,12 @@ def _show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
         Console().print(comparison_table(comparison))
 
 
-def _write_html(path: Path, write: Callable[[Path], None], what: str) -> None:
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
-        raise InputError(f"--html: {path}: {reason}; name another file")
+def _write_html(option: str, path: Path, write: Callable[[Path], None], what: str) -> None:
+    _refuse_page(option, path)
     try:
         write(path.absolute())
     except OSError as error:
-        raise InputError(f"--html: {path} cannot be written ({error.strerror}): name another file") from None
+        raise InputError(f"{option}: {path} cannot be written ({error.strerror}): name another file") from None
     typer.echo(f"{what} written to {path}", err=True)
 
 
@@ -1291,7 +1477,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
-    again = f"orchestrator resume {name} --storage {shlex.quote(str(storage))}"
+    again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
     if (found_ := _benchmark(name, storage)) is not None:
         driven = [ledger.name for ledger, folder in _members(found_, storage) if driver(folder)]
         if not driven:
@@ -1305,7 +1491,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     try:
         request(journal.parent, wish)
     except OSError as error:
-        raise InputError(f"--storage: {journal.parent} cannot be written ({error.strerror})") from None
+        raise InputError(f"--storage: {objects.shown(journal.parent)} cannot be written ({error.strerror})") from None
     end = time.monotonic() + STOP_SECONDS
     with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
         while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
@@ -1316,6 +1502,12 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
         typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
         typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+
+
+def _no_runs(storage: Path) -> str:
+    if objects.address_of(storage) is None:
+        return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
+    return f"--storage: this machine tracked no search of {objects.shown(storage)}: orchestrator sync NAME does it"
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
@@ -1357,6 +1549,13 @@ def _refuse_table(option: str, path: Path | None) -> None:
     if path.suffix.lower() not in (".csv", ".parquet"):
         raise InputError(f"{option}: {path}: need a file name that ends in .csv or .parquet")
     if path.is_dir() or not path.absolute().parent.is_dir():
+        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
+        raise InputError(f"{option}: {path}: {reason}; name another file")
+
+
+def _refuse_page(option: str, path: Path | None) -> None:
+    """Before anything is computed: a page that could not be written at the end."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
         raise InputError(f"{option}: {path}: {reason}; name another file")
 
@@ -1492,7 +1691,7 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
 
     console = Console(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
-    for line in closing(outcome, str(storage), PORT):
+    for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)

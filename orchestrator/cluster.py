@@ -29,6 +29,7 @@ from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator import objects
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.provenance import versions
 from orchestrator.trial import ATTEMPTS, release, results, train_results
@@ -62,6 +63,8 @@ class RayRunner:
 
     address: str | None = None
     ray_output: bool = False
+    trial: "type[Trial] | None" = None
+    """Another training than ours, to measure what is left of a search without it."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
@@ -144,7 +147,7 @@ class RayRunner:
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
         points = Points(conductor)
         tuner = tune.Tuner(
-            Trial,
+            self.trial or Trial,
             tune_config=tune.TuneConfig(
                 search_alg=points,
                 num_samples=-1,
@@ -252,17 +255,20 @@ def shipped() -> bool:
     return "py_modules" in job.get("runtime_env", {})
 
 
+SHARED = "name a --storage that all nodes share"
+
+
 def check_nodes(storage: Path) -> None:
     """InputError naming the first node that lacks the storage, or has other versions than this process."""
     probe = storage / f".node-probe-{uuid.uuid4().hex}"
-    probe.touch()
+    objects.write(probe, b"")
     here = versions(COMPARED)
     try:
         nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
         answers = [
             ray.remote(num_cpus=0, max_retries=0)(describe_node)
             .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-            .remote(str(probe))
+            .remote(objects.portable(probe))
             for node in nodes
         ]
         for node, answer in zip(nodes, answers, strict=True):
@@ -273,7 +279,8 @@ def check_nodes(storage: Path) -> None:
                 reason = " ".join(str(error).split())[:300]
                 raise InputError(f"{where} cannot run this version's code ({reason})") from None
             if not sees:
-                raise InputError(f"{where} does not see {storage}: name a --storage that all nodes share")
+                seen = "its AWS_* variables or files must say how" if objects.address_of(storage) else SHARED
+                raise InputError(f"{where} does not see {objects.shown(storage)}: {seen}")
             for name in here.keys() | there.keys():
                 mine, its = (found.get(name, "none").partition("+")[0] for found in (here, there))
                 if mine != its and not name.startswith("faiss"):
@@ -281,12 +288,15 @@ def check_nodes(storage: Path) -> None:
             if not any(name.startswith("faiss") for name in there):
                 raise InputError(f"{where}: faiss is missing: install the same packages as here")
     finally:
-        probe.unlink(missing_ok=True)
+        objects.remove(probe)
 
 
 def describe_node(probe: str) -> tuple[dict[str, str], bool]:
     """On a node: its versions, and whether it sees a file."""
-    return versions(COMPARED), Path(probe).exists()
+    seen = False
+    with contextlib.suppress(OSError):
+        seen = objects.read(objects.place(probe), objects.IMPATIENCE_SECONDS) is not None
+    return versions(COMPARED), seen
 
 
 def placement_groups() -> set[str]:
@@ -396,7 +406,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works:
             work = self.works[trial_id]
-            release(Path(work["arguments"]["folder"]))
+            release(objects.place(work["arguments"]["folder"]))
             reason = f"its process was lost {ATTEMPTS} times: out of memory, or killed; see Ray's logs"
             with contextlib.suppress(OSError):
                 self.conductor.lost(work["trial_id"], reason)

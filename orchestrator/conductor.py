@@ -1,20 +1,25 @@
 """What a search does next: every decision of the driver, apart from how trials are run. Imports no Ray.
 
-Each decision is journaled before it takes effect; ledger and study are folds of the journal. A search that died
-is taken up by folding its journal again and giving out its unfinished trials first.
+Each decision is journaled, with all that it rests upon, before it takes effect; ledger and study are folds of the
+journal. A search that died is taken up by folding its journal again and giving out its unfinished trials first.
 """
 
+import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator import objects
 from orchestrator.checkpoint import (
     BEST,
     CHECKPOINT,
     DIAGNOSTICS,
+    INSIGHT,
     MODEL,
+    SAMPLE,
     disk_fault,
     model_folders,
     remove_unfinished,
@@ -64,6 +69,8 @@ class Conductor:
         self.ledger = Ledger()
         self.study = Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
+        self.dropped: dict[str, tuple[str, ...]] = {}
+        """Which files of the ended trials an object store was told to drop."""
         self.received: dict[str, int] = {}
         """The number of each running trial's latest result, known already or new."""
         self.stopping = False
@@ -73,6 +80,8 @@ class Conductor:
         self.stopped_by: str | None = None
         self.fault: str | None = None
         """What is wrong with the disk or the machine, if that is why the search is stopping."""
+        self.untidy: dict[str, TrialRecord] = {}
+        """What has ended and may still have files that are not needed."""
         self.exhausted = False
         self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
         self.begun = time.monotonic()
@@ -97,9 +106,11 @@ class Conductor:
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.elapsed_before = self.ledger.elapsed
-        for trial in self.ledger.everyone():
-            if trial.state not in ("running", "interrupted"):
-                continue
+        self.untidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned")}
+        last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
+        best = self._best()
+        self.dropped = {name: _unneeded(name in best) for name in self.untidy if name != last}
+        for trial in self.ledger.unfinished():
             trial.state = "running"
             if trial.trial_id in stopped:
                 self._end(trial, "pruned")  # the driver died between the decision and its record
@@ -137,7 +148,7 @@ class Conductor:
         if not limits:
             return None
         if "epochs" in limits:
-            unfinished = [t for t in ledger.trials.values() if t.state in ("running", "interrupted")]
+            unfinished = [trial for trial in ledger.unfinished() if trial.kind == "trial"]
             promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
             if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
                 return f"budget: {limits['epochs']:g} epochs"
@@ -194,7 +205,7 @@ class Conductor:
     @property
     def complete(self) -> bool:
         """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
-        if any(trial.state in ("running", "interrupted") for trial in self.ledger.everyone()):
+        if self.ledger.unfinished():
             return False
         if not self.exhausted and len(self.ledger.trials) < self.study.budget and self.spent() is None:
             return False
@@ -202,6 +213,9 @@ class Conductor:
 
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
         experiment = self.search.experiment(trial.params)
+        more: dict[str, Any] = {"resources": self.resources} if trial.kind == "trial" else {}
+        if attempts := self.study.attempts.get(trial.trial_id, 0):
+            more["attempts"] = attempts
         self._record(
             "trial_started",
             trial_id=trial.trial_id,
@@ -212,8 +226,7 @@ class Conductor:
             | ({} if trial.note is None else {"orchestrator.note": trial.note}),
             note=trial.note,
             source=trial.source,
-            **({"resources": self.resources} if trial.kind == "trial" else {}),
-            **({"attempts": attempts} if (attempts := self.study.attempts.get(trial.trial_id, 0)) else {}),
+            **more,
         )
         self.listener("started", self.ledger.find(trial.trial_id))
         return {
@@ -231,8 +244,8 @@ class Conductor:
         selects = training.protocol == "mlrc" or training.selection == "test"
         return {
             "settings": experiment.flat(),
-            "data": str(self.data),
-            "folder": str(self.trial_folder(trial)),
+            "data": objects.portable(self.data),
+            "folder": objects.portable(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
             "stop_after": source.best_validation if source and not selects else None,
             "hold_out": not final or find_method(experiment.method).needs_validation,
@@ -262,22 +275,23 @@ class Conductor:
             self.listener("restarted", trial)  # only processes that were lost and begun again repeat themselves
         self.received[trial.trial_id] = result["validation"]
         if result["validation"] > trial.validations:
+            value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out
+            if trial.kind == "trial" and value is not None:
+                stop = self.study.report(trial.trial_id, result["validation"], value)
             self._record(
                 "validation",
+                sync=False,  # a training that goes on tells of it again, and an end waits for the disk
                 trial_id=trial.trial_id,
                 validation=result["validation"],
                 metrics=result["metrics"],
                 seconds=result["seconds"],
                 finished=bool(result["finished"]),
             )
-            value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out
-            if trial.kind == "trial" and value is not None:
-                stop = self.study.report(trial.trial_id, result["validation"], value)
             self.listener("validated", trial)
         if result["finished"]:
             if result["test"]:
                 tests = {f"test/{name}": value for name, value in result["test"].items()}
-                self._record("result", trial_id=trial.trial_id, metrics=tests)
+                self._record("result", sync=False, trial_id=trial.trial_id, metrics=tests)
             self._end(trial, "done")
         elif stop:
             self._end(trial, "pruned")
@@ -288,7 +302,7 @@ class Conductor:
         trial = self.ledger.find(trial_id)
         if trial.state != "running":
             return
-        if fault := disk_fault(self.folder):
+        if fault := disk_fault(self.folder) or objects.fault(self.folder):
             self.report({"orchestrator_trial": trial_id, "interrupted": fault})
         else:
             self._end(trial, "failed", reason)
@@ -308,7 +322,9 @@ class Conductor:
             }
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
-            self._record("result", trial_id=trial.trial_id, metrics=best)
+            self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
+        if state in ("done", "pruned"):
+            self._tables(trial)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state, trial.second)
@@ -316,18 +332,42 @@ class Conductor:
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
         if state in ("done", "pruned"):
+            self.untidy[trial.trial_id] = trial
             self._tidy()
         self.listener("ended", trial)
 
+    def _tables(self, trial: TrialRecord) -> None:
+        """The small tables of a trial go to the tracker, whatever became of it."""
+        place = self.trial_folder(trial)
+        objects.bring_trial(place, INSIGHT)
+        for folder in dict.fromkeys([place, *model_folders(place)]):
+            remove_unfinished(folder / INSIGHT, ("*",))
+            if (folder / INSIGHT).exists():
+                relative, under = str((folder / INSIGHT).relative_to(self.folder)), folder.relative_to(place) / INSIGHT
+                self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=str(under))
+
     def _tidy(self) -> None:
-        """Optimiser states of what has ended, and models of all but the best few trials, are not needed again."""
-        best = {trial.trial_id for trial in self.ledger.ranking()[:KEPT_MODELS]} | self.ledger.finals.keys()
-        for trial in self.ledger.everyone():
-            if trial.state in ("done", "pruned"):
-                for folder in model_folders(self.trial_folder(trial)):
-                    (folder / CHECKPOINT).unlink(missing_ok=True)
-                    if trial.trial_id not in best:
-                        (folder / BEST).unlink(missing_ok=True)
+        """Optimiser states of what has ended, and models of all but the best few trials, are not needed again.
+
+        Looks at the trials that may still have such files, so that an end costs the same after ten trials and after ten
+        thousand; the first time, at all that ended before, for a killed driver may have left theirs."""
+        best = self._best()
+        for trial_id, trial in list(self.untidy.items()):
+            place, names = self.trial_folder(trial), _unneeded(trial_id in best)
+            for folder in dict.fromkeys([place, *model_folders(place)]):
+                for name in names:
+                    (folder / name).unlink(missing_ok=True)
+            if self.dropped.get(trial_id) != names:
+                with contextlib.suppress(OSError):
+                    objects.drop(place, names)
+                    self.dropped[trial_id] = names
+            if trial_id not in best and trial_id in self.dropped:  # it has no model to come back with
+                del self.untidy[trial_id], self.dropped[trial_id]
+
+    def _best(self) -> set[str]:
+        """Those that keep their models."""
+        leaders = itertools.islice(self.ledger.leaders(), KEPT_MODELS)
+        return {trial.trial_id for trial in leaders} | self.ledger.finals.keys()
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
@@ -345,7 +385,8 @@ class Conductor:
 
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())
-        for trial in [*self.ledger.ranking()[:KEPT_MODELS], *final]:
+        for trial in [*itertools.islice(self.ledger.leaders(), KEPT_MODELS), *final]:
+            objects.bring_trial(self.trial_folder(trial))
             for folder in model_folders(self.trial_folder(trial)):
                 fold = folder.relative_to(self.trial_folder(trial))
                 tested = trial in final or self.search.test_trials
@@ -356,10 +397,16 @@ class Conductor:
                         relative, under = str(path.relative_to(self.folder)), str(fold / place)
                         self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
 
-    def _record(self, event: str, **fields: Any) -> None:
+    def _record(self, event: str, *, sync: bool = True, **fields: Any) -> None:
         try:
-            stored = self.journal.append(event, elapsed=round(self.elapsed, 3), **fields)
+            stored = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
         except OSError as error:  # what is not on the record must not take effect: nothing more is given out
-            self.stopping, self.fault = True, f"{self.journal.path}: {error.strerror or error}"
-            raise OSError(error.errno, error.strerror or str(error), str(self.journal.path)) from None
+            error.filename = error.filename or str(self.journal.path)
+            self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
+            raise
         self.ledger.apply(stored)
+
+
+def _unneeded(kept: bool) -> tuple[str, ...]:
+    """What of an ended trial goes, if its model is kept or not."""
+    return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

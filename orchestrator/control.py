@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Literal
 
 import psutil
 
+from orchestrator import objects
 from orchestrator.checkpoint import write_atomically
 from orchestrator.conductor import Conductor
 from orchestrator.ledger import Ledger, budget_used
@@ -28,6 +29,8 @@ REQUEST = "request.json"
 """What a driver is asked to do; gone once it has noticed."""
 LOOK_SECONDS = 2.0
 """How often a driver looks for requests, and says that it is there."""
+SILENT_LOOKS = 8
+"""Who would drive a search on an object store waits so long for another driver to say something."""
 SILENT_SECONDS = 60.0
 """A driver that has said nothing for so long is dead (on its own machine its process is looked for)."""
 
@@ -63,19 +66,23 @@ def starting(folder: Path) -> Iterator[None]:
         ended.set()
         thread.join()
         with contextlib.suppress(OSError):
-            (folder / DRIVER).unlink(missing_ok=True)
+            objects.remove(folder / DRIVER, objects.IMPATIENCE_SECONDS)
             folder.rmdir()
 
 
 def _show(folder: Path) -> None:
-    _write(folder / DRIVER, {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()})
+    _write(folder / DRIVER, _me())
+
+
+def _me() -> dict[str, Any]:
+    return {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()}
 
 
 @contextlib.contextmanager
 def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
     folder = conductor.folder
-    (folder / REQUEST).unlink(missing_ok=True)  # meant for an earlier driver
+    objects.remove(folder / REQUEST)  # meant for an earlier driver
     ended = threading.Event()
 
     def look() -> None:
@@ -93,9 +100,10 @@ def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
-        for name in (DRIVER, REQUEST):
-            with contextlib.suppress(OSError):
-                (folder / name).unlink(missing_ok=True)
+        if _me().items() <= (_read(folder / DRIVER) or _me()).items():  # no other driver has taken the search over
+            for name in (DRIVER, REQUEST):
+                with contextlib.suppress(OSError):
+                    objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
 
 
 def _obey(conductor: Conductor) -> None:
@@ -111,7 +119,7 @@ def _obey(conductor: Conductor) -> None:
         conductor.stopping = True
     else:
         conductor.pausing = True
-    path.unlink(missing_ok=True)
+    objects.remove(path)
     if not sys.stderr.isatty():  # the live display says it by itself
         os.write(
             2, f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}\n".encode()
@@ -134,10 +142,28 @@ def driver(folder: Path) -> dict[str, Any] | None:
     found = _read(folder / DRIVER)
     if found is None:
         return None
-    if found.get("host") == socket.gethostname() and not psutil.pid_exists(int(found.get("pid", 0))):
+    if _died_here(found):
         return None
     silent = time.time() - found.get("time", 0) / 1000
     return found if abs(silent) < SILENT_SECONDS else None
+
+
+def await_silence(folder: Path) -> dict[str, Any] | None:
+    """The driver of a search on an object store that is alive, None if there is none; nothing on a disk, where a lock
+    tells. One that is alive says so again and again, and no clock is asked. OSError if the store cannot be."""
+    if objects.address_of(folder) is None or (before := objects.read(folder / DRIVER)) is None:
+        return None
+    end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
+    while time.monotonic() < end and not _died_here(_read(folder / DRIVER) or {}):
+        time.sleep(LOOK_SECONDS / 4)
+        if objects.read(folder / DRIVER) != before:
+            return _read(folder / DRIVER)
+    return None
+
+
+def _died_here(found: dict[str, Any]) -> bool:
+    """Whether a driver was a process of this machine, which is gone."""
+    return found.get("host") == socket.gethostname() and not psutil.pid_exists(int(found.get("pid", 0)))
 
 
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
@@ -177,13 +203,16 @@ def _write(path: Path, content: dict[str, Any]) -> None:
     def write(file: BinaryIO) -> None:
         file.write(text)
 
-    write_atomically(path, write)
+    if objects.address_of(path) is None:
+        write_atomically(path, write)
+    else:
+        objects.write(path, text, objects.IMPATIENCE_SECONDS)
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """The mapping in this file; None if there is none, or it is not one."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(objects.read(path, objects.IMPATIENCE_SECONDS) or b"")
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None

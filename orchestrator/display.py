@@ -17,8 +17,10 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator import objects
 from orchestrator.comparison import Comparison, rows
 from orchestrator.conductor import Conductor
+from orchestrator.errors import InputError
 from orchestrator.ledger import (
     Interval,
     Ledger,
@@ -29,10 +31,11 @@ from orchestrator.ledger import (
     repeated_tests,
     value_text,
 )
-from orchestrator.search import PAGE, Outcome, Watcher
+from orchestrator.search import PAGE, Outcome, Watcher, read_journal
 from orchestrator.significance import Difference, confirmed, differences, how_tested
 from orchestrator.spec import Search
-from orchestrator.tracking import Tracker, default_tracking_uri, redact, run_url
+from orchestrator.tracking import Tracker, default_tracking_uri, recorded_runs, redact, web_address
+from orchestrator.views import MOST_COMPARED, View, comparison_path, run_path, view_path
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
@@ -218,7 +221,7 @@ class Display(Watcher):
         states = Text(f" {waiting} waiting   ")
         for state in ("running", "pruned", "done", "failed"):
             states.append(f"{counts[state]} {state}   ", style=STYLES[state])
-        winner = ledger.ranking()[0] if ledger.trials and ledger.ranking()[0].best is not None else None
+        winner = next(ledger.leaders(), None)
         best = Text(" best so far: none yet")
         if winner is not None:
             best = Text.assemble(
@@ -388,9 +391,9 @@ def _spread(name: str, interval: Interval) -> Text:
     )
 
 
-def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
+def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
     """The lines after the leaderboard: how it ended, and where it is to be looked at: its page, and in MLflow."""
-    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(storage)
+    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(objects.shown(storage))
     lines = []
     if outcome.state == "interrupted":
         lines.append(
@@ -400,14 +403,41 @@ def closing(outcome: Outcome, storage: str, port: int) -> list[str]:
         lines.append(f"tracker: {redact(outcome.problem)}")
         lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")
     if (outcome.journal.parent / PAGE).exists():
-        lines.append(f"on a page:  {Path(storage) / 'searches' / name / PAGE}")
+        lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:
-        address = run_url(outcome.tracking_uri, outcome.experiment_id, outcome.parent_run_id, port=port)
-        if uri.startswith("http"):
-            lines.append(f"in MLflow:  {address}")
-        else:
-            own = outcome.tracking_uri == default_tracking_uri(Path(storage).expanduser())
+        if not uri.startswith("http"):
+            own = outcome.tracking_uri == default_tracking_uri(storage.expanduser())
             elsewhere = "" if own else f" --tracking-uri {shlex.quote(uri)}"
-            lines.append(f"in MLflow:  orchestrator ui --storage {place}{elsewhere}")
-            lines.append(f"     then:  {address}")
+            lines.append(f"in MLflow:  orchestrator ui {name} --storage {place}{elsewhere}")
+        lines += [f"  {what + ':':<15}{address}" for what, address in links(outcome, port).items()]
+        if outcome.no_views:
+            lines.append(f"warning: {redact(outcome.no_views)}")
     return lines
+
+
+def landing(journal: Path, tracking_uri: str, port: int) -> str:
+    """Where MLflow shows a search; InputError if it is not there."""
+    runs, search_id = recorded_runs(journal), read_journal(journal)[1].search_id
+    if runs.experiment_id is None or runs.tracking_uri != redact(tracking_uri):
+        raise InputError(
+            f"search '{journal.parent.name}' was not sent to {redact(tracking_uri)}: send it with "
+            f"orchestrator sync {journal.parent.name} --tracking-uri {redact(tracking_uri)}"
+        )
+    return f"{web_address(tracking_uri, port)}/{view_path(runs.experiment_id, search_id, 'table')}"
+
+
+def links(outcome: Outcome, port: int) -> dict[str, str]:
+    """What to look at in MLflow, and where; of a database, once it is served at `port`."""
+    if outcome.experiment_id is None or outcome.parent_run_id is None:
+        return {}
+    base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id
+    runs = recorded_runs(outcome.journal).trials
+    best = [runs[trial.trial_id] for trial in outcome.ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
+    found: dict[str, str] = {}
+    if outcome.no_views is None:
+        views: dict[str, View] = {"leaderboard": "table", "charts": "charts", "methods": "methods"}
+        found = {what: view_path(experiment, outcome.ledger.search_id, view) for what, view in views.items()}
+    found["the search"] = run_path(experiment, outcome.parent_run_id)
+    if len(best) > 1:
+        found[f"the best {len(best)}"] = comparison_path(experiment, best)
+    return {what: f"{base}/{path}" for what, path in found.items()}

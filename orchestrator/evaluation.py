@@ -64,8 +64,9 @@ class Evaluation:
     Attributes:
         metrics: name -> value, of the keys of `METRICS`.
         queries: a row per query, in order: `query` (its row), `label`, `same_class` (items of its class in the
-            gallery, without itself), and a column per retrieval metric (recall is 0 or 1), null in queries that
-            are left out.
+            gallery, without itself), `nearest_label` (the class of what is nearest to it; of several wrong ones that
+            are equally near, any), and a column per retrieval metric (recall is 0 or 1), null in queries that are left
+            out.
     """
 
     metrics: dict[str, float]
@@ -224,9 +225,11 @@ def evaluate_queries(
     size = len(gallery_GD) - (gallery is None)
     depth = int(min(max(*recall_at, same_class_Q.max(), AVERAGE_PRECISION_DEPTH), size))
     first_hit = np.full(len(labels_Q), size)
+    nearest_code = np.full(len(labels_Q), -1)
     r_precision, map_at_r, map_at_1000 = np.zeros((3, len(labels_Q)))
     search = _Search(queries_QD, gallery_GD, gallery is None, device, approximate)
     for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
+        nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
         row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
         hits = np.bincount(row, minlength=len(query))
         right = np.arange(len(row)) - (np.cumsum(hits) - hits)[row] + 1  # of the query's hits, the first, ...
@@ -251,6 +254,7 @@ def evaluate_queries(
         metrics["clustering_f1"] = _pairwise_f1(labels_Q, clusters_Q)
     metrics["queries_left_out"] = float(len(labels_Q) - len(evaluated))
     known = {"query": np.arange(len(labels_Q)), "label": labels_Q, "same_class": same_class_Q}
+    known["nearest_label"] = pa.array(classes[nearest_code], mask=nearest_code < 0)
     left_out = same_class_Q == 0
     return Evaluation(metrics, pa.table(known | {n: pa.array(v, mask=left_out) for n, v in values.items()}))
 

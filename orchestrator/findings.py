@@ -129,10 +129,12 @@ class Findings:
     """The same as text, with their interval."""
     command: str | None
     """Trains the winner again."""
+    confused: str = ""
+    """Which classes its model confuses most; empty where that is not known."""
 
     @classmethod
-    def of(cls, ledger: Ledger) -> "Findings":
-        """What a ledger says so far."""
+    def of(cls, ledger: Ledger, confused: str = "") -> "Findings":
+        """What a ledger says so far; `confused` is what the model's own insight does."""
         winner = ledger.winner()
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
@@ -157,6 +159,7 @@ class Findings:
             test=test,
             tested=tested,
             command=_command(winner),
+            confused=confused,
         )
 
     @property
@@ -549,6 +552,8 @@ def note(findings: Findings) -> str:
     if findings.warnings:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {text(line)}" for line in findings.warnings))
     parts.append(f"**How sure?** {text(findings.certainty)}\n\n**Widen the ranges?** {text(findings.widen)}")
+    if findings.confused:
+        parts.append(f"**Which classes are confused most?** {text(findings.confused)}")
     if rows:
         heads = ["#", "trial", "state", text(ledger.metric), *(text(key) for key in keys)]
         parts.append("**Leaderboard**\n\n" + markdown_table(heads, rows))

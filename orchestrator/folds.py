@@ -18,8 +18,9 @@ from torch import Tensor
 from orchestrator.checkpoint import DIAGNOSTICS, fold_folder
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
+from orchestrator.distributed import rank
 from orchestrator.evaluation import Evaluation
-from orchestrator.loop import Validation, evaluate_and_embed, fit, retrieve
+from orchestrator.loop import Validation, evaluate_and_embed, fit, keep_insight, retrieve
 from orchestrator.spec import Experiment, Objective
 
 
@@ -34,7 +35,8 @@ def evaluate_folds(
 ) -> tuple[dict[str, float], Evaluation]:
     """The folds' models on these images: each metric's mean over the models ("separated"), and as
     `concatenated_<metric>` that of their normalised embeddings side by side, of which the evaluation is given too.
-    `keep`: the methods' own arrays and tables go to each model's folder."""
+    `keep`: the methods' own arrays and tables go to each model's folder, the insight of the embeddings side by side to
+    theirs."""
     metrics: list[dict[str, float]] = []
     parts: list[Tensor] = []
     for model in models:
@@ -43,7 +45,10 @@ def evaluate_folds(
         metrics.append(found.metrics)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
     both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
-    together = retrieve(both, store, device, what=str(models[0].parent.parent), approximate=approximate)
+    place = models[0].parent.parent
+    together = retrieve(both, store, device, what=str(place), approximate=approximate)
+    if keep and rank() == 0:
+        keep_insight(place, together, both, store)
     separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
     return separated | {f"concatenated_{name}": value for name, value in together.metrics.items()}, together
 

@@ -1,29 +1,47 @@
-"""The record of a search: an append-only file of events, on disk before anything they tell of takes effect."""
+"""The record of a search: an append-only file of events, on disk before anything they tell of takes effect.
+
+Of a storage on an object store the file is a copy: each record is an object there, before it is in the file.
+"""
 
 import contextlib
+import errno
 import fcntl
 import json
 import math
 import os
+import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from orchestrator.objects import Segments, refused_in_one_line, shown
+
 Event = dict[str, Any]
+
+TAKEN = "the search is running: another process is writing its journal"
 
 
 class JournalError(Exception):
     """The journal cannot be read or written; one line with the file and, where known, the line number."""
 
 
+class OvertakenError(OSError, JournalError):
+    """Another process has written to the journal of a search on an object store; this one must not any more."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 class Journal:
     """Append-only record of one search: one JSON object per line.
 
     A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
-    and is on disk when `append` returns. Opening cuts a last line that a crash left torn, and goes on from
-    there. Two processes never write one journal.
+    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a
+    last line that a crash left torn, and goes on from there. Two processes never write one journal: on a disk a lock
+    keeps the second out, on an object store each number is taken once, and whoever comes too late has lost the journal
+    for good.
 
     Raises:
         JournalError: another process holds the journal, or a line in the middle is corrupt.
@@ -33,23 +51,30 @@ class Journal:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._guard = threading.Lock()
+        self._segments = Segments.of(path)
+        self._fault: OSError | None = None
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (held for the journal's life)
         try:
-            if not lock(self._file):
-                raise JournalError(f"{path}: the search is running: another process is writing its journal")
+            with alone(path):
+                if not lock(self._file):
+                    raise JournalError(f"{shown(path)}: {TAKEN}")
+                if self._segments is not None:
+                    self._segments.extend(self._file)
             events, end = read_events(self._file, path, 0)
             self._file.truncate(end)
         except BaseException:
             self._file.close()
             raise
         self._seq = len(events)
+        self._synced = end, self._seq
 
-    def append(self, event: str, **fields: Any) -> Event:
-        """Write one record and return it as stored.
+    def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
+        """Write one record and return it as stored. Waiting for the disk is what costs: what could be known again
+        without its record need not wait, nor does what belongs to the next.
 
         Raises:
             ValueError: a field is not finite, not JSON, or named `event`, `seq` or `time`.
-            OSError: the disk is full or gone; the journal stays whole.
+            OSError: the disk is full or gone, or the object store; the journal stays whole.
         """
         if taken := {"seq", "time"} & fields.keys():
             raise ValueError(f"journal event {event!r}: the field {min(taken)!r} is set by the journal")
@@ -61,20 +86,46 @@ class Journal:
                 line = json.dumps(record, default=_plain, allow_nan=False, ensure_ascii=False)
             except (TypeError, ValueError) as error:
                 raise ValueError(f"journal event {event!r}: {error}") from None
+            data = line.encode() + b"\n"
+            if self._segments is not None:
+                self._publish(self._segments, data)
             start = self._file.seek(0, os.SEEK_END)
             try:
-                rest = memoryview(line.encode() + b"\n")
+                rest = memoryview(data)
                 while rest:
                     rest = rest[self._file.write(rest) :]
-                os.fsync(self._file.fileno())
-            except OSError:
+            except OSError as error:
                 # Half a line in the middle would spoil everything after it.
                 with contextlib.suppress(OSError):
                     self._file.truncate(start)
+                if self._segments is not None:
+                    self._fault = error  # the record is there, and counts
                 raise
             self._seq += 1
+            if sync:
+                try:
+                    os.fsync(self._file.fileno())
+                except OSError as error:  # none of what waited can be relied upon
+                    with contextlib.suppress(OSError):
+                        self._file.truncate(self._synced[0])
+                    self._seq = self._synced[1]
+                    if self._segments is not None:
+                        self._fault = error
+                    raise
+                self._synced = self._file.seek(0, os.SEEK_END), self._seq
         stored: Event = json.loads(line)
         return stored
+
+    def _publish(self, segments: Segments, data: bytes) -> None:
+        """After a failure nobody knows whether the record is there: whoever goes on must begin by reading them."""
+        if self._fault is not None:
+            raise self._fault
+        try:
+            if not segments.publish(self._seq, data):
+                raise OvertakenError(errno.EIO, TAKEN, str(segments))
+        except OSError as error:
+            self._fault = error
+            raise
 
     def close(self) -> None:
         """Let go of the file, so that another process may write it."""
@@ -98,6 +149,38 @@ class Journal:
                 return read_events(file, path, 0)[0]
         except OSError as error:
             raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
+
+
+def refresh(path: Path) -> None:
+    """Bring the copy of a journal on an object store up to date, or remove it if there is none; nothing on a disk.
+
+    Raises InputError if the store cannot be asked, or a record is missing or damaged.
+    """
+    if (segments := Segments.of(path)) is None:
+        return
+    with refused_in_one_line(), alone(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+b") as file:
+            if not lock(file):  # by the search's driver on this machine, which writes it
+                return
+            try:
+                segments.extend(file)
+            finally:
+                if not os.fstat(file.fileno()).st_size:
+                    shutil.rmtree(path.parent)
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Of the processes on this machine, one at a time brings the copy of a journal up to date; nothing on a disk."""
+    if Segments.of(path) is None:
+        yield
+        return
+    name = path.parent.with_name(f".{path.parent.name}.lock")
+    name.parent.mkdir(parents=True, exist_ok=True)
+    with name.open("wb") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        yield
 
 
 def lock(file: BinaryIO) -> bool:

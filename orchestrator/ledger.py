@@ -1,10 +1,13 @@
 """The state of a search, folded from its journal's events: the one answer to "what has happened so far"."""
 
+import bisect
 import csv
+import itertools
 import math
 import re
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -96,6 +99,10 @@ class Ledger:
     """The ended trials that none beats in the objective, or in both."""
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     finals: dict[str, TrialRecord] = field(default_factory=dict)
+    # kept beside them, so that no event costs more the more trials there are
+    _unfinished: dict[str, TrialRecord] = field(default_factory=dict, repr=False)
+    _ranked: list[tuple[tuple[float, ...], int, str]] = field(default_factory=list, repr=False)
+    """The trials that have a value, by their losses and numbers."""
 
     @classmethod
     def of(cls, events: Iterable[Mapping[str, Any]]) -> "Ledger":
@@ -135,6 +142,8 @@ class Ledger:
         elif kind == "trial_ended":
             trial = self.find(event["trial_id"])
             trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
+            if trial.state != "interrupted":
+                self._unfinished.pop(trial.trial_id, None)
             if trial.kind == "trial" and trial.state != "interrupted":
                 self._judge(trial)
 
@@ -147,13 +156,14 @@ class Ledger:
         if known is not None:
             known.state, known.reason, known.ended = "running", None, None
             known.resources = event.get("resources", known.resources)
+            self._unfinished[trial_id] = known
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
         trial.note, trial.source = event.get("note"), event.get("source")
         trial.settings = event.get("config", {})
         trial.resources = event.get("resources", {})
         trial.epochs_planned = event.get("config", {}).get("epochs", 0)
-        group[trial_id] = trial
+        group[trial_id] = self._unfinished[trial_id] = trial
 
     def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
         if event["validation"] <= trial.validations:
@@ -173,10 +183,20 @@ class Ledger:
             return
         trial.curve.append(value)
         if trial.best is None or self.better(value, trial.best):
+            before = self._losses(trial)
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
             if (second := self.second) is not None:
                 costs = {"cost/seconds": trial.seconds, "cost/gpu_hours": trial.hours.get("GPU", 0.0)}
                 trial.second = costs[second] if second in costs else event["metrics"].get(second)
+            if trial.kind == "trial":
+                self._rank(trial, before)
+
+    def _rank(self, trial: TrialRecord, before: tuple[float, ...] | None) -> None:
+        """Put a trial, whose losses were `before`, where its losses belong now."""
+        if before is not None:
+            del self._ranked[bisect.bisect_left(self._ranked, (before, trial.number, trial.trial_id))]
+        if (losses := self._losses(trial)) is not None:
+            bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
 
     def _judge(self, trial: TrialRecord) -> None:
         """Whether a trial that ended belongs to the front, and who no longer does."""
@@ -212,7 +232,11 @@ class Ledger:
 
     def running(self) -> list[TrialRecord]:
         """Trials that have begun and not ended, final runs included."""
-        return [trial for trial in self.everyone() if trial.state == "running"]
+        return [trial for trial in self._unfinished.values() if trial.state == "running"]
+
+    def unfinished(self) -> list[TrialRecord]:
+        """Those, and what was interrupted."""
+        return list(self._unfinished.values())
 
     def everyone(self) -> list[TrialRecord]:
         """All trials, and last the final runs."""
@@ -244,15 +268,19 @@ class Ledger:
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order. With two objectives the
         front comes first, and both parts are ordered by the first objective, then the second."""
+        return [*self.leaders(), *(trial for trial in self.trials.values() if self._losses(trial) is None)]
+
+    def leaders(self) -> Iterator[TrialRecord]:
+        """The trials that have a value, in the order of `ranking`; as quick as few are taken."""
         front = set(self.front) if self.second is not None else set()
-        ranked = [(losses, trial) for trial in self.trials.values() if (losses := self._losses(trial)) is not None]
-        ranked.sort(key=lambda found: (found[1].trial_id not in front, found[0], found[1].number))
-        with_value = [trial for _, trial in ranked]
-        return with_value + [trial for trial in self.trials.values() if self._losses(trial) is None]
+        first = sorted((self._losses(self.trials[key]) or (), self.trials[key].number, key) for key in front)
+        others = (found for found in self._ranked if found[2] not in front)
+        return (self.trials[key] for _, _, key in itertools.chain(first, others))
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed one cannot win."""
-        return next(iter(self.finished()), None)
+        won = next((trial for trial in self.leaders() if trial.state in ("done", "pruned")), None)
+        return won or next(iter(self.finished()), None)
 
     def finished(self) -> list[TrialRecord]:
         """The trials that may win, best first."""
@@ -260,7 +288,8 @@ class Ledger:
 
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
-        return {state: sum(t.state == state for t in self.trials.values()) for state in STATES}
+        found = Counter(trial.state for trial in self.trials.values())
+        return {state: found[state] for state in STATES}
 
 
 def budget_used(ledger: Ledger) -> dict[str, float]:

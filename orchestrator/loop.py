@@ -26,7 +26,9 @@ from orchestrator.checkpoint import (
     BEST,
     CHECKPOINT,
     DIAGNOSTICS,
+    INSIGHT,
     MODEL,
+    SAMPLE,
     load_checkpoint,
     save_checkpoint,
     write_atomically,
@@ -42,9 +44,9 @@ from orchestrator.evaluation import (
     RECALL_AT,
     Evaluation,
     auroc,
-    evaluate_embeddings,
     evaluate_queries,
 )
+from orchestrator.insight import Insight, insight
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
@@ -184,11 +186,12 @@ def fit(
             if not clock.ticks(step):
                 continue
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
-            held_out = None
+            held_out, evaluation = None, None
             if len(split.validation):
                 with memory_faults(training, validating=True):
                     held_out = embed_split(learner, store, split.validation, device, reader)
-                    metrics |= validate(held_out, store)
+                    scores, evaluation = validate(held_out, store)
+                    metrics |= scores
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
             metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
             window.clear()
@@ -201,6 +204,8 @@ def fit(
                 if folder is not None and rank() == 0:
                     save_checkpoint(folder / BEST, model_state(experiment, store, learner))
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
+                    if held_out is not None and evaluation is not None:
+                        keep_insight(folder, evaluation, held_out, store)
             if len(split.validation):
                 learner.method.after_validation(metrics["val/map_at_r"], scope)
             stopped = bool(stops) or step == clock.total_steps
@@ -687,16 +692,18 @@ def embed_split(
     return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
 
 
-def validate(held_out: Embedded, store: Store) -> dict[str, float]:
+def validate(held_out: Embedded, store: Store) -> tuple[dict[str, float], Evaluation | None]:
     """`val/...`: the retrieval metrics on the classes that the training selects on, queries among the gallery where
-    they have both."""
+    they have both; and on rank 0 what they are means of."""
     if not torch.isfinite(held_out.outputs["embedding"]).all():
         raise TrainingFailed("the embeddings are not finite")
-    metrics: dict[str, float] = {}
+    found = None
     if rank() == 0:
-        metrics = evaluate_embeddings(**queries_and_gallery(held_out, store)[1], clustering=False)
-    metrics = broadcast_object(metrics)
-    return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}
+        rows, parts = queries_and_gallery(held_out, store)
+        found = evaluate_queries(**parts, clustering=False)
+        found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
+    metrics = broadcast_object(found.metrics if found is not None else None)
+    return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}, found
 
 
 def evaluate_model(
@@ -809,6 +816,31 @@ def queries_and_gallery(
         return rows, {"embeddings": embeddings, "labels": labels}
     gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
     return rows[queries.numpy()], {"embeddings": embeddings[queries], "labels": labels[queries]} | gallery
+
+
+def look(evaluation: Evaluation, embedded: Embedded, store: Store) -> Insight:
+    """What there is to see of an evaluation of these images, whose `query` column holds rows of the data set."""
+    queries = store.splits[embedded.samples.numpy()] == "query"
+    apart = queries.any() and not queries.all()
+    return insight(evaluation, embedded, store.class_names, np.flatnonzero(~queries) if apart else None)
+
+
+def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store: Store) -> None:
+    """Save what there is to see; what goes wrong in looking is told, and costs no training."""
+    try:
+        found = look(evaluation, embedded, store)
+    except Exception as error:
+        warnings.warn(f"what the model confuses is not kept ({type(error).__name__}: {error})", stacklevel=2)
+        return
+    save_insight(folder, found)
+
+
+def save_insight(folder: Path, found: Insight) -> None:
+    """Its tables as `insight/<name>.csv`, the rest as one file beside the model."""
+    for name, table in found.tables.items():
+        save_table(folder / INSIGHT / f"{name}.csv", table)
+    arrays: dict[str, Any] = found.arrays
+    write_atomically(folder / SAMPLE, lambda file: np.savez(file, **arrays))
 
 
 def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:

@@ -28,7 +28,7 @@ from orchestrator.elements import (
     table_html,
 )
 from orchestrator.findings import Findings, Searched
-from orchestrator.ledger import Ledger, TrialRecord, counted, duration, repeated_tests, value_text
+from orchestrator.ledger import Ledger, TrialRecord, counted, duration, params_text, repeated_tests, value_text
 
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
 LEADERS = 300
@@ -75,6 +75,7 @@ def _body(findings: Findings, figures: dict[str, Figure]) -> Iterator[str]:
         items = "".join(f"<li>{escape(line)}</li>" for line in findings.warnings)
         yield f'<ul class="warnings" aria-label="Warnings">{items}</ul>'
     sections = [
+        *([("front", "The front", _front(findings, figures))] if ledger.second is not None else []),
         ("progress", "Progress", _progress(findings, figures)),
         ("leaderboard", "Leaderboard", _leaderboard(findings)),
         ("settings", "What mattered", _what_mattered(findings, figures)),
@@ -110,6 +111,8 @@ def _answers(findings: Findings) -> str:
         "Should a range be widened?": findings.widen,
         "How far from the paper?": findings.distance,
     }
+    if findings.confused:
+        answers["Which classes are confused most?"] = f"{findings.confused} The images: model.html, beside this page."
     items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
     return f'<dl class="answers">{items}</dl>'
 
@@ -191,6 +194,36 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     table = details_html("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
     budget = figure_html(figures, "spent", "Best so far against training spent", said, figure, table)
     return f'<div class="pair">{history}{budget}</div>'
+
+
+def _front(findings: Findings, figures: dict[str, Figure]) -> str:
+    """Both objectives of each trial, and those that none beats in both."""
+    ledger = findings.ledger
+    trials = [trial for trial in ledger.trials.values() if trial.best is not None and trial.second is not None]
+    if not trials:
+        return empty_html("No trial has a value of both objectives yet.")
+    front = sorted((ledger.trials[key] for key in ledger.front), key=lambda trial: trial.second or 0.0)
+    second = ledger.config["second_objective"]
+    data = _by_state(trials, lambda trial: trial.second, lambda trial: trial.best)
+    line = {"shape": "hv" if second["mode"] == "min" else "vh", "color": "var(--best)", "width": 2}
+    trace: Figure = {"type": "scatter", "mode": "lines+markers", "name": "front", "line": line, "marker": {"size": 11}}
+    trace |= {"x": [trial.second for trial in front], "y": [trial.best for trial in front]}
+    data.append(trace | {"hovertemplate": "%{x:.4g}, %{y:.4f}<extra>front</extra>"})
+    names = {
+        goal["metric"]: f"{escape(goal['metric'])} ({'higher' if goal['mode'] == 'max' else 'lower'} is better)"
+        for goal in (ledger.config["objective"], second)
+    }
+    layout = {
+        "height": 400,
+        "xaxis": {"title": {"text": names[second["metric"]]}},
+        "yaxis": {"title": {"text": names[ledger.metric]}},
+    }
+    rows = [[t.trial_id, score_cell(t.best), t.second, params_text(t.params)] for t in front]
+    table = table_html("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
+    said = (
+        f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to take is yours to say."
+    )
+    return figure_html(figures, "front-figure", "Both objectives", said, {"data": data, "layout": layout}) + table
 
 
 class _Total:

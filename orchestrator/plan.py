@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from orchestrator import objects
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
@@ -49,7 +50,7 @@ def plan(search: Search, storage: Path) -> dict[str, Any]:
         **({"space": search.raw_space} if search.raw_space else {}),
     }
     known = overview(places.data).get(search.dataset, {})
-    if known.get("state") == "not prepared":
+    if known.get("state") == "not prepared" and objects.address_of(places.data) is None:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
     check_data(search, places)
     training = experiment.training

@@ -5,23 +5,26 @@ import inspect
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from orchestrator import objects
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.comparison import Comparison, rows
 from orchestrator.errors import InputError, suggestion
 from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
+from orchestrator.journal import refresh
 from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_text, write_csv
 from orchestrator.method import Method
 from orchestrator.presets import presets_of
 from orchestrator.published import Value
 from orchestrator.search import JOURNAL, Places, read_journal
 from orchestrator.significance import Difference, confirmed, differences, how_tested
+from orchestrator.spec import NAME
 from orchestrator.tracking import recorded_runs
 
 
@@ -224,6 +227,8 @@ def find_models(named: str, places: Places) -> list[Path]:
         return _models_in(path, named)
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
+    if NAME.fullmatch(name):
+        refresh(searches / name / JOURNAL)
     if (searches / name).is_dir():
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
@@ -236,16 +241,40 @@ def find_models(named: str, places: Places) -> list[Path]:
             else:
                 raise InputError(f"'{named}': no trial of this search has a model yet")
         return _models_in(searches / name / "trials" / trial_id, named)
-    for journal in searches.glob(f"*/{JOURNAL}"):
+    for journal in places.journals():
         for trial, run_id in recorded_runs(journal).trials.items():
             if run_id == named:
                 return _models_in(journal.parent / "trials" / trial, named)
-    known = [folder.parent.name for folder in searches.glob(f"*/{JOURNAL}")]
+    known = [folder.parent.name for folder in places.journals()]
     raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The search that a model is of, its trial, and the run of that in the tracker, None if it was not sent yet."""
+
+    journal: Path
+    ledger: Ledger
+    trial: TrialRecord
+    run_id: str | None
+
+
+def owner_of(model: Path) -> Owner | None:
+    """Whose model a file is; None if it lies in no search's folder."""
+    place = model.resolve()
+    for folder in place.parents:
+        if folder.parent.name == "trials" and (journal := folder.parent.parent / JOURNAL).exists():
+            ledger = read_journal(journal)[1]
+            if folder.name in ledger.trials or folder.name in ledger.finals:
+                run_id = recorded_runs(journal).trials.get(folder.name)
+                return Owner(journal, ledger, ledger.find(folder.name), run_id)
+    return None
 
 
 def _models_in(folder: Path, named: str) -> list[Path]:
     models = []
+    with objects.refused_in_one_line():
+        objects.bring_trial(folder)
     for place in model_folders(folder):
         found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
         if not found:

@@ -17,15 +17,17 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import remove_unfinished, write_atomically
+from orchestrator import objects
+from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_atomically
 from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel, driver, starting
+from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
-from orchestrator.journal import Journal, JournalError, lock
+from orchestrator.journal import TAKEN, Journal, JournalError, lock, refresh
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
 from orchestrator.spec import (
+    NAME,
     Search,
     check_name,
     describe,
@@ -34,6 +36,7 @@ from orchestrator.spec import (
     with_other_workers,
 )
 from orchestrator.tracking import (
+    MODEL_NAME,
     MLflowTracker,
     Tracker,
     check_tracking_uri,
@@ -44,13 +47,15 @@ from orchestrator.tracking import (
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 PAGE = "report/search.html"
+MODEL_PAGE = "report/model.html"
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take what it has not yet taken."""
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where things lie under a storage folder."""
+    """Where things lie under a storage folder, or in the working copy of one on an object store, which what is asked
+    for brings up to date."""
 
     storage: Path
 
@@ -71,27 +76,36 @@ class Places:
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
         path = self.search(name) / JOURNAL
+        refresh(path)
+        where = objects.shown(self.storage)
         if not self.storage.is_dir():
-            raise InputError(f"{STORAGE}: no folder {self.storage}, so no search '{name}' in it")
+            raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
         if not has_begun(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
-            known = [other.parent.name for other in self.journals()]
+            known = objects.folders(self.storage / "searches") or [other.parent.name for other in self.journals()]
             hint = suggestion(name, known) if known else " (none yet)"
-            raise InputError(f"no search '{name}' under {self.storage}{hint}")
+            raise InputError(f"no search '{name}' under {where}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
-        return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
+        names = objects.folders(self.storage / "searches")
+        if names is None:
+            return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
+        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write there
+        for path in paths:
+            refresh(path)
+        return [path for path in paths if has_begun(path)]
 
     def new_journal(self, name: str) -> Path:
         """Where the journal of a new search goes; InputError if the name was used before."""
         path = self.search(name) / JOURNAL
+        refresh(path)
         if has_begun(path):
             raise InputError(
-                f"--name: '{name}' exists in {path.parent}: go on with it "
-                f"(orchestrator resume {name} --storage {self.storage}) or choose another name"
+                f"--name: '{name}' exists in {objects.shown(path.parent)}: go on with it "
+                f"(orchestrator resume {name} --storage {objects.shown(self.storage)}) or choose another name"
             )
         return path
 
@@ -117,6 +131,8 @@ class Outcome:
     parent_run_id: str | None
     problem: str | None
     """What the tracker still misses, in one line; `sync` sends it."""
+    no_views: str | None = None
+    """Why the tracker's pages have no views of this search, if they have none."""
     fault: str | None = None
     """What was wrong with the disk or the machine, if that stopped the search."""
 
@@ -227,6 +243,7 @@ def writable(folder: Path, option: str = STORAGE, remedy: str = "name another fo
         probe.unlink()
     except OSError as error:
         raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): {remedy}") from None
+    objects.check_writable(folder, option)
     return folder
 
 
@@ -246,6 +263,7 @@ def start(
     places = Places(writable(storage))
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
+    note_tracking(uri, places)
     digest = check_data(search, places)
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
@@ -277,7 +295,8 @@ def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             journal.path.unlink()
             journal.path.parent.rmdir()
-        raise InputError(f"{journal.path}: cannot be written ({error.strerror}): mend that and start again") from None
+        where = error.filename or journal.path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and start again") from None
 
 
 def resume(
@@ -302,6 +321,7 @@ def resume(
     with opened(path) as journal:
         events, ledger = read_journal(path)
         raised = num_trials is not None or bool(budget)
+        bring_artifacts(path, events, ledger)
         if ledger.state in ("done", "failed") and not raised:
             return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
         try:
@@ -319,9 +339,11 @@ def resume(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
+        note_tracking(uri, places)
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            config = {"config": search.model_dump()} if raised or resized else {}
+            changed = raised or resized
+            config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
@@ -392,15 +414,27 @@ def recorded_address(uri: str, places: Places) -> str | None:
     return None if uri == default_tracking_uri(places.storage) else redact(uri)
 
 
+def note_tracking(uri: str, places: Places) -> None:
+    """Tell where MLflow's database is, where a user could expect it beside the rest."""
+    if objects.address_of(places.storage) is not None and uri == default_tracking_uri(places.storage):
+        where = uri.removeprefix("sqlite:///")
+        print(f"note: MLflow's database is on this machine: {where}; --tracking-uri names a server", file=sys.stderr)
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
+    with objects.refused_in_one_line():
+        alive = await_silence(path.parent)
+    if alive is not None:
+        raise InputError(f"{objects.shown(path)}: {TAKEN} ({alive['by']})")
     try:
         journal = Journal(path)
     except JournalError as error:
         raise InputError(str(error)) from None
     except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}): mend that and try again") from None
+        where = error.filename or path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and try again") from None
     with journal:
         yield journal
 
@@ -415,6 +449,18 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
         return events, Ledger.of(events)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
+    """What the tracker is to be sent of a search on an object store, into the working copy; nothing on a disk."""
+    if objects.address_of(path) is None:
+        return
+    sent = [event for event in events if event["event"] in ("artifact", "model")]
+    with objects.refused_in_one_line():
+        for trial_id in {event["trial_id"] for event in sent} & {trial.trial_id for trial in ledger.everyone()}:
+            objects.bring_trial(path.parent / "trials" / trial_id)
+        for name in {str(event["path"]) for event in sent}:
+            objects.bring(path.parent / name)
 
 
 def check_data(search: Search, places: Places) -> str:
@@ -484,7 +530,7 @@ def run(
     remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
     with at_the_wheel(conductor):
         try:
-            with interrupts(conductor):
+            with interrupts(conductor), quick_turns():
                 runner.run(conductor)
         except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
             conductor.stopping = True
@@ -499,26 +545,83 @@ def run(
         table = io.StringIO()
         write_csv(conductor.ledger, table)
         write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
+        objects.publish(conductor.folder / LEADERBOARD)
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
-    write_report(conductor.ledger, journal)
+    write_report(conductor.ledger, journal, places)
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
 
 
-def write_report(ledger: Ledger, journal: Journal) -> None:
-    """The search's page, and its note for the tracker. What goes wrong here must not cost what was trained: it is told,
-    and the command line can try again."""
+def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The search's page, those of its best models, and its note for the tracker. What goes wrong here must not cost
+    what was trained: it is told, and the command line can try again."""
     from orchestrator.findings import Findings, note
+    from orchestrator.model_page import confused_classes
     from orchestrator.page import write_page
 
+    if ledger.state == "done":
+        evaluate = f"orchestrator evaluate {ledger.name} --dataset {ledger.config.get('dataset')} --gallery FILE"
+        export = f"orchestrator export {ledger.name} --to mlflow"
+        for write, what, again in (
+            (write_models, "page of the model", evaluate),
+            (write_mlflow_model, "MLflow model", export),
+        ):
+            try:
+                write(ledger, journal, places)
+            except Exception as error:
+                print(f"warning: no {what} was made ({error}); try again with: {again}", file=sys.stderr)
     try:
-        findings = Findings.of(ledger)
+        findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
         write_page(findings, journal.path.parent / PAGE)
+        objects.publish(journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        journal.append("note", text=note(findings))
+        journal.append("note", text=note(findings), important=list(findings.importances.shares))
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE"
         print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
+
+
+def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """What the final model and the best few trials make of images: a page and a table with images for each, beside
+    their models and in the tracker; the page of the first of them is the search's."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.model_page import model_view, shown_models, write_gallery, write_model_page
+
+    folder = journal.path.parent
+    events = Journal.read(journal.path)
+    store: Any = None
+    for place, trial in enumerate(shown_models(ledger)):
+        store = store or open_dataset(str(trial.settings["dataset"]), places.data)
+        view = model_view(ledger, trial, folder, store, events, neighbour_map=place == 0)
+        if view is None:
+            continue
+        shown = folder / "trials" / trial.trial_id / INSIGHT
+        pages = [shown / Path(MODEL_PAGE).name, *([folder / MODEL_PAGE] if place == 0 else [])]
+        write_model_page(view, *pages)
+        table = write_gallery(view, shown, INSIGHT)
+        path = str(shown.relative_to(folder))
+        objects.publish(shown)
+        journal.append("artifact", trial_id=trial.trial_id, path=path, folder=INSIGHT, tables=[table])
+        if place == 0:
+            objects.publish(folder / MODEL_PAGE)
+            journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
+
+
+def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The final model in MLflow's form, to be logged with its run; not of a training over folds, which has several."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.export import MLFLOW_MODEL, Source, export, facts
+
+    final, folder = ledger.final, journal.path.parent
+    if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
+        return
+    place = folder / "trials" / final.trial_id
+    model = place / MODEL if (place / MODEL).exists() else place / BEST
+    store = open_dataset(str(final.settings["dataset"]), places.data)
+    export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
+    path = str((place / MLFLOW_MODEL).relative_to(folder))
+    objects.publish(place / MLFLOW_MODEL)
+    journal.append("model", trial_id=final.trial_id, path=path, name=MODEL_NAME)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
@@ -533,8 +636,21 @@ def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str,
         experiment_id=tracker.experiment_id,
         parent_run_id=tracker.parent_run_id,
         fault=fault,
+        no_views=tracker.no_views,
         problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
     )
+
+
+@contextlib.contextmanager
+def quick_turns() -> Iterator[None]:
+    """Python's threads take turns every 0.2 ms, not 5: the tracker's computes, and the loop that drives the trials lets
+    go of its turn at every message to them, and would wait so long each time for the next one."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0002)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ remember the same.
 
 import copy
 import itertools
+import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvin
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal._file import get_lock_file
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
@@ -42,6 +44,14 @@ REMEMBERING = ("cmaes", "nsga2", "qmc")
 """The algorithms whose samplers remember more than the trials that they were told of."""
 
 
+class Unhurried(JournalFileBackend):
+    """Optuna's journal for readers: written anew whenever a search goes on, it need not wait for the disk."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        with get_lock_file(self._lock), open(self._file_path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(log) + "\n" for log in logs)
+
+
 class Study:
     """The sampler and pruner of one search, over trials known by their own ids.
 
@@ -54,7 +64,7 @@ class Study:
         what it held is replaced."""
         self.search = search
         self.space = search.space
-        self.grid = self.space.grid() if search.algorithm == "grid" else None
+        self.grid = iter(self.space.grid()) if search.algorithm == "grid" else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
         self.studies = [
             optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
@@ -65,31 +75,28 @@ class Study:
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)
-            backend = JournalFileBackend(str(path), lock_obj=JournalFileOpenLock(str(path)))
+            backend = Unhurried(str(path), lock_obj=JournalFileOpenLock(str(path)))
             self.stored = optuna.create_study(
                 storage=JournalStorage(backend), study_name=search.name, directions=self.directions
             )
+        self.samplers: dict[int, TPESampler] = {}
+        """Each bracket's first, for what it knows of the points so far."""
         self.trials: dict[str, optuna.Trial] = {}
         self.best: dict[str, float] = {}
         self.reported: dict[str, int] = {}
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
         """How often a trial's suggestion repeated a point, before it was new."""
-
-    @property
-    def budget(self) -> float:
+        self.budget = min(self.space.size(), math.inf if search.num_trials is None else search.num_trials)
         """How many trials the search has at most; infinite if only other budgets end it."""
-        size = self.space.size()
-        limit = self.search.num_trials if self.search.num_trials is not None else math.inf
-        return min(size, limit)
 
     def ask(self, trial_id: str, number: int) -> dict[str, Any] | None:
         """The next point, never one that was tried before; None when the space is exhausted."""
         if number < len(self.search.start_from):
             return self.enter(trial_id, number, self.search.start_from[number])
         if self.grid is not None:
-            left = [point for point in self.grid if _key(point) not in self.seen]
-            return self.enter(trial_id, number, left[0]) if left else None
+            point = next((point for point in self.grid if _key(point) not in self.seen), None)
+            return None if point is None else self.enter(trial_id, number, point)
         for attempt in range(REPEATS):
             trial = self._new(number, attempt)
             params = suggest(self.space, trial)
@@ -208,7 +215,14 @@ class Study:
         if algorithm == "nsga2":
             return NSGAIISampler(seed=seed, population_size=max(4, min(50, planned // 5)))
         conditional = any(parameter.branches for parameter in self.space.parameters())
-        return TPESampler(seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup)
+        sampler = TPESampler(
+            seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup
+        )
+        # what all points have in common is found trial by trial, not in all of them anew for every suggestion
+        first = self.samplers.setdefault(self.bracket(number), sampler)
+        sampler._search_space = first._search_space
+        sampler._group_decomposed_search_space = first._group_decomposed_search_space
+        return sampler
 
     def _pruners(self) -> list[BasePruner]:
         scheduler = self.search.scheduler

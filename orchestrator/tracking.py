@@ -19,17 +19,20 @@ import logging
 import os
 import posixpath
 import re
+import shutil
 import socket
 import sys
+import tempfile
 import threading
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator.journal import Event, JournalError, lock, read_events
+from orchestrator.views import TRIED, saved_views
 
 SERVER_SCHEMES = ("http", "https")
 DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -44,8 +47,13 @@ ENTRIES_PER_CALL = 100
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
+DIGEST_CHARACTERS = 36
+
+MODEL_NAME = "encoder"
+"""What a run's MLflow model is called: not as a folder of its artifacts, which MLflow would take for the same."""
 
 NOTE = "mlflow.note.content"
+LOGGED_TABLES = "mlflow.loggedArtifacts"
 NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
 """A link to a trial in a note; its run's address is known once the run is there."""
 
@@ -96,7 +104,10 @@ class Update:
     tags: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] | None = None
     artifacts: dict[tuple[str, str], None] = field(default_factory=dict)  # (path, folder), ordered
+    models: dict[str, str] = field(default_factory=dict)  # path of an MLflow model's folder -> name
+    dataset: tuple[str, str] | None = None  # name, digest
     status: tuple[str, int | None] | None = None  # status, end time
+    views: dict[str, str] = field(default_factory=dict)  # tags of the experiment
 
 
 class Projection:
@@ -108,11 +119,13 @@ class Projection:
     def __init__(self) -> None:
         self.experiment: str | None = None
         self.search_id: str | None = None
+        self._started: Event = {}
         self.identities: dict[str | None, Identity] = {}
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
         self._reasons: set[str] = set()  # trials whose run carries a reason
         self._seen: set[tuple[str, int]] = set()  # (trial, validation)
         self._results: dict[tuple[str, str], float] = {}
+        self.dataset: tuple[str, str] | None = None
 
     def fold(self, event: Event, updates: dict[str | None, Update]) -> None:
         """Add what `event` changes to `updates`.
@@ -136,6 +149,7 @@ class Projection:
 
     def _search_started(self, event: Event, update: Any) -> None:
         self.experiment, self.search_id = event["dataset"], event["search_id"]
+        self._started = event
         key = {"orchestrator.search_id": event["search_id"], "orchestrator.kind": "search"}
         self.identities[None] = Identity(event["name"], event["time"], key)
         parent = update(None)
@@ -149,6 +163,13 @@ class Projection:
         }
         parent.params |= _texts(event["params"], PARAM_CHARACTERS)
         parent.config = event["config"]
+        parent.views = self._views()
+        if digest := event["tags"].get("dataset.digest"):
+            self.dataset = parent.dataset = (event["dataset"], str(digest))
+
+    def _views(self, important: Sequence[str] = ()) -> dict[str, str]:
+        """None of an event that is no search's, as tests make them."""
+        return saved_views(self._started, important) if "raw_space" in self._started["config"] else {}
 
     def _search_resumed(self, event: Event, update: Any) -> None:
         self._reconcile(event, update)
@@ -180,10 +201,12 @@ class Projection:
             key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
             self.identities[trial_id] = Identity(trial_id, event["time"], key)
             run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name}
+            run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
             run.params |= _texts(event["params"], PARAM_CHARACTERS)
             # Params are strings, which MLflow neither sorts nor plots as numbers.
             run.points += _points({f"param/{name}": v for name, v in event["params"].items()}, event["time"], 0)
             run.config = event["config"]
+            run.dataset = self.dataset if event["kind"] == "final" else None
         else:
             run.status = ("RUNNING", None)
             if trial_id in self._reasons:
@@ -207,9 +230,16 @@ class Projection:
 
     def _note(self, event: Event, update: Any) -> None:
         update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
+        update(None).views = self._views(event.get("important", ()))
 
     def _artifact(self, event: Event, update: Any) -> None:
-        update(event["trial_id"]).artifacts[str(event["path"]), event["folder"] or ""] = None
+        run = update(event["trial_id"])
+        run.artifacts[str(event["path"]), event["folder"] or ""] = None
+        if tables := event.get("tables"):  # JSON files beneath it that MLflow shows as tables
+            run.tags[LOGGED_TABLES] = json.dumps([{"path": path, "type": "table"} for path in tables])
+
+    def _model(self, event: Event, update: Any) -> None:
+        update(event["trial_id"]).models[str(event["path"])] = str(event["name"])
 
     def _trial_ended(self, event: Event, update: Any) -> None:
         run, trial_id = update(event["trial_id"]), event["trial_id"]
@@ -228,6 +258,7 @@ EVENTS = (
     "validation",
     "result",
     "artifact",
+    "model",
     "note",
     "trial_ended",
     "search_ended",
@@ -266,7 +297,10 @@ class Store(Protocol):
     def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None: ...
     def log_config(self, run_id: str, config: dict[str, Any]) -> None: ...
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None: ...
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None: ...
+    def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str: ...
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
 
 
 class MemoryStore:
@@ -277,6 +311,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self.experiments: dict[str, str] = {}
+        self.views: dict[str, str] = {}
         self.runs: dict[str, dict[str, Any]] = {}
 
     def connect(self) -> None:
@@ -336,10 +371,22 @@ class MemoryStore:
         base = path if path.is_dir() else path.parent
         self._run(run_id)["artifacts"] |= {posixpath.join(folder, f.relative_to(base).as_posix()) for f in files}
 
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None:
+        self._run(run_id)["dataset"] = (name, digest)
+
+    def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str:
+        if not path.exists():
+            raise _Refused(f"model {path} is not there any more")
+        self._run(run_id).setdefault("models", {})[name] = path
+        return f"{run_id}/{name}"
+
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None:
         run = self._run(run_id)
         run["status"] = status
         run["end_time"] = end_time or run["end_time"]
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        self.views |= views
 
 
 class MLflowStore:
@@ -420,6 +467,10 @@ class MLflowStore:
         entries = [Param(name, value) for name, value in params.items()]
         labels = [RunTag(name, value) for name, value in tags.items()]
         with self._errors():
+            most = max(len(entries), len(labels))
+            if most <= ENTRIES_PER_CALL and len(metrics) + len(entries) + len(labels) <= METRICS_PER_CALL:
+                self._client.log_batch(run_id, metrics, entries, labels, synchronous=True)
+                return
             for start in range(0, max(len(entries), len(labels)), ENTRIES_PER_CALL):
                 part = slice(start, start + ENTRIES_PER_CALL)
                 self._client.log_batch(run_id, params=entries[part], tags=labels[part], synchronous=True)
@@ -438,12 +489,88 @@ class MLflowStore:
         with self._errors():
             send(run_id, str(path), folder or None)
 
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = json.dumps({"name": name, "digest": digest})
+        known = Dataset(_name(name), digest[:DIGEST_CHARACTERS], "orchestrator", source)
+        with self._errors():
+            self._client.log_inputs(run_id, [DatasetInput(known, [InputTag("mlflow.data.context", "training")])])
+
+    def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str:
+        """Log an MLflow model's folder as a model of the run, once; its id."""
+        from mlflow.entities import LoggedModelOutput
+        from mlflow.models import Model
+
+        if not (path / "MLmodel").exists():
+            raise _Refused(f"{path} is no MLflow model (any more)")
+        with self._errors():
+            query = f"source_run_id = '{run_id}' AND name = '{name}'"
+            known = self._client.search_logged_models([experiment_id], query)
+            for model in known:
+                if str(model.status) == "READY":
+                    return str(model.model_id)
+            model = self._client.create_logged_model(experiment_id, name, run_id, model_type="embedding")
+            with tempfile.TemporaryDirectory() as folder:  # it is to know its ids, which each tracker gives
+                copy = Path(folder) / "model"
+                shutil.copytree(path, copy)
+                description = Model.load(str(copy))
+                description.model_id = description.model_uuid = model.model_id
+                description.run_id, description.artifact_path = run_id, model.artifact_location
+                description.save(str(copy / "MLmodel"))
+                self._client.log_model_artifacts(model.model_id, str(copy))
+            self._client.finalize_logged_model(model.model_id, "READY")
+            self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+            return str(model.model_id)
+
+    def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
+        """The version that a run's model has under a name in the registry, new or known, with the alias."""
+        with self._errors(never=False):
+            experiment_id = self._client.get_run(run_id).info.experiment_id
+        model_id = self.log_model(experiment_id, run_id, MODEL_NAME, folder)
+        with self._errors(never=False):
+            try:
+                self._client.create_registered_model(name)
+            except Exception as error:
+                if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            source = self._client.get_logged_model(model_id).artifact_location
+            known = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.source == source]
+            version = known[0] if known else None
+            if version is None:
+                version = self._client.create_model_version(
+                    name, source, run_id, description=description, model_id=model_id
+                )
+            self._client.set_registered_model_alias(name, alias, version.version)
+            return str(version.version)
+
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None:
         with self._errors():
             if end_time is None:
                 self._client.update_run(run_id, status=status)
             else:
                 self._client.set_terminated(run_id, status, end_time)
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        with self._errors():
+            version = _server_version(self.uri)
+            if version.rpartition(".")[0] not in TRIED:
+                tried = ", ".join(TRIED)
+                raise _Refused(f"no saved views: they were tried with MLflow {tried}, the server has {version}")
+            for key, tag in views.items():
+                self._client.set_experiment_tag(experiment_id, key, tag)
+
+
+def _server_version(uri: str) -> str:
+    """Of the server at `uri`; of a database, this machine's, which will show it."""
+    import mlflow
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    if urlsplit(uri).scheme not in SERVER_SCHEMES:
+        return str(mlflow.__version__)
+    answer = http_request(get_default_host_creds(uri), "/version", "GET", max_retries=0)
+    return str(answer.text).strip() if answer.ok else "no version that it tells"
 
 
 def _open_client(uri: str) -> Any:
@@ -543,10 +670,13 @@ class _Sender:
         self.journal, self.store, self.cursor_path, self.address = journal, store, cursor_path, address
         self.cursor = Cursor.load(cursor_path)
         self.refused: list[str] = []
+        self.no_views: str | None = None
         self.sent = 0  # events acknowledged by this sender
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
         self._ahead = (0, 0)  # their number of events and of bytes
+        self._before = journal.stat().st_size if journal.exists() else 0  # bytes that others may have sent
+        self._new: set[str | None] = set()  # trials that began after that: nobody has made their runs
 
     def backlog(self) -> int:
         """Events in the journal that were not sent yet."""
@@ -598,10 +728,14 @@ class _Sender:
     def _fold(self, projection: Projection) -> bool:
         """Take the next events from the journal into updates; False if there is no whole one."""
         with open(self.journal, "rb") as file:
+            os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
             events, end = read_events(file, self.journal, self.cursor.offset, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:
             for event in events:
+                trial_id = event.get("trial_id")
+                if self.cursor.offset >= self._before and trial_id not in projection.identities:
+                    self._new.add(trial_id)
                 projection.fold(event, updates)
         except JournalError:
             self._projection = None  # it is half-way: begin anew at the next call
@@ -632,22 +766,40 @@ class _Sender:
         run_id = self._run(trial_id, projection)
         if NOTE in update.tags:
             update.tags[NOTE] = self._linked(update.tags[NOTE])
-        with self._noting():
-            self.store.log(run_id, [], update.params, {})
-        with self._noting():
-            self.store.log(run_id, update.points, {}, update.tags)
+        try:
+            self.store.log(run_id, update.points, update.params, update.tags)
+        except _Refused:  # of some of it: the rest must not be lost with it
+            with self._noting():
+                self.store.log(run_id, [], update.params, {})
+            with self._noting():
+                self.store.log(run_id, update.points, {}, update.tags)
         if update.config is not None:
             with self._noting():
                 self.store.log_config(run_id, update.config)
+        if update.dataset is not None:
+            with self._noting():
+                self.store.log_dataset(run_id, *update.dataset)
         for path, folder in update.artifacts:
             with self._noting():
-                place = Path(os.path.normpath(self.journal.parent.resolve() / path))
-                if not place.is_relative_to(self.journal.parent.resolve()):  # others may write to the storage
-                    raise _Refused(f"artifact {path} is not in the search's folder")
-                self.store.log_artifact(run_id, place, folder)
+                self.store.log_artifact(run_id, self._place(path), folder)
+        for path, name in update.models.items():
+            with self._noting():
+                self.store.log_model(str(self.cursor.experiment_id), run_id, name, self._place(path))
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)
+        if update.views:
+            try:
+                self.store.set_views(str(self.cursor.experiment_id), update.views)
+            except _Refused as error:  # nothing of the search is missing without them
+                self.no_views = str(error)
+
+    def _place(self, path: str) -> Path:
+        """Where an artifact of the journal lies; others may write to the storage."""
+        place = Path(os.path.normpath(self.journal.parent.resolve() / path))
+        if not place.is_relative_to(self.journal.parent.resolve()):
+            raise _Refused(f"artifact {path} is not in the search's folder")
+        return place
 
     def _linked(self, note: str) -> str:
         """A note whose links to trials lead to their runs; a trial that has none stands as text."""
@@ -664,9 +816,10 @@ class _Sender:
         if trial_id not in runs:
             parent = self._run(None, projection) if trial_id is not None else None
             identity = projection.identities[trial_id]
-            found = self.store.find(experiment_id, identity.key)
+            # looked up where it may be there: by an earlier process, or by a creation that failed half-way
+            found = None if trial_id in self._new else self.store.find(experiment_id, identity.key)
+            self._new.discard(trial_id)
             runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
-            self._save()
         return runs[trial_id]
 
     @contextlib.contextmanager
@@ -692,6 +845,8 @@ class Tracker(Protocol):
     def problem(self) -> str | None: ...
     @property
     def backlog(self) -> int: ...
+    @property
+    def no_views(self) -> str | None: ...
     def run_id(self, trial_id: str) -> str | None: ...
     def notify(self) -> None: ...
     def close(self, timeout: float) -> bool: ...
@@ -723,6 +878,11 @@ class _SenderTracker:
     def backlog(self) -> int:
         """Journaled events that were not sent yet."""
         return self._sender.backlog()
+
+    @property
+    def no_views(self) -> str | None:
+        """Why the server got no saved views, if it got none."""
+        return self._sender.no_views
 
     def run_id(self, trial_id: str) -> str | None:
         """The trial's run, None until it was sent."""
@@ -831,7 +991,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
         TrackingError: the address is wrong, does not answer, or the search is running and sends by itself.
         JournalError: there is no such journal, or it is corrupt.
     """
-    sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
+    check_tracking_uri(tracking_uri)
     try:
         journal = open(journal_path, "r+b")  # noqa: SIM115 (closed below)
     except OSError as error:
@@ -839,6 +999,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
     with journal:
         if not lock(journal):
             raise TrackingError(f"{journal_path}: the search is running and sends its events itself")
+        sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
         try:
             sender.send()
         except TrackingError:
@@ -848,6 +1009,67 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
 
 
 # -------------------------------------------------------------------------------------------- addresses
+
+
+# ---------------------------------------------------------------------------------------------- models
+
+
+def save_mlflow_model(
+    model: Any,
+    images: Any,
+    embeddings: Any,
+    folder: Path,
+    about: Mapping[str, Any],
+    requirements: list[str],
+) -> None:
+    """Write an MLflow model without pickled code (pt2): with signature, of any batch size, and `images` as example."""
+    import mlflow.pytorch
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    # without a name, so that it is served an array and not a dict of one
+    schemas = [Schema([TensorSpec(array.dtype, (-1, *array.shape[1:]))]) for array in (images, embeddings)]
+    loggers = [logging.getLogger(name) for name in ("mlflow.utils.environment", "mlflow.models.model")]
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        mlflow.pytorch.save_model(
+            model,
+            str(folder),
+            signature=ModelSignature(*schemas),
+            input_example=images,
+            pip_requirements=requirements,  # inferring them loads the model in another process
+            serialization_format="pt2",
+            metadata=json.loads(json.dumps(about, default=str)),
+        )
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:
+    """What the model in a folder predicts, as a server would."""
+    import mlflow.pyfunc
+
+    predict: Callable[[Any], Any] = mlflow.pyfunc.load_model(str(folder)).predict
+    return predict
+
+
+def register_model(
+    tracking_uri: str, artifact_root: Path | None, run_id: str, folder: Path, name: str, alias: str, description: str
+) -> str:
+    """Register the model of a run, logged before or now from its folder, and give it the alias; the version.
+
+    Raises:
+        TrackingError: the tracker does not answer, or refuses the name.
+    """
+    store = MLflowStore(tracking_uri, artifact_root)
+    store.connect()
+    try:
+        return store.register(run_id, folder, name, alias, description)
+    except (_Refused, _Lost) as error:
+        raise TrackingError(f"{redact(tracking_uri)}: {error}") from None
 
 
 def default_tracking_uri(storage: Path) -> str:
@@ -895,14 +1117,12 @@ def redact(uri: str) -> str:
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|pwd|token|secret)[^=&\s]*=)[^&\s'\"]*", r"\1***", text)
 
 
-def run_url(tracking_uri: str, experiment_id: str, run_id: str | None = None, *, port: int = 5000) -> str:
-    """Where a browser shows the run, or the experiment; a database is served by `ui_command` at `port`."""
+def web_address(tracking_uri: str, port: int) -> str:
+    """The address of MLflow's pages, without a closing slash."""
     parts = urlsplit(tracking_uri)
     if parts.scheme in SERVER_SCHEMES:
-        base = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
-    else:
-        base = f"http://127.0.0.1:{port}"
-    return f"{base}/#/experiments/{experiment_id}/runs" + (f"/{run_id}" if run_id else "")
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path.rstrip("/"), "", ""))
+    return f"http://127.0.0.1:{port}"
 
 
 def ui_command(tracking_uri: str, artifact_root: Path, port: int) -> list[str]:

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import objects
 from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
 
 if TYPE_CHECKING:
@@ -83,8 +84,9 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     """
     from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.distributed import rank
     from orchestrator.folds import evaluate_folds
-    from orchestrator.loop import data_splits, evaluate_model_by_query
+    from orchestrator.loop import data_splits, evaluate_and_embed, keep_insight
     from orchestrator.spec import resolve_experiment
 
     training = resolve_experiment(settings, "trial").training
@@ -94,7 +96,9 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     if (folders := model_folders(place)) != [place]:
         return evaluate_folds([folder / BEST for folder in folders], store, rows, training.device, keep=True)[0]
     model = place / MODEL if (place / MODEL).exists() else place / BEST
-    result = evaluate_model_by_query(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    result, embedded = evaluate_and_embed(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    if rank() == 0:
+        keep_insight(place, result, embedded, store)
     ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
     return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
 
@@ -106,38 +110,46 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
     full or gone is no trial's fault: the last result says `interrupted`.
     """
-    from orchestrator.distributed import broadcast_object
+    from orchestrator.distributed import broadcast_object, rank
 
     known = {"orchestrator_trial": work["trial_id"]}
-    arguments = work["arguments"]
-    try:
-        for validation in run(**arguments):
-            tested: dict[str, float] = {}
-            if validation.finished and work["test"]:
-                broadcast_object(None)  # by then rank 0 has written the model
-                places = {key: arguments[key] for key in ("data", "folder")}
-                tested = run_test(arguments["settings"], **places)
-            yield known | {
-                "validation": validation.number,
-                "metrics": validation.metrics,
-                "seconds": validation.seconds,
-                "finished": validation.finished,
-                "test": tested,
-                "done": validation.finished,
-            }
-    except OutOfMemory as error:
-        yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
-    except (TrainingFailed, InputError) as error:
-        yield known | {"failed": str(error), "done": True}
-    except Exception as error:
-        if fault := storage_fault(error):
-            yield known | {"interrupted": fault, "done": True}
-            return
-        log = Path(arguments["folder"]) / FAILURE_LOG
-        log.parent.mkdir(parents=True, exist_ok=True)
-        log.write_text(traceback.format_exc(), encoding="utf-8")
-        summary = " ".join(str(error).split())[:300]
-        yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+    with objects.TrialFiles(work["arguments"]["folder"]) as files:
+        places = {"data": objects.place(work["arguments"]["data"]), "folder": files.folder}
+        arguments = {**work["arguments"], **places}
+        try:
+            files.fetch(broadcast_object, leader=rank() == 0)
+            for validation in run(**arguments):
+                if rank() == 0:
+                    files.keep()  # before anybody hears of the validation
+                tested: dict[str, float] = {}
+                if validation.finished and work["test"]:
+                    broadcast_object(None)  # by then rank 0 has written the model
+                    tested = run_test(arguments["settings"], **places)
+                    if rank() == 0:
+                        files.keep()
+                yield known | {
+                    "validation": validation.number,
+                    "metrics": validation.metrics,
+                    "seconds": validation.seconds,
+                    "finished": validation.finished,
+                    "test": tested,
+                    "done": validation.finished,
+                }
+        except OutOfMemory as error:
+            yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
+        except (TrainingFailed, InputError) as error:
+            yield known | {"failed": str(error), "done": True}
+        except Exception as error:
+            if fault := storage_fault(error):
+                yield known | {"interrupted": fault, "done": True}
+                return
+            files.folder.mkdir(parents=True, exist_ok=True)
+            (files.folder / FAILURE_LOG).write_text(traceback.format_exc(), encoding="utf-8")
+            with contextlib.suppress(OSError):
+                files.keep()
+            summary = " ".join(str(error).split())[:300]
+            log = objects.shown(files.path / FAILURE_LOG)
+            yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
 
 
 def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
@@ -154,7 +166,7 @@ def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
     if not error.of_batch:
         return "take a smaller backbone or embedding_dim, or set precision=bf16"
     if world_size() == 1:
-        store = open_dataset(training.dataset, Path(arguments["data"]))
+        store = open_dataset(training.dataset, objects.place(arguments["data"]))
         splits = data_splits(training, store, hold_out=arguments.get("hold_out", True))
         if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
             return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
@@ -173,7 +185,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
     from orchestrator.checkpoint import disk_fault
 
     os.environ.update(TRAIN_ENVIRONMENT)
-    folder = Path(work["arguments"]["folder"])
+    folder = objects.place(work["arguments"]["folder"])
     release(folder)
     mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
     losses: list[str] = []
@@ -185,7 +197,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with its reason
-            fault = storage_fault(error) or disk_fault(folder)
+            fault = storage_fault(error) or disk_fault(folder) or objects.fault(folder)
             faults.extend(filter(None, [fault]))
 
     thread = threading.Thread(target=train, daemon=True)
@@ -210,7 +222,8 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
         mailbox.stop.remote()
         thread.join(STOP_SECONDS)
         if not thread.is_alive():
-            (folder / PLACEMENT_GROUP).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                objects.remove(folder / PLACEMENT_GROUP)
 
 
 def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
@@ -227,7 +240,7 @@ def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
         ),
         run_config=RunConfig(
             name="train",
-            storage_path=work["arguments"]["folder"],
+            storage_path=str(objects.place(work["arguments"]["folder"])),
             failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
         ),
     )
@@ -276,7 +289,7 @@ def train_worker(config: Mapping[str, Any]) -> None:
     work, mailbox = config["work"], config["mailbox"]
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
-        (Path(work["arguments"]["folder"]) / PLACEMENT_GROUP).write_text(group.id.hex(), encoding="ascii")
+        objects.write(objects.place(work["arguments"]["folder"]) / PLACEMENT_GROUP, group.id.hex().encode())
     attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
     if attempt is None:
         return
@@ -365,7 +378,6 @@ def release(folder: Path) -> None:
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
     note = folder / PLACEMENT_GROUP
-    with contextlib.suppress(FileNotFoundError):
-        group = PlacementGroup(ray.PlacementGroupID.from_hex(note.read_text(encoding="ascii")))
-        remove_placement_group(group)
-        note.unlink()
+    if (written := objects.read(note)) is not None:
+        remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
+        objects.remove(note)

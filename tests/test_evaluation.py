@@ -133,7 +133,9 @@ def test_every_query_and_class_equals_the_reference(backend, gallery):
     table = found.queries.to_pydict()
     assert table.pop("query") == list(range(len(given[0])))
     assert table.pop("label") == given[1].tolist()
-    relevant = table.pop("same_class")
+    relevant, nearest = table.pop("same_class"), table.pop("nearest_label")
+    right = [None if other is None else other == own for other, own in zip(nearest, given[1].tolist(), strict=True)]
+    assert right == [None if value is None else value == 1 for value in table["recall_at_1"]]
     assert [count == 0 for count in relevant] == [row is None for row in expected]
     assert 0 < expected.count(None) < len(expected)
     assert list(table) == found.names == [name for name in found.metrics if name != "queries_left_out"]

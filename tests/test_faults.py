@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from methods.baselines import ProxyAnchor
+from orchestrator import insight, loop  # noqa: F401 (they bind what is patched here)
 from orchestrator.checkpoint import CHECKPOINT, save_checkpoint
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError, storage_fault

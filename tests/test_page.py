@@ -187,6 +187,21 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     assert Findings.of(alone).distance.startswith("recall_at_1 72.0 is 1.4 points below 73.4 of PFML, Table 1")
 
 
+def test_two_objectives_have_a_front(tmp_path: Path) -> None:
+    raw = {"method": "pfml", "dataset": "cub200", "space": PFML_SPACE, "objectives": ["val/map_at_r", "cost/seconds"]}
+    ledger = made(tmp_path, spread(20), raw=raw, pruned=lambda n: n % 3 == 1)
+    html = page(Findings.of(ledger))
+    front = next(t for t in figures(html)["front-figure"]["data"] if t["name"] == "front")
+    pairs = {(trial.second, trial.best) for trial in ledger.trials.values()}
+    unbeaten = {(s, b) for s, b in pairs if not any(s2 <= s and b2 >= b and (s2, b2) != (s, b) for s2, b2 in pairs)}
+    assert len(unbeaten) > 1 and front["x"] == sorted(front["x"])
+    assert list(zip(front["x"], front["y"], strict=True)) == [
+        pytest.approx(pair, rel=1e-5) for pair in sorted(unbeaten)
+    ]
+    assert 'id="front-table"' in html
+    assert 'id="front-table"' not in page(Findings.of(made(tmp_path / "one", spread(3))))
+
+
 @pytest.mark.parametrize(
     "delta, proxies, said",
     [

@@ -75,7 +75,7 @@ def test_a_validation_searches_for_queries_in_the_gallery(data_folder: Path) -> 
         gallery_labels=labels[~asked],
         clustering=False,
     )
-    found = validate(Embedded({"embedding": embeddings}, labels, torch.from_numpy(rows)), store)
+    found, _ = validate(Embedded({"embedding": embeddings}, labels, torch.from_numpy(rows)), store)
     assert found == {f"val/{name}": value for name, value in expected.items() if name != "queries_left_out"}
 
 

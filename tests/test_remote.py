@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from pyarrow import fs
+from s3 import SECRET, Server, moto
 
 from orchestrator.cli import main
 from orchestrator.data import remote, store
@@ -25,47 +25,21 @@ from orchestrator.errors import InputError
 from orchestrator.spec import resolve_experiment
 
 PIECE = 4096
-SECRET = "a-secret-of-the-test"
-
-
-class Server(NamedTuple):
-    """An S3 server, and what it was asked."""
-
-    endpoint: str
-    log: Path
-
-    def requests(self, method: str, path: str) -> int:
-        return len(re.findall(rf"{method} /{path}", self.log.read_text()))
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """moto's server as a process of its own."""
-    log = tmp_path_factory.mktemp("s3") / "log"
-    with log.open("w") as file:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stderr=file, stdout=file
-        )
-    try:
-        found = None
-        while found is None and process.poll() is None:
-            found = re.search(r"Running on (http://\S+)", log.read_text())
-        assert found is not None, log.read_text()
-        yield Server(found[1], log)
-    finally:
-        process.terminate()
-        process.wait()
+    """An S3 server of this module's."""
+    with moto(tmp_path_factory.mktemp("s3")) as server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
     monkeypatch.setattr(remote, "PIECE", PIECE)
     monkeypatch.setattr(remote, "THREADS", 2)
 
@@ -74,14 +48,8 @@ def _environment(monkeypatch: pytest.MonkeyPatch, server: Server) -> None:
 def bucket(server: Server, request: pytest.FixtureRequest) -> str:
     """An empty bucket of this test."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:60].strip("-")
-    files(server).create_dir(name)
+    server.files().create_dir(name)
     return name
-
-
-def files(server: Server) -> fs.S3FileSystem:
-    return fs.S3FileSystem(
-        endpoint_override=server.endpoint, access_key="x", secret_key="y", allow_bucket_creation=True
-    )
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +176,7 @@ def test_half_of_another_store_is_not_gone_on_with(
     break_off(monkeypatch, after=5)
     with pytest.raises(Broken):
         open_remote(address, tmp_path)
-    files(server).delete_file(f"{bucket}/noise/{MANIFEST}")
+    server.files().delete_file(f"{bucket}/noise/{MANIFEST}")
     rng = np.random.default_rng(1)
     rows = [Row(rng.bytes(3000), number % 2, "train") for number in range(20)]
     other = write_store(
@@ -221,7 +189,7 @@ def test_half_of_another_store_is_not_gone_on_with(
 
 
 def put(server: Server, name: str, data: bytes) -> None:
-    with files(server).open_output_stream(name) as file:
+    with server.files().open_output_stream(name) as file:
         file.write(data)
 
 
@@ -253,7 +221,7 @@ def test_half_a_data_set(made: Store, bucket: str, tmp_path: Path, server: Serve
     put(server, f"{bucket}/noise/{MANIFEST}", b"<html>")
     with pytest.raises(DataError, match=f"^{address}/manifest.json: not readable as JSON"):
         open_remote(address, tmp_path)
-    files(server).delete_file(f"{bucket}/noise/{IMAGES}")
+    server.files().delete_file(f"{bucket}/noise/{IMAGES}")
     put(server, f"{bucket}/noise/{MANIFEST}", (made.path / MANIFEST).read_bytes())
     with pytest.raises(DataError, match=f"^{address}: half a data set: manifest.json without images.arrow; publish"):
         open_remote(address, tmp_path)

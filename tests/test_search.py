@@ -275,6 +275,23 @@ def test_mlflow_holds_the_search(terminal: Terminal, finished: dict[str, Any]) -
     ranking = [trial.trial_id for trial in Ledger.of(terminal.events("parallel")).ranking()]
     with_model = {trial_id for trial_id in ranking if model_files(terminal, runs[trial_id])}
     assert with_model == set(ranking[:3])
+    tables = {"insight/classes.csv", "insight/confusions.csv", "insight/similarities.csv"}
+    pages = {"insight/model.html", "insight/gallery.json", "insight/gallery"}
+    for trial_id in [*ranking, "final"]:
+        shown = {file.path for file in client.list_artifacts(runs[trial_id].info.run_id, "insight")}
+        best = trial_id in (*ranking[:3], "final")
+        assert shown == (tables | pages if best else tables), trial_id
+        assert ("mlflow.loggedArtifacts" in runs[trial_id].data.tags) == best
+    assert "report/model.html" in {file.path for file in client.list_artifacts(finished["parent_run_id"], "report")}
+    gallery = json.loads(Path(client.download_artifacts(final.info.run_id, "insight/gallery.json")).read_text("utf-8"))
+    image = client.download_artifacts(final.info.run_id, gallery["data"][0][2]["filepath"])
+    assert Path(image).stat().st_size > 100
+    assert "Which classes are confused most?" in tags["mlflow.note.content"]
+    (output,) = final.outputs.model_outputs
+    logged = client.get_logged_model(output.model_id)
+    assert (logged.status, logged.source_run_id) == ("READY", final.info.run_id)
+    (dataset,) = final.inputs.dataset_inputs
+    assert store["digest"].startswith(dataset.dataset.digest) and len(dataset.dataset.digest) == 36
 
 
 def test_a_finished_search_is_left_as_it_is(terminal: Terminal, finished: dict[str, Any]) -> None:

@@ -21,10 +21,10 @@ from orchestrator.tracking import (
     check_tracking_uri,
     default_tracking_uri,
     redact,
-    run_url,
     sync,
     ui_command,
     ui_environment,
+    web_address,
 )
 
 
@@ -505,8 +505,8 @@ def test_redact() -> None:
 
 
 def test_addresses_and_server_command(tmp_path: Path) -> None:
-    assert run_url("https://me:pw@host/ml/", "3", "ab") == "https://host/ml/#/experiments/3/runs/ab"
-    assert run_url("sqlite:////a/mlflow.db", "3", port=5001) == "http://127.0.0.1:5001/#/experiments/3/runs"
+    assert web_address("https://me:pw@host/ml/", 5000) == "https://host/ml"
+    assert web_address("sqlite:////a/mlflow.db", 5001) == "http://127.0.0.1:5001"
     uri = default_tracking_uri(tmp_path)
     command = ui_command(uri, tmp_path / "artifacts", 5001)
     assert command[:4] == [sys.executable, "-m", "mlflow", "server"] and uri in command

@@ -1,6 +1,7 @@
 """The data sets that can be asked for by name, and where each one's store comes from."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator import objects
 from orchestrator.data.archives import ARCHIVES
-from orchestrator.data.remote import fetched, is_address, open_remote, remote_manifest
+from orchestrator.data.remote import exists, fetched, is_address, open_remote, remote_manifest
 from orchestrator.data.store import MANIFEST, DataError, Store
 from orchestrator.errors import suggestion
 
@@ -40,7 +42,8 @@ def datasets() -> dict[str, DatasetInfo]:
 
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Store:
     """The store of a data set at `root / name`; drawn first if it is one to draw and not there. A name may be an
-    address, `s3://bucket/prefix`: it is fetched first.
+    address, `s3://bucket/prefix`: it is fetched first. Where the folder stands for one on an object store, a data set
+    that cannot be drawn is one that was published there.
 
     `say` gets one line when something that takes time is done. Raises DataError for an unknown name, for one that the
     user must prepare first, for a store that is damaged or out of reach, and for a folder that cannot be written.
@@ -48,6 +51,12 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Stor
     if is_address(name):
         return open_remote(name, root, say=say)
     path = Path(root).absolute() / name
+    drawn = name in _CATALOG and _CATALOG[name].build is not None
+    if not drawn and (shared := objects.address_of(path)) is not None:
+        if not re.fullmatch(r"[\w.-]+", name) or not (shared in fetched(root) or exists(shared)):
+            publish = f"orchestrator datasets publish {name} {shared}"
+            raise DataError(f"data set '{name}' is not at {shared}: prepare it on a disk, then: {publish}")
+        return open_remote(shared, root, say=say)
     if name not in _CATALOG:
         own = prepared(root)
         if name not in own:

@@ -111,6 +111,11 @@ def remote_manifest(address: str) -> dict[str, Any]:
     return manifest
 
 
+def exists(address: str) -> bool:
+    """Whether there is a store at an address. Raises DataError if it cannot be asked."""
+    return _Bucket(Address.parse(address)).read(MANIFEST) is not None
+
+
 def publish(store: Store, address: str, *, say: Say | None = None) -> bool:
     """Copy a store to an address, its manifest last; False if it is there already.
 

@@ -1,0 +1,157 @@
+"""Saved views of a search for MLflow's web pages: what its reviewer should see first, without configuring anything.
+
+MLflow keeps a view as a tag of the experiment, `mlflow.sharedViewState.KEY`, and shows it at
+`#/experiments/ID/runs?viewStateShareKey=KEY`. Its form is not documented: `TRIED` names the versions whose pages showed
+these views as meant (the tests open them in a browser); others get none.
+"""
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import quote
+
+TRIED = ("3.17",)
+"""Versions of MLflow's server, major and minor."""
+TAG = "mlflow.sharedViewState."
+MOST_CHARTS = 8
+"""So many settings get a chart of their own."""
+MOST_COMPARED = 10
+
+View = Literal["table", "charts", "methods"]
+ML = "workflowType=machine_learning"
+
+
+def view_key(search_id: str, view: View) -> str:
+    """What names a view in its address."""
+    return f"{search_id[:16]}-{view}"
+
+
+def view_path(experiment_id: str, search_id: str, view: View) -> str:
+    """Where MLflow shows a view, from its address on."""
+    mode = "&compareRunsMode=CHART" if view == "charts" else ""
+    return f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_key(search_id, view)}{mode}&{ML}"
+
+
+def run_path(experiment_id: str, run_id: str) -> str:
+    """Where MLflow shows a run, from its address on."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}?{ML}"
+
+
+def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
+    """Where MLflow compares some runs, from its address on."""
+    runs, experiments = json.dumps(list(run_ids[:MOST_COMPARED])), json.dumps([experiment_id])
+    return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
+
+
+def saved_views(started: Mapping[str, Any], important: Sequence[str] = ()) -> dict[str, str]:
+    """The tags of an experiment that hold a search's views.
+
+    Args:
+        started: the `search_started` event of its journal.
+        important: searched settings, the most important first; those of the space come after them.
+    """
+    config, name, search_id = started["config"], started["name"], started["search_id"]
+    objective = started["objective"]
+    best = "best/" + objective["metric"].replace("/", "_")
+    keys = list(dict.fromkeys([*important, *_searched(config["raw_space"])]))
+    mine = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` != 'search'"
+    trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"
+    ascending = objective["mode"] == "min"
+    several = "method" in keys
+    values = dict.fromkeys((best, "best/val_recall_at_1", "test/map_at_r"))
+    columns = ["tags.`orchestrator.state`", *(f"metrics.`{value}`" for value in values)]
+    columns += [*(f"params.`{key}`" for key in keys), "metrics.`epoch`", "attributes.`Duration`"]
+    table: dict[str, Any] = {"searchFilter": mine, "selectedColumns": columns, "columnOrder": columns}
+    charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, objective["metric"])}
+    groups = [{"mode": "tag", "groupByData": "orchestrator.method"}]
+    methods = table | {
+        "searchFilter": trials if several else "tags.`orchestrator.kind` = 'trial'",
+        "groupBy": {"aggregateFunction": "min" if ascending else "max", "groupByKeys": groups},
+    }
+    order = {"orderByKey": f"metrics.`{best}`", "orderByAsc": ascending}
+    views: dict[View, tuple[str, dict[str, Any]]] = {
+        "table": (f"{name}: leaderboard", table),
+        "charts": (f"{name}: charts", charts),
+        "methods": (f"{name if several else started['dataset']}: by method", methods),
+    }
+    return {
+        TAG + view_key(search_id, view): _tag(title, COMMON | order | state, started["time"])
+        for view, (title, state) in views.items()
+    }
+
+
+COMMON: dict[str, Any] = {
+    "startTime": "ALL",
+    "lifecycleFilter": "Active",
+    "datasetsFilter": [],
+    "modelVersionFilter": "All Runs",
+    "columnOrder": [],
+    "columnWidths": {},
+    "runsHiddenMode": "SHOW_ALL",
+    "runsHidden": [],
+    "runsPinned": [],
+    "groupBy": None,
+    "groupsExpanded": {},
+    "viewMaximized": False,
+    "runListHidden": False,
+    "isAccordionReordered": True,
+    "useGroupedValuesInCharts": True,
+    "hideEmptyCharts": True,
+    "globalLineChartConfig": {"xAxisKey": "step", "lineSmoothness": 0, "selectedXAxisMetricKey": ""},
+    "compareRunSections": [],
+    "compareRunCharts": [],
+}
+
+
+def _charts(keys: Sequence[str], best: str, metric: str) -> dict[str, Any]:
+    def axis(key: str) -> dict[str, str]:
+        return {"key": key, "type": "METRIC" if key == best else "PARAM"}
+
+    shown = list(keys[:MOST_CHARTS])
+    charts: list[dict[str, Any]] = []
+    if shown:
+        every: dict[str, Any] = {"selectedParams": shown, "selectedMetrics": [best], "showAllRuns": False}
+        charts.append({"type": "PARALLEL", "runsCountToCompare": 100, **every})
+    charts.append({"type": "BAR", "metricKey": best, "runsCountToCompare": 20})
+    curves: dict[str, Any] = {
+        "metricKey": metric,
+        "selectedMetricKeys": [metric],
+        "xAxisKey": "step",
+        "scaleType": "linear",
+    }
+    curves |= {"xAxisScaleType": "linear", "lineSmoothness": 0, "yAxisKey": "metric", "yAxisExpressions": []}
+    curves |= {"ignoreOutliers": False, "useGlobalXaxisKey": True, "useGlobalLineSmoothing": True, "range": {}}
+    charts.append({"type": "LINE", "runsCountToCompare": 20, **curves})
+    if len(shown) > 1:
+        axes = {"xaxis": axis(shown[0]), "yaxis": axis(shown[1]), "zaxis": axis(best)}
+        charts.append({"type": "CONTOUR", "runsCountToCompare": 100, **axes})
+    for key in shown:
+        axes = {"xaxis": axis(key), "yaxis": axis(best)}
+        charts.append({"type": "SCATTER", "runsCountToCompare": 100, **axes})
+    # MLflow adds a chart for every metric that has none; those of the settings, as metrics, say nothing
+    charts += [{"type": "BAR", "metricKey": f"param/{key}", "deleted": True, "isGenerated": True} for key in keys]
+    common = {"metricSectionId": "search", "deleted": False, "isGenerated": False}
+    section = {"uuid": "search", "name": "Search", "display": True, "isReordered": False, "columns": 2}
+    return {
+        "compareRunSections": [section],
+        "compareRunCharts": [{"uuid": f"chart-{n}", **common, **chart} for n, chart in enumerate(charts)],
+    }
+
+
+def _searched(space: Any) -> list[str]:
+    """The settings that a search file's space names, those that choices open too."""
+    found: list[str] = []
+    for alternative in space if isinstance(space, list) else [space]:
+        for key, given in alternative.items():
+            choices = given.get("choices") if isinstance(given, dict) else None
+            found.append(str(key))
+            for branch in choices.values() if isinstance(choices, dict) else ():
+                found += _searched(branch or {})
+    return list(dict.fromkeys(found))
+
+
+def _tag(name: str, state: Mapping[str, Any], time: int) -> str:
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode(), 9)).decode()
+    return json.dumps({"name": name, "createdAt": time, "updatedAt": time, "state": f"deflate;{packed}"})

@@ -1,0 +1,131 @@
+"""An S3 server of the tests' own, and one in front of it that is not always willing."""
+
+import contextlib
+import http.client
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from pyarrow import fs
+
+SECRET = "a-secret-of-the-test"
+
+
+class Server(NamedTuple):
+    """An S3 server, and what it was asked."""
+
+    endpoint: str
+    log: Path
+
+    def requests(self, method: str, path: str) -> int:
+        return len(re.findall(rf"{method} /{path}", self.log.read_text()))
+
+    def files(self) -> fs.S3FileSystem:
+        return fs.S3FileSystem(
+            endpoint_override=self.endpoint, access_key="x", secret_key="y", allow_bucket_creation=True
+        )
+
+    def environment(self) -> dict[str, str]:
+        """What a client needs to know."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+
+@contextlib.contextmanager
+def moto(folder: Path) -> Iterator[Server]:
+    """moto's server as a process of its own."""
+    log = folder / "log"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"], stderr=file, stdout=file
+        )
+    try:
+        found = None
+        while found is None and process.poll() is None:
+            found = re.search(r"Running on (http://\S+)", log.read_text())
+        assert found is not None, log.read_text()
+        yield Server(found[1], log)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+Whim = Callable[[str, str], int | str | None]
+"""By method and path: the status to answer with; `cut`, without an answer; `late`, after doing it; None: as asked."""
+
+
+CODES = {403: "AccessDenied", 503: "SlowDown"}
+
+
+class Unsteady(ThreadingHTTPServer):
+    """Hands requests on to a server, unless its `whim` is otherwise."""
+
+    daemon_threads = True
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.behind = urlsplit(server.endpoint).netloc
+        self.endpoint = f"http://127.0.0.1:{self.server_address[1]}"
+        self.whim: Whim = lambda method, path: None
+        self.asked: list[tuple[str, str]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Unsteady
+
+    def handle_any(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append((self.command, self.path))
+        whim = self.server.whim(self.command, self.path)
+        if isinstance(whim, int):
+            text = f"<Error><Code>{CODES[whim]}</Code><Message>No.</Message></Error>".encode()
+            return self.answer(whim, {"Content-Type": "application/xml"}, text)
+        if whim != "cut":
+            connection = http.client.HTTPConnection(self.server.behind, timeout=30)
+            headers = {name: value for name, value in self.headers.items() if name != "Expect"}
+            connection.request(self.command, self.path, body, headers)
+            found = connection.getresponse()
+            data, headers = found.read(), dict(found.getheaders())
+            connection.close()
+        if whim is not None:
+            self.close_connection = True
+            return None
+        return self.answer(found.status, headers, data)
+
+    def answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        self.send_response_only(status)
+        dropped = ("content-length", "connection", "transfer-encoding")
+        for name, value in headers.items():
+            if name.lower() not in dropped:
+                self.send_header(name, value)
+        length = headers.get("Content-Length", "0") if self.command == "HEAD" else str(len(data))
+        self.send_header("Content-Length", length)
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@contextlib.contextmanager
+def unsteady(server: Server) -> Iterator[Unsteady]:
+    """Such a server, on a thread."""
+    with Unsteady(server) as front:
+        thread = threading.Thread(target=front.serve_forever, daemon=True)
+        thread.start()
+        yield front
+        front.shutdown()

@@ -1,0 +1,161 @@
+"""Models in other forms: each gives what the trained model gives, and what does not is refused."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from orchestrator import export as module
+from orchestrator.checkpoint import MODEL, save_checkpoint
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError
+from orchestrator.export import ABOUT, SUFFIXES, TOLERANCE, Source, check_packages, description, export, mlflow_form
+from orchestrator.journal import Journal
+from orchestrator.loop import build_learner, embed_split, model_state
+from orchestrator.spec import resolve_experiment
+from orchestrator.tracking import MODEL_NAME, MLflowTracker, register_model
+
+SETTINGS: dict[str, Any] = {"method": "idml", "dataset": "glyphs-small", "embedding_dim": 8, "mixup": False}
+
+
+@pytest.fixture(scope="module")
+def model(glyphs: Store, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A saved model of a tiny network, with a head besides the embedding."""
+    torch.manual_seed(0)
+    experiment = resolve_experiment(SETTINGS, "test")
+    learner = build_learner(experiment, glyphs, num_classes=5)
+    path = tmp_path_factory.mktemp("model") / MODEL
+    save_checkpoint(path, model_state(experiment, glyphs, learner))
+    return path
+
+
+@pytest.fixture(scope="module")
+def source(model: Path, glyphs: Store) -> Source:
+    return Source.of(model, glyphs, {"search": "s", "trial": "final", "metrics": {"test/map_at_r": 0.5}})
+
+
+def test_a_source_gives_the_embeddings_of_the_evaluation(model: Path, source: Source, glyphs: Store) -> None:
+    from orchestrator.loop import load_learner, new_reader, rows_to_test
+
+    learner, experiment = load_learner(model, glyphs)
+    rows = rows_to_test(experiment.training, glyphs)
+    chosen = rows[np.linspace(0, len(rows) - 1, len(source.images)).astype(np.int64)]
+    with new_reader(glyphs, experiment.training) as reader:
+        wanted = embed_split(learner, glyphs, chosen, torch.device("cpu"), reader).outputs["embedding"]
+    assert source.images.dtype == torch.uint8 and source.images.shape[3] == glyphs.channels
+    torch.testing.assert_close(source.embeddings, wanted, rtol=0, atol=1e-6)
+    assert source.about["dataset_digest"] == glyphs.manifest["digest"]
+    assert "digest " + glyphs.manifest["digest"] in description(source) and "map_at_r 0.5000" in description(source)
+
+
+@pytest.mark.parametrize("form", list(SUFFIXES))
+def test_every_form_gives_the_same(form: Any, source: Source, tmp_path: Path) -> None:
+    found = export(source, form, tmp_path / "deep" / f"model{SUFFIXES[form]}")
+    assert 0 <= found.difference < 1e-5 and found.path.exists()
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == [found.path.name], "nothing else is left"
+    images, wanted = source.images[2:7], source.embeddings[2:7].numpy()
+    if form == "onnx":
+        import onnx
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(found.path, providers=["CPUExecutionProvider"])
+        (given,) = session.run(["embedding"], {"images": images.numpy()})
+        kept = {entry.key: entry.value for entry in onnx.load(found.path).metadata_props}
+    elif form == "pt2":
+        files = {ABOUT: ""}
+        given = torch.export.load(found.path, extra_files=files).module()(images).numpy()
+        kept = json.loads(files[ABOUT])
+    elif form == "torchscript":
+        files = {ABOUT: ""}
+        given = torch.jit.load(found.path, _extra_files=files)(images).numpy()  # type: ignore[no-untyped-call]
+        kept = json.loads(files[ABOUT])
+    else:
+        import mlflow
+        from mlflow.models import Model
+
+        loaded = mlflow.pyfunc.load_model(str(found.path))
+        given = loaded.predict(images.numpy())
+        kept = Model.load(str(found.path)).metadata
+        assert loaded.metadata.signature.inputs.inputs[0].shape == (-1, *images.shape[1:])
+        assert not [path for path in found.path.rglob("*") if path.suffix in (".pkl", ".pth", ".pt")]
+        requirements = (found.path / "requirements.txt").read_text()
+        assert "torch==" in requirements and "mlflow==" in requirements
+    np.testing.assert_allclose(given, wanted, rtol=0, atol=1e-5)
+    assert kept["dataset_digest"] == source.about["dataset_digest"] and kept["input"] == source.about["input"]
+
+
+def test_other_embeddings_are_refused_and_nothing_is_written(source: Source, tmp_path: Path) -> None:
+    other = replace(source, embeddings=source.embeddings + 2 * TOLERANCE)
+    with pytest.raises(InputError, match="differ by 0.0002 .* more than 0.0001: nothing was written"):
+        export(other, "pt2", tmp_path / "model.pt2")
+    wrong = replace(source, embeddings=source.embeddings[:, :3])
+    with pytest.raises(InputError, match="differ by inf"):
+        export(wrong, "pt2", tmp_path / "model.pt2")
+    not_finite = replace(source, embeddings=source.embeddings * float("nan"))
+    with pytest.raises(InputError, match="differ by nan"):
+        export(not_finite, "torchscript", tmp_path / "model.pt2")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_exported_is_told_in_a_line(source: Source, tmp_path: Path) -> None:
+    class Stubborn(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            raise ValueError("not so\nand not so")
+
+    with pytest.raises(InputError) as refused:
+        export(replace(source, encoder=Stubborn()), "pt2", tmp_path / "model.pt2")
+    assert str(refused.value).startswith("--to pt2: this model cannot be exported so (") and "\n" not in str(
+        refused.value
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr(module.importlib, "import_module", absent)
+    check_packages("pt2")
+    with pytest.raises(InputError, match=r"needs the package onnx: uv pip install 'dml-orchestrator\[export\]'"):
+        check_packages("onnx")
+
+
+def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the journal, as a search does it, and by the command line's door."""
+    import mlflow
+    from mlflow import MlflowClient
+
+    export(source, "mlflow", tmp_path / "trials" / "final" / "mlflow")
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        start = {"dataset": "glyphs", "method": "idml", "objective": {"metric": "val/map_at_r", "mode": "max"}}
+        tags = {"dataset.digest": "ab" * 32}
+        journal.append("search_started", name="s", search_id="id", config={}, params={}, tags=tags, **start)
+        journal.append("trial_started", trial_id="final", kind="final", params={}, config={}, tags={}, note=None)
+        for _ in range(2):  # said twice, it is logged once
+            journal.append("model", trial_id="final", path="trials/final/mlflow", name=MODEL_NAME)
+        tracker = MLflowTracker(journal.path, uri, tmp_path / "artifacts")
+        assert tracker.close(120), tracker.problem
+        run_id = tracker.run_id("final")
+        assert run_id is not None
+    client = MlflowClient(uri)
+    run = client.get_run(run_id)
+    assert len(run.outputs.model_outputs) == 1
+    (dataset,) = run.inputs.dataset_inputs
+    assert (dataset.dataset.name, dataset.dataset.digest) == ("glyphs", ("ab" * 32)[:36])
+    with mlflow_form(source, tmp_path / "trials" / "final") as folder:
+        known = (uri, tmp_path / "artifacts", run_id, folder, "glyphs")
+        assert register_model(*known, "champion", description(source)) == "1"
+        assert register_model(*known, "champion", description(source)) == "1", "the same model has one version"
+    version = client.get_model_version_by_alias("glyphs", "champion")
+    assert version.run_id == run_id and "Input: images: uint8" in version.description
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)  # set_tracking_uri would leave it to all tests that follow
+    loaded = mlflow.pyfunc.load_model("models:/glyphs@champion")
+    given = loaded.predict(source.images.numpy())
+    np.testing.assert_allclose(given, source.embeddings.numpy(), rtol=0, atol=1e-5)
+    assert not Path("mlflow.db").exists() and not Path("mlruns").exists()

@@ -1,0 +1,233 @@
+"""What a reviewer sees in MLflow: its own pages over a search, opened in a real browser from a real server."""
+
+import base64
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import urllib.request
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from test_page import CHROMIUM, bowl, made, spread
+
+from orchestrator.cli import main
+from orchestrator.findings import Findings, note
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.page import write_page
+from orchestrator.search import PAGE
+from orchestrator.tracking import recorded_runs
+from orchestrator.views import TAG, comparison_path, run_path, saved_views, view_path
+
+SECONDS = 120_000
+"""Milliseconds that a page may take on a machine that does other things."""
+SPACE = {"delta": {"low": 0.1, "high": 0.35}, "alpha": {"choices": {"a": {"nu": [1, 2]}, "b": None}}}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# The views themselves ----------------------------------------------------------------------------------------------
+
+
+def started(**changes: Any) -> dict[str, Any]:
+    objective = {"metric": "val/map_at_r", "mode": "max"}
+    config = {"raw_space": changes.pop("raw_space", SPACE)}
+    event = {"name": "s", "search_id": "0123456789abcdef0123", "dataset": "d", "time": 7, "objective": objective}
+    return event | {"config": config} | changes
+
+
+def state(tag: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        zlib.decompress(base64.b64decode(json.loads(tag)["state"].removeprefix("deflate;")))
+    )
+    return found
+
+
+def test_views_are_of_this_search_sorted_by_its_objective() -> None:
+    views = saved_views(started(), ["nu"])
+    assert set(views) == {f"{TAG}0123456789abcdef-{view}" for view in ("table", "charts", "methods")}
+    table = state(views[f"{TAG}0123456789abcdef-table"])
+    assert "'0123456789abcdef0123'" in table["searchFilter"]
+    assert (table["orderByKey"], table["orderByAsc"]) == ("metrics.`best/val_map_at_r`", False)
+    assert [c for c in table["selectedColumns"] if c.startswith("params")] == [
+        "params.`nu`",
+        "params.`delta`",
+        "params.`alpha`",
+    ]
+    charts = state(views[f"{TAG}0123456789abcdef-charts"])["compareRunCharts"]
+    assert [chart["type"] for chart in charts] == ["PARALLEL", "BAR", "LINE", "CONTOUR", *["SCATTER"] * 3, *["BAR"] * 3]
+    assert [chart["deleted"] for chart in charts] == [False] * 7 + [True] * 3
+    assert [charts[3][axis]["key"] for axis in ("xaxis", "yaxis", "zaxis")] == ["nu", "delta", "best/val_map_at_r"]
+    lower = saved_views(started(objective={"metric": "train/loss", "mode": "min"}))
+    assert state(lower[f"{TAG}0123456789abcdef-table"])["orderByAsc"] is True
+
+
+def test_a_tag_holds_the_views_of_a_large_space() -> None:
+    space = {f"a_hyperparameter_with_a_long_name_{n}": {"low": 0, "high": 1} for n in range(60)}
+    assert max(map(len, saved_views(started(raw_space=space)).values())) < 20_000  # MLflow's limit for a tag
+    assert saved_views(started(raw_space={}))
+
+
+# In the browser ----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Reviewer:
+    """A browser on MLflow, and what its pages complained of."""
+
+    browser: Browser
+    address: str
+    ledger: Ledger
+    runs: dict[str, str]
+    experiment: str
+    parent: str
+    folder: Path
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        page = self.browser.new_page(viewport={"width": 1500, "height": 1300})
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.goto(f"{self.address}/{path}")
+        return page
+
+    def _hear(self, message: ConsoleMessage) -> None:
+        # MLflow without accounts has no answer to who one is, and asks
+        if message.type == "error" and "users/current" not in message.location["url"]:
+            self.complaints.append(message.text)
+
+    def picture(self, page: Page, name: str) -> int:
+        """Take one, and say how many colours it has."""
+        path = self.folder / f"{name}.png"
+        page.screenshot(path=path)
+        with Image.open(path) as image:
+            return len(image.convert("RGB").getcolors(1 << 24) or [])
+
+
+@pytest.fixture(scope="module")
+def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
+    """A search of 40 trials, made here, sent to MLflow and shown by `orchestrator ui`."""
+    if CHROMIUM is None:
+        pytest.skip("needs chromium")
+    storage = tmp_path_factory.mktemp("storage")
+    folder = storage / "searches" / "made"
+    points = spread(40)
+    best = max(range(40), key=lambda n: bowl(points[n]))
+    finals = {f"{best:04d}": [0.52, 0.53]}
+    ledger = made(folder, points, pruned=lambda n: n % 3 == 1, reason="the loss is NaN", finals=finals)
+    findings = Findings.of(ledger)
+    write_page(findings, folder / PAGE)
+    with Journal(folder / "journal.jsonl") as journal:
+        for trial in ledger.trials.values():
+            if trial.best is not None:
+                values = {"val_map_at_r": trial.best, "val_recall_at_1": trial.best_metrics["val/recall_at_1"]}
+                best_values = {f"best/{name}": value for name, value in values.items()}
+                journal.append("result", trial_id=trial.trial_id, metrics=best_values)
+        journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
+        journal.append("note", text=note(findings), important=list(findings.importances.shares))
+    with pytest.raises(SystemExit) as ended:
+        main(["sync", "made", "--storage", str(storage)])
+    assert ended.value.code == 0
+    runs = recorded_runs(folder / "journal.jsonl")
+    assert runs.experiment_id is not None and runs.parent_run_id is not None
+    port = free_port()
+    command = [sys.executable, "-m", "orchestrator.cli", "ui", "made", "--storage", str(storage), "--port", str(port)]
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True
+    ) as server:
+        try:
+            assert server.stderr is not None
+            told = next(filter(None, (re.search(r"(http://127\.0\.0\.1:\d+)/(\S+) ", line) for line in server.stderr)))
+            assert told[2] == view_path(runs.experiment_id, ledger.search_id, "table")
+            for line in server.stderr:
+                if "Application startup complete" in line:
+                    break
+            expect.set_options(timeout=SECONDS)
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+                trials = dict(runs.trials)
+                yield Reviewer(browser, told[1], ledger, trials, runs.experiment_id, runs.parent_run_id, folder)
+                browser.close()
+        finally:
+            os.killpg(server.pid, 15)
+
+
+pages = pytest.mark.slow
+
+
+@pages
+def test_the_leaderboard_is_sorted_and_tells_states_apart(reviewer: Reviewer) -> None:
+    page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "table"))
+    expect(page.get_by_text("42 matching runs").first).to_be_visible()
+    for head in ("orchestrator.state", "best/val_map_at_r"):  # those further on are drawn where there is room
+        expect(page.get_by_text(head).first).to_be_visible()
+    names = page.locator("a[href*='/runs/']").all_inner_texts()
+    ranking = [trial.trial_id for trial in reviewer.ledger.ranking() if trial.best is not None]
+    shown = [name for name in names if name in reviewer.runs][:5]
+    assert shown == ranking[:5]
+    assert reviewer.picture(page, "table") > 100
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_charts_are_drawn(reviewer: Reviewer) -> None:
+    page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "charts"))
+    for title in ("Parallel Coordinates", "delta vs. proxies_per_class", "delta vs. best/val_map_at_r"):
+        expect(page.get_by_text(title).first).to_be_visible()
+    expect(page.locator("svg.main-svg").nth(2)).to_be_visible()
+    assert reviewer.picture(page, "charts") > 300
+    assert reviewer.complaints == []
+
+
+@pages
+def test_methods_are_grouped(reviewer: Reviewer) -> None:
+    page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "methods"))
+    expect(page.get_by_text("Group: pfml")).to_be_visible()
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_searchs_run_begins_with_the_verdict(reviewer: Reviewer) -> None:
+    page = reviewer.open(run_path(reviewer.experiment, reviewer.parent))
+    winner = reviewer.ledger.winner()
+    assert winner is not None
+    expect(page.get_by_text(f"Best: trial {winner.trial_id}").first).to_be_visible()
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_ten_best_are_compared(reviewer: Reviewer) -> None:
+    best = [reviewer.runs[trial.trial_id] for trial in reviewer.ledger.finished()[:10]]
+    page = reviewer.open(comparison_path(reviewer.experiment, best))
+    expect(page.get_by_text("Comparing 10 Runs from 1 Experiment")).to_be_visible()
+    expect(page.locator("svg.main-svg").first).to_be_visible()
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_report_works_in_mlflows_frame(reviewer: Reviewer) -> None:
+    page = reviewer.open(f"#/experiments/{reviewer.experiment}/runs/{reviewer.parent}/artifacts/{PAGE}")
+    frame = page.frame_locator("iframe").first
+    expect(frame.get_by_role("heading", name="made")).to_be_visible()
+    expect(frame.locator("[role=img][data-drawn=yes]").first).to_be_visible()
+    assert reviewer.picture(page, "report") > 100
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_server_is_light_and_on_this_machine_alone(reviewer: Reviewer) -> None:
+    with urllib.request.urlopen(f"{reviewer.address}/version") as answer:
+        assert answer.read().decode().startswith("3.17.")

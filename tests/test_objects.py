@@ -1,0 +1,564 @@
+"""Storages at s3:// addresses, against a real S3 server, and one in front of it that fails."""
+
+import contextlib
+import itertools
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+from s3 import SECRET, Server, Unsteady, moto, unsteady
+from test_search import LONG, Terminal, alive, family, last_line, title, wait
+
+from orchestrator import control, objects
+from orchestrator.checkpoint import CHECKPOINT
+from orchestrator.cli import main
+from orchestrator.conductor import Conductor
+from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, pending, request
+from orchestrator.data.catalog import open_dataset
+from orchestrator.data.remote import publish
+from orchestrator.data.store import DataError, Store
+from orchestrator.errors import InputError, storage_fault
+from orchestrator.journal import Journal, JournalError, OvertakenError, refresh
+from orchestrator.ledger import Ledger, leaderboard_rows
+from orchestrator.objects import MANIFEST, TrialFiles, address_of, bring_trial, drop, place, portable, working_copy
+from orchestrator.spec import resolve_search
+from orchestrator.trial import results
+
+SETTINGS = {
+    "method": "proxy_anchor",
+    "dataset": "glyphs-small",
+    "epochs": 1,
+    "validate_every": "8 steps",
+    "classes_per_batch": 8,
+    "images_per_class": 2,
+    "device": "cpu",
+    "embedding_dim": 4,
+    "class_subset": 16,
+    "threads": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """An S3 server of this module's."""
+    with moto(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def front(server: Server) -> Iterator[Unsteady]:
+    """What the tests' clients take for the server."""
+    with unsteady(server) as front:
+        yield front
+
+
+@pytest.fixture
+def storage(
+    server: Server, front: Unsteady, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> str:
+    """The address of a storage in an empty bucket of this test."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in (server.environment() | {"AWS_ENDPOINT_URL": front.endpoint}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(objects, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 1.0)
+    elsewhere(monkeypatch, tmp_path / "here")
+    name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:60].strip("-")
+    server.files().create_dir(name)
+    return f"s3://{name}/runs"
+
+
+def elsewhere(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    """From here on we are the machine with this cache."""
+    monkeypatch.setenv("ORCHESTRATOR_CACHE", str(cache))
+
+
+def keys(server: Server, address: str) -> list[str]:
+    """The objects below an address, without it."""
+    from pyarrow import fs
+
+    root = address.removeprefix("s3://")
+    found = server.files().get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+    return sorted(info.path.removeprefix(f"{root}/") for info in found if info.is_file)
+
+
+def put(server: Server, address: str, data: bytes) -> None:
+    """Write an object behind everybody's back."""
+    with server.files().open_output_stream(address.removeprefix("s3://")) as file:
+        file.write(data)
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as leaving:
+        main(arguments)
+    return int(leaving.value.code or 0)
+
+
+def test_a_working_copy_stands_for_an_address(storage: str, tmp_path: Path) -> None:
+    folder = working_copy(storage + "/")
+    trial = folder / "searches" / "x" / "trials" / "0003"
+    assert folder.is_relative_to(tmp_path / "here") and not folder.exists() and "%" not in str(folder)
+    assert address_of(folder) == storage and address_of(trial) == f"{storage}/searches/x/trials/0003"
+    assert place(portable(trial)) == trial
+    assert address_of(tmp_path) is None and place(portable(tmp_path)) == tmp_path
+    with pytest.raises(InputError, match="should not hold '..'"):
+        address_of(folder / "searches" / ".." / "..")
+
+
+# Journals ---------------------------------------------------------------------------------------------------
+
+
+def journal_of(storage: str, name: str = "x") -> Path:
+    return working_copy(storage) / "searches" / name / "journal.jsonl"
+
+
+def test_each_record_is_an_object(
+    storage: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(journal_of(storage)) as journal:
+        written = [journal.append("note", text=f"é{number}") for number in range(3)]
+    assert keys(server, storage) == [f"searches/x/journal/{number:08d}.jsonl" for number in range(3)]
+    elsewhere(monkeypatch, tmp_path / "there")
+    path = journal_of(storage)
+    refresh(path)
+    assert Journal.read(path) == written
+    with Journal(path) as journal:
+        written.append(journal.append("note", text="from there"))
+    elsewhere(monkeypatch, tmp_path / "here")
+    path = journal_of(storage)
+    with path.open("ab") as file:
+        file.write(b'{"event": "torn')
+    refresh(path)
+    assert Journal.read(path) == written
+
+
+def test_a_new_machine_reads_bundles(
+    storage: str, server: Server, front: Unsteady, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objects, "BUNDLE", 3)
+    with Journal(journal_of(storage)) as journal:
+        written = [journal.append("note", text=str(number)) for number in range(4)]
+    with Journal(journal_of(storage)) as journal:
+        written += [journal.append("note", text=str(number)) for number in range(4, 8)]
+    bundles = [f"searches/x/journal/by-3/{first:08d}.jsonl" for first in (0, 3)]
+    assert [key for key in keys(server, storage) if "by-3" in key] == bundles
+    elsewhere(monkeypatch, tmp_path / "there")
+    front.asked.clear()
+    refresh(journal_of(storage))
+    assert Journal.read(journal_of(storage)) == written
+    assert len([path for method, path in front.asked if method == "GET" and path.endswith(".jsonl")]) == 4
+    put(server, f"{storage}/{bundles[1]}", b"{}\n")
+    elsewhere(monkeypatch, tmp_path / "farther")
+    with pytest.raises(InputError, match=r"by-3/00000003.jsonl: damaged: not the journal's record 3$"):
+        refresh(journal_of(storage))
+
+
+def test_a_copy_of_another_search_is_not_gone_on_with(storage: str, server: Server) -> None:
+    path = journal_of(storage)
+    with Journal(path) as journal:
+        journal.append("note", text="old")
+        journal.append("note", text="older")
+    for key in keys(server, storage):
+        server.files().delete_file(f"{storage.removeprefix('s3://')}/{key}")
+    refresh(path)
+    assert not path.parent.exists()
+    with Journal(path) as journal:
+        new = [journal.append("note", text="new")]
+    path.write_text('{"event": "note", "seq": 0, "time": 1, "text": "old"}\n')
+    refresh(path)
+    assert Journal.read(path) == new
+
+
+def test_two_drivers_never_write_one_number(storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Journal(journal_of(storage)) as first:
+        first.append("note", text="begin")
+        elsewhere(monkeypatch, tmp_path / "there")
+        with Journal(journal_of(storage)) as second:
+            first.append("note", text="mine")
+            for _ in range(2):
+                with pytest.raises(OvertakenError, match=r"^s3://.*/journal/: the search is running: another process"):
+                    second.append("note", text="mine")
+            assert len(Journal.read(second.path)) == 1
+        assert first.append("note", text="mine")["seq"] == 2
+        elsewhere(monkeypatch, tmp_path / "here")
+        with pytest.raises(JournalError, match="^s3://.*: the search is running: another process is writing its"):
+            Journal(first.path)
+
+
+@pytest.mark.parametrize("conditional", [True, False])
+def test_a_record_whose_answer_was_lost_is_written_once(
+    storage: str, front: Unsteady, conditional: bool, server: Server
+) -> None:
+    path = journal_of(storage)
+    whims: Iterator[str | int | None] = iter(["late", 503, "cut", "late"])
+    with Journal(path) as journal:
+        assert journal._segments is not None
+        journal._segments.bucket.conditional = conditional
+        front.whim = lambda method, path: next(whims, None) if method == "PUT" else None
+        try:
+            assert [journal.append("note", text=text)["seq"] for text in "ab"] == [0, 1]
+        finally:
+            journal._segments.bucket.conditional = True
+    assert next(whims, None) is None and len(keys(server, storage)) == 2
+    refresh(path)
+    assert [event["text"] for event in Journal.read(path)] == ["a", "b"]
+
+
+def test_missing_and_damaged_records_are_named(storage: str, server: Server, tmp_path: Path, monkeypatch: Any) -> None:
+    with Journal(journal_of(storage)) as journal:
+        for text in "abc":
+            journal.append("note", text=text)
+    elsewhere(monkeypatch, tmp_path / "there")
+    object_ = f"{storage.removeprefix('s3://')}/searches/x/journal/00000001.jsonl"
+    put(server, object_, b'{"event": "note", "seq": 7, "time": 1}\n')
+    with pytest.raises(InputError, match=f"^s3://{object_}: damaged: not the journal's record 1$"):
+        refresh(journal_of(storage))
+    server.files().delete_file(object_)
+    with pytest.raises(InputError, match=r"/journal/: record 1 is missing, the next is 00000002.jsonl$"):
+        refresh(journal_of(storage))
+
+
+def conductor(journal: Journal, events: list[dict[str, Any]]) -> Conductor:
+    """Of a search of two points, one at a time."""
+    raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
+    search = resolve_search(raw, name="s", source="test.yaml")
+    if not events:
+        first = {"name": "s", "search_id": "1", "dataset": search.dataset, "method": "proxy_anchor", "params": {}}
+        goal = search.objective.model_dump()
+        events = [journal.append("search_started", **first, objective=goal, config=search.model_dump(), tags={})]
+    folder = journal.path.parent
+    return Conductor(search, folder, data=folder, journal=journal, events=events, slots=1)
+
+
+def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
+    storage: str, front: Unsteady, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(journal_of(storage)) as journal:
+        search = conductor(journal, [])
+        refused = iter([503, "cut", 503])
+        front.whim = lambda method, path: next(refused, None)
+        assert search.next() is not None, "what passes is waited for"
+        front.whim = lambda method, path: 503
+        result = {"orchestrator_trial": "0000", "validation": 1, "metrics": {"val/map_at_r": 0.1}, "seconds": 1.0}
+        with pytest.raises(OSError, match="answers SlowDown, for . s") as raised:
+            search.report(result | {"finished": False, "test": {}})
+        assert (fault := storage_fault(raised.value)) and fault.startswith(f"{storage}/searches/x/journal/00000002")
+        assert search.stopping and search.fault == fault and search.next() is None
+        assert search.ledger.trials["0000"].validations == 0, "what is not recorded did not happen"
+    front.whim = lambda method, path: None
+    elsewhere(monkeypatch, tmp_path / "there")
+    with Journal(journal_of(storage)) as journal:
+        search = conductor(journal, Journal.read(journal.path))
+        work = search.next()
+        assert work is not None and work["trial_id"] == "0000"
+        assert work["arguments"]["folder"] == f"{storage}//searches/x/trials/0000"
+
+
+# Trials -----------------------------------------------------------------------------------------------------
+
+
+def trial(storage: str, name: str = "0000") -> str:
+    return f"{storage}//searches/x/trials/{name}"
+
+
+def mine(value: Any) -> Any:
+    return value
+
+
+def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server) -> None:
+    """Whatever is cut, a reader takes all that was there before, and nothing else."""
+    with TrialFiles(trial(storage)) as files:
+        files.fetch(mine, leader=True)
+        (files.folder / "fold-0").mkdir()
+        (files.folder / "fold-0" / "best.pt").write_bytes(b"best 1")
+        (files.folder / CHECKPOINT).write_bytes(b"checkpoint 1")
+        (files.folder / ".checkpoint.pt.tmp").write_bytes(b"half")
+        files.keep()
+        asked = len(front.asked)
+        files.keep()
+        assert len(front.asked) == asked, "what has not changed costs nothing"
+        for number, refused in enumerate((CHECKPOINT, MANIFEST), start=2):
+            (files.folder / CHECKPOINT).unlink()
+            (files.folder / CHECKPOINT).write_bytes(b"checkpoint %d" % number)
+            front.whim = lambda method, path, refused=refused: "cut" if f"/{refused}" in path else None  # type: ignore[misc]
+            with pytest.raises(OSError, match="no connection"):
+                files.keep()
+            front.whim = lambda method, path: None
+            with TrialFiles(trial(storage)) as reader:
+                reader.fetch(mine, leader=True)
+                assert (reader.folder / CHECKPOINT).read_bytes() == b"checkpoint 1"
+                assert (reader.folder / "fold-0" / "best.pt").read_bytes() == b"best 1"
+                assert sorted(path.name for path in reader.folder.rglob("*")) == ["best.pt", CHECKPOINT, "fold-0"]
+        files.keep()
+    assert not files.folder.exists()
+    folder = place(trial(storage))
+    folder.mkdir(parents=True)
+    (folder / "best.pt").write_bytes(b"of another time")
+    bring_trial(folder)
+    assert (folder / CHECKPOINT).read_bytes() == b"checkpoint 3" and not (folder / "best.pt").exists()
+    drop(folder, [CHECKPOINT])
+    left = keys(server, f"{storage}/searches/x/trials/0000")
+    assert len(left) == 2 and left[0].startswith("fold-0/best.pt.") and left[1] == MANIFEST, "orphans go too"
+    bring_trial(folder)
+    assert [path.name for path in folder.rglob("*.pt")] == ["best.pt"]
+
+
+def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: Path) -> None:
+    with TrialFiles(trial(storage)) as files:
+        (files.folder / "best.pt").write_bytes(b"best")
+        files.keep()
+    folder, root = place(trial(storage)), f"{storage.removeprefix('s3://')}/searches/x/trials/0000"
+    (best,) = [key for key in keys(server, f"s3://{root}") if key != MANIFEST]
+    put(server, f"{root}/{best}", b"beat")
+    with pytest.raises(OSError, match="not what manifest.json says: missing or damaged"):
+        bring_trial(folder)
+    assert not (folder / "best.pt").exists()
+    entry = {"object": "best.pt", "size": 4, "sha256": "00"}
+    for files_ in ({"../../escaped": entry}, {"a": entry | {"object": "../b"}}, {"a": {}}, [1], {"/etc/x": entry}):
+        objects.write(folder / MANIFEST, json.dumps({"files": files_}).encode())
+        with pytest.raises(InputError, match=rf"^s3://{root}/{MANIFEST}: damaged"):
+            bring_trial(folder)
+
+
+def test_a_training_goes_on_elsewhere(
+    storage: str, front: Unsteady, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that fails is no fault of the trial; with nothing at hand it ends as an undisturbed one does."""
+    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "disk")}
+    work: dict[str, Any] = {"trial_id": "0", "test": True, "arguments": arguments}
+    undisturbed = [result | {"seconds": 0} for result in results(work)]
+    assert len(undisturbed) > 2 and undisturbed[-1]["test"]
+    work["arguments"] = arguments | {"folder": trial(storage)}
+    front.whim = lambda method, path: 503
+    (only,) = results(work)
+    assert only["interrupted"].startswith(storage) and "SlowDown" in only["interrupted"]
+    front.whim = lambda method, path: None
+    disturbed = results(work)
+    assert next(disturbed) | {"seconds": 0} == undisturbed[0]
+    front.whim = lambda method, path: "cut" if MANIFEST in path else None
+    assert "no connection" in next(disturbed)["interrupted"]
+    front.whim = lambda method, path: None
+    elsewhere(monkeypatch, tmp_path / "there")
+    assert [result | {"seconds": 0} for result in results(work)] == undisturbed
+    bring_trial(place(trial(storage)))
+    ours, theirs = (
+        {path.relative_to(folder): path.name for path in folder.rglob("*") if path.is_file()}
+        for folder in (place(trial(storage)), tmp_path / "disk")
+    )
+    assert ours == theirs
+
+
+# Steering ---------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_is_seen_and_steered_through_the_store(
+    storage: str, server: Server, front: Unsteady, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "LOOK_SECONDS", 0.1)
+    folder = journal_of(storage).parent
+    search: Any = SimpleNamespace(folder=folder, stopping=False, pausing=False, stopped_by=None)
+    request(folder, "stop")  # meant for an earlier driver
+    with at_the_wheel(search):
+        while (found := driver(folder)) is None:
+            pass
+        assert found["pid"] == os.getpid() and not search.stopping
+        assert (alive := await_silence(folder)) is not None and alive["by"] == found["by"]
+        request(folder, "stop")
+        while not search.stopping or pending(folder):
+            pass
+    assert keys(server, storage) == []
+    gone = {"by": "me@far", "host": "far", "pid": 1, "time": 4e15}
+    objects.write(folder / DRIVER, json.dumps(gone).encode())
+    assert await_silence(folder) is None, "it says nothing more"
+    with at_the_wheel(search):
+        front.whim = lambda method, path: 503 if method == "PUT" else None  # it says nothing more itself
+        put(server, f"{storage}/searches/x/{DRIVER}", json.dumps(gone).encode())
+    assert keys(server, storage) == [f"searches/x/{DRIVER}"], "another driver's is not taken away"
+
+
+# Data sets and the command line -----------------------------------------------------------------------------
+
+
+def test_data_sets_lie_beneath_the_storage(
+    storage: str, server: Server, glyphs: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    root = working_copy(storage) / "data"
+    with pytest.raises(DataError, match=f"'mine' is not at {storage}/data/mine: .*datasets publish mine {storage}"):
+        open_dataset("mine", root)
+    publish(glyphs, f"{storage}/data/mine")
+    assert open_dataset("mine", root).manifest == glyphs.manifest
+    assert open_dataset("mine", root).path.is_relative_to(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("change", "whim", "told"),
+    [
+        ({}, None, "no bucket 'no-such-bucket' at 127.0.0.1"),
+        ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, None, "no connection to 127.0.0.1:1 (EndpointConnection"),
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, None, "no credentials for 127.0.0.1"),
+        ({}, 403, "access denied by 127.0.0.1"),
+        ({}, 503, "answers SlowDown, for"),
+    ],
+)
+def test_what_cannot_be_reached_is_one_line(
+    storage: str,
+    front: Unsteady,
+    tmp_path: Path,
+    change: dict[str, str],
+    whim: int | None,
+    told: str,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in change.items():
+        monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    front.whim = lambda method, path: whim
+    objects._bucket.cache_clear()
+    address = storage if whim else "s3://no-such-bucket/runs"
+    settings = [f"--set={key}={value}" for key, value in SETTINGS.items() if key not in ("method", "dataset", "epochs")]
+    train = ["train", "--method=proxy_anchor", "--dataset=glyphs-small", "--name=x", *settings]
+    for command in (train, ["status", "x"], ["list"], ["evaluate", "x", "--dataset=glyphs-small"]):
+        assert run(*command, f"--storage={address}") == 2
+        printed = capfd.readouterr()
+        (line,) = printed.err.splitlines()
+        assert line.startswith(("error: s3://", "error: --storage")) and told in line and SECRET not in line
+    objects._bucket.cache_clear()
+    assert not [path for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_an_address_with_a_password_is_refused(storage: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run("list", f"--storage=s3://me:{SECRET}@{storage.removeprefix('s3://')}") == 2
+    line = capfd.readouterr().err
+    assert "--storage: 's3://***@" in line and "AWS_* variables" in line and SECRET not in line
+    assert run("datasets", f"--storage={storage}") == 2
+    assert "data sets are prepared on a disk" in capfd.readouterr().err
+
+
+def test_a_training_is_found_from_another_machine(
+    storage: str,
+    server: Server,
+    glyphs: Store,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Trained here; listed, reported, evaluated and sent to MLflow there; no object holds a secret."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    publish(glyphs, f"{storage}/data/mine")
+    settings = {"embedding_dim": 4, "class_subset": 8, "classes_per_batch": 2, "validation_share": 0, "threads": 1}
+    sets = [f"--set={key}={value}" for key, value in settings.items()]
+    where = f"--storage={storage}"
+    assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 0
+    printed = capfd.readouterr()
+    assert "note: MLflow's database is on this machine" in printed.err and f"ui one --storage {storage}" in printed.out
+    elsewhere(monkeypatch, tmp_path / "there")
+    assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
+    assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
+    assert run("list", where, "--json") == 0
+    assert [found["name"] for found in json.loads(capfd.readouterr().out)] == ["one"]
+    assert run("status", "one", where) == 0 and "1 done" in capfd.readouterr().out
+    assert run("status", "two", where) == 2 and f"no search 'two' under {storage}" in capfd.readouterr().err
+    assert run("report", "one", where, "--html", str(tmp_path / "page.html")) == 0
+    assert "one" in (tmp_path / "page.html").read_text() and capfd.readouterr()
+    assert run("evaluate", "one", "--dataset=mine", where, "--json") == 0
+    assert 0 < json.loads(capfd.readouterr().out.splitlines()[-1])["metrics"]["map_at_r"] < 1
+    assert run("sync", "one", where) == 0
+    assert "the search has 2 runs there" in (told := capfd.readouterr()).out and "refused" not in told.err
+    assert (working_copy(storage) / "mlartifacts").exists()
+    root = storage.removeprefix("s3://")
+    names = keys(server, storage)
+    assert any(name.startswith("searches/one/trials/0000/model.pt.") for name in names)
+    assert not any(CHECKPOINT in name or DRIVER in name for name in names)
+    for name in names:
+        with server.files().open_input_stream(f"{root}/{name}") as file, contextlib.suppress(UnicodeDecodeError):
+            assert SECRET not in file.read().decode()
+
+
+# A search ---------------------------------------------------------------------------------------------------
+
+
+def recorded(storage: str, kind: str) -> list[dict[str, Any]]:
+    """The events of the search that the store holds now, as a new machine sees them."""
+    path = journal_of(storage)
+    refresh(path)
+    return [event for event in Journal.read(path) if event["event"] == kind] if path.exists() else []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_search_loses_nothing_with_its_machine(
+    storage: str, front: Unsteady, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every ninth request is refused; the driver is killed, its machine's disk is lost, another goes on; it is stopped
+    from a third, and goes on from there. The leaderboard is that of a search on a disk that nothing disturbs."""
+    monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 60.0)
+    (tmp_path / "project").mkdir()
+    space, one = LONG | {"final": True, "final_workers": 2}, ("--max-concurrent", "1")
+    terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)
+    where, pace = f"--storage={storage}", [0.0]
+
+    def whim(method: str, path: str) -> int | None:
+        if method == "PUT" and MANIFEST in path:
+            time.sleep(pace[0])  # a validation takes as long as its upload: time to type
+        return 503 if next(counter) % 9 == 0 else None
+
+    def finish(*words: str, code: int = 0) -> tuple[str, str]:
+        return terminal.finish(terminal.begin(*words), code, seconds=900)
+
+    def reach(process: subprocess.Popen[str], validations: int) -> None:
+        elsewhere(monkeypatch, tmp_path / "watching")
+        wait(lambda: process.poll() is not None or len(recorded(storage, "validation")) >= validations, 900)
+        assert process.poll() is None, process.communicate()[1]
+
+    try:
+        terminal.finish(terminal.search(space, "x", *one), seconds=900)
+        elsewhere(monkeypatch, tmp_path / "first")
+        front.whim = whim
+        process = terminal.search(space, "x", where, *one)
+        reach(process, 2)
+        pace[0] = 5.0
+        elsewhere(monkeypatch, tmp_path / "second")
+        assert json.loads(finish("status", "x", where, "--json")[0])["state"] == "running"
+        assert "the search is running" in finish("resume", "x", where, code=2)[1]
+        processes = [child for child in family(process) if not title(child).endswith("Agent")]
+        process.kill()
+        process.communicate()
+        wait(lambda: not alive(processes), 120)
+        shutil.rmtree(tmp_path / "first")
+        assert json.loads(finish("status", "x", where, "--json")[0])["state"] == "lost"
+        done_before = len(recorded(storage, "validation"))
+        process = terminal.begin("resume", "x", where, "--json")
+        reach(process, done_before + 1)
+        elsewhere(monkeypatch, tmp_path / "third")
+        stopped = json.loads(finish("stop", "x", where, "--json")[0])
+        assert (stopped["state"], stopped["driver"], stopped["counts"]["interrupted"]) == ("interrupted", None, 1)
+        assert f"orchestrator resume x --storage {storage}" in terminal.finish(process, code=130)[1]
+        pace[0] = 0.0
+        done = last_line(finish("resume", "x", where, "--json")[0])
+        assert done["state"] == "done" and done["parent_run_id"] and all(trial["run_id"] for trial in done["trials"])
+    finally:
+        for process in terminal.started:
+            if process.poll() is None:
+                for child in [*family(process), psutil.Process(process.pid)]:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        child.kill()
+                process.communicate()
+    refresh(journal_of(storage))
+    rows = leaderboard_rows(Ledger.of(Journal.read(journal_of(storage))))
+    assert [row | {"seconds": 0} for row in rows] == [row | {"seconds": 0} for row in terminal.leaderboard("x")]
+    found = [(event["trial_id"], event["validation"]) for event in recorded(storage, "validation")]
+    assert len(found) == len(set(found)), "no validation twice"
+    left = keys(server, f"{storage}/searches/x")
+    assert not [key for key in left if CHECKPOINT in key]
+    assert not {DRIVER, "request.json"} & set(left)
