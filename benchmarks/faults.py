@@ -210,6 +210,13 @@ class Campaign:
             time.sleep(0.1)
         return True
 
+    def linger(self, seconds: float) -> None:
+        """Some time in the search's beginning; no longer than to its next validation, lest it outrun its faults."""
+        end, before = time.monotonic() + seconds, self.progress()
+        while time.monotonic() < end and self.progress() == before and self.running:
+            self.tend()
+            time.sleep(0.1)
+
     def outlive(self, seconds: float) -> int | None:
         """Wait for the driver to end by itself: its exit code, None (and a problem) if it does not."""
         end = time.monotonic() + seconds
@@ -421,13 +428,13 @@ def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], None]) -
             break
         if campaign.progress() < fault.at:
             if campaign.go_on(fault.at):
-                time.sleep(rng.uniform(0, 2))
+                time.sleep(rng.uniform(0, 0.5))
         else:  # the search is just starting or being taken up: so is the fault's moment
-            time.sleep(rng.uniform(0, STARTUP_SECONDS))
+            campaign.linger(rng.uniform(0, STARTUP_SECONDS))
         campaign.tend()
         if not campaign.running:
             campaign.begin()
-            time.sleep(rng.uniform(0, STARTUP_SECONDS))
+            campaign.linger(rng.uniform(0, STARTUP_SECONDS))
         before = Ledger.of(events) if (events := campaign.events()) else None
         running = before.running() if before else []
         fault.trial = running[0].trial_id if running else ""
@@ -687,7 +694,9 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
         while os.path.ismount(campaign.storage):
             unmount(campaign.storage)
     for path in sorted(base.glob("driver-*.txt")):
-        if "Traceback" in (text := path.read_text(errors="replace")):
+        text = path.read_text(errors="replace")
+        importing = text.rstrip().endswith("KeyboardInterrupt") and ", in main\n" not in text  # not our code yet
+        if "Traceback" in text and not importing:
             campaign.problems.append(f"{path.name}: a traceback: {text.strip().splitlines()[-1][:200]}")
     checks.append(("at most one checkpoint interval lost", "" if not any(campaign.lost) else str(max(campaign.lost))))
     checks.append(("nothing remarkable on the way", "; ".join(campaign.problems)))

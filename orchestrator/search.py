@@ -206,43 +206,42 @@ LONGEST_TEMPORARY = 16
 def scratch() -> Iterator[Path]:
     """A folder for all that is temporary here and in the processes begun from here; at the end it is removed.
 
-    What a killed process left goes with the next one: the lock of its folder is free. The folder itself goes at the
-    end, for Ray's processes outlive their driver by up to a minute, and write there until then.
+    What a killed process left goes with the next one; see `sweep`.
     """
     base = Path(tempfile.gettempdir())
     if len(str(base)) > LONGEST_TEMPORARY:
         base = Path("/tmp")
-    _clear(base, whole=False)
+    sweep(base)
     before = tempfile.tempdir, os.environ.get("TMPDIR")
-    with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        with open(folder / "new-lock", "w+b") as held:
-            lock(held)
-            (folder / "new-lock").rename(folder / "lock")  # from here on others see it, locked
-            tempfile.tempdir = os.environ["TMPDIR"] = name
-            try:
-                yield folder
-            finally:
-                tempfile.tempdir = before[0]
-                os.environ.pop("TMPDIR")
-                if before[1] is not None:
-                    os.environ["TMPDIR"] = before[1]
-                _clear(base, whole=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=SCRATCH, dir=base, ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            with open(folder / "new-lock", "w+b") as held:
+                lock(held)
+                (folder / "new-lock").rename(folder / "lock")  # from here on others see it, locked
+                tempfile.tempdir = os.environ["TMPDIR"] = name
+                try:
+                    yield folder
+                finally:
+                    tempfile.tempdir = before[0]
+                    os.environ.pop("TMPDIR")
+                    if before[1] is not None:
+                        os.environ["TMPDIR"] = before[1]
+    finally:
+        sweep(base)
 
 
-def _clear(base: Path, *, whole: bool) -> None:
-    """Remove what lies in the folders of dead processes, and the folders too if `whole`."""
-    for left in base.glob(f"{SCRATCH}*/lock"):
-        with contextlib.suppress(OSError), open(left, "r+b") as file:  # others' folders are closed to us
-            if not lock(file):
-                continue
-            for path in left.parent.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                elif path != left or whole:
-                    path.unlink(missing_ok=True)
-            if whole:
-                shutil.rmtree(left.parent, ignore_errors=True)
+def sweep(base: Path) -> None:
+    """Remove the folders of killed processes: their lock is free. Ray's processes outlive a killed driver by a minute
+    and may write there again when its folder is gone: then nothing is in it but their own, and no lock."""
+    for folder in base.glob(f"{SCRATCH}*"):
+        with contextlib.suppress(OSError):  # others' folders are closed to us
+            if (folder / "lock").exists():
+                with open(folder / "lock", "r+b") as file:
+                    if lock(file):
+                        shutil.rmtree(folder, ignore_errors=True)
+            elif [entry.name for entry in folder.iterdir()] == ["ray"] and any((folder / "ray").glob("session_*")):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:
