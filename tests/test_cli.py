@@ -492,6 +492,7 @@ def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
         drafts.append(list((tmp_path / "data").iterdir()))
         assert signal.getsignal(getattr(signal, name)) is not signal.SIG_DFL, "it would end the tests"
         os.kill(os.getpid(), getattr(signal, name))
+        time.sleep(60)  # another thread may have taken the signal, and this one hears of it a little later
 
     monkeypatch.setattr("orchestrator.data.store._write_images", ended)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
