@@ -492,14 +492,17 @@ def test_what_is_half_drawn_is_removed_when_the_user_ends_it(
         drafts.append(list((tmp_path / "data").iterdir()))
         assert signal.getsignal(getattr(signal, name)) is not signal.SIG_DFL, "it would end the tests"
         os.kill(os.getpid(), getattr(signal, name))
-        time.sleep(60)  # another thread may have taken the signal, and this one hears of it a little later
+        time.sleep(10)  # another thread may have taken the signal, and this one hears of it a little later
 
     monkeypatch.setattr("orchestrator.data.store._write_images", ended)
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    # a shell may have it ignored for what it runs behind
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         ran = run(capsys, f"train --method pfml --dataset glyphs-small --storage {tmp_path} {TINY}")
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupt)
     assert (ran.code, ran.out) == (130, "")
     assert "Traceback" not in ran.err
     assert len(drafts) == 1 and len(drafts[0]) == 1, "it was being drawn"
