@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator import objects
-from orchestrator.checkpoint import write_atomically
+from orchestrator.checkpoint import write_whole
 from orchestrator.comparison import Comparison
 from orchestrator.errors import InputError, suggestion
 from orchestrator.journal import refresh
@@ -164,8 +164,7 @@ def run(
                 check_hours(search, runner)
                 with runner.ready(search, places.storage):
                     pass  # each of them fits
-            text = benchmark.model_dump_json(indent=1).encode()
-            write_atomically(record, lambda file: file.writelines([text]))
+            write_whole(record, benchmark.model_dump_json(indent=1).encode())
             objects.publish(record)
             for place, (label, search) in enumerate(searches.items(), start=1):
                 outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)

@@ -50,11 +50,16 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
         raise
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """A file of these bytes, whole or not at all."""
+    write_atomically(path, lambda file: file.writelines([content]))
+
+
 def disk_fault(folder: Path) -> str | None:
     """What is wrong with the disk under a folder, in one line; None if it takes a file."""
     probe = folder / ".probe"
     try:
-        write_atomically(probe, lambda file: file.writelines([bytes(1 << 16)]))
+        write_whole(probe, bytes(1 << 16))
         probe.unlink()
     except OSError as error:
         return storage_fault(error)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from orchestrator.checkpoint import write_atomically
+from orchestrator.checkpoint import write_whole
 from orchestrator.comparison import Comparison, Member
 from orchestrator.elements import (
     Figure,
@@ -52,8 +52,7 @@ def comparison_page(comparison: Comparison) -> str:
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
     """The page as a file, whole or not at all."""
-    html = comparison_page(comparison).encode()
-    write_atomically(path, lambda file: file.writelines([html]))
+    write_whole(path, comparison_page(comparison).encode())
 
 
 def _subtitle(comparison: Comparison) -> str:

@@ -12,14 +12,14 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 import psutil
 
 from orchestrator import objects
-from orchestrator.checkpoint import write_atomically
+from orchestrator.checkpoint import write_whole
 from orchestrator.conductor import Conductor
 from orchestrator.ledger import Ledger, budget_used
 
@@ -50,24 +50,34 @@ def myself() -> str:
 def starting(folder: Path) -> Iterator[None]:
     """While a search gets hold of its machines, before its journal: whoever looks finds its driver, and after a refusal
     nothing."""
+    try:
+        with _meanwhile("starting", lambda: _show(folder)):
+            yield
+    finally:
+        with contextlib.suppress(OSError):
+            objects.remove(folder / DRIVER, objects.IMPATIENCE_SECONDS)
+            folder.rmdir()
+
+
+@contextlib.contextmanager
+def _meanwhile(name: str, look: Callable[[], None]) -> Iterator[None]:
+    """Look every few seconds, in a thread of this name; a full or lost disk ends no search here."""
     ended = threading.Event()
 
-    def look() -> None:
-        while not ended.is_set():
+    def repeat() -> None:
+        while True:
             with contextlib.suppress(OSError):
-                _show(folder)
-            ended.wait(LOOK_SECONDS)
+                look()
+            if ended.wait(LOOK_SECONDS):
+                return
 
-    thread = threading.Thread(target=look, name="starting", daemon=True)
+    thread = threading.Thread(target=repeat, name=name, daemon=True)
     thread.start()
     try:
         yield
     finally:
         ended.set()
         thread.join()
-        with contextlib.suppress(OSError):
-            objects.remove(folder / DRIVER, objects.IMPATIENCE_SECONDS)
-            folder.rmdir()
 
 
 def _show(folder: Path) -> None:
@@ -83,23 +93,15 @@ def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
     folder = conductor.folder
     objects.remove(folder / REQUEST)  # meant for an earlier driver
-    ended = threading.Event()
 
     def look() -> None:
-        while True:
-            with contextlib.suppress(OSError):  # a full or lost disk ends no search here
-                _show(folder)
-                _obey(conductor)
-            if ended.wait(LOOK_SECONDS):
-                return
+        _show(folder)
+        _obey(conductor)
 
-    thread = threading.Thread(target=look, name="control", daemon=True)
-    thread.start()
     try:
-        yield
+        with _meanwhile("control", look):
+            yield
     finally:
-        ended.set()
-        thread.join()
         if _me().items() <= (_read(folder / DRIVER) or _me()).items():  # no other driver has taken the search over
             for name in (DRIVER, REQUEST):
                 with contextlib.suppress(OSError):
@@ -199,12 +201,8 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
 
 def _write(path: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content | {"time": math.floor(time.time() * 1000)}).encode()
-
-    def write(file: BinaryIO) -> None:
-        file.write(text)
-
     if objects.address_of(path) is None:
-        write_atomically(path, write)
+        write_whole(path, text)
     else:
         objects.write(path, text, objects.IMPATIENCE_SECONDS)
 

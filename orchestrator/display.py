@@ -32,7 +32,7 @@ from orchestrator.ledger import (
     value_text,
 )
 from orchestrator.search import PAGE, Outcome, Watcher, read_journal
-from orchestrator.significance import Difference, confirmed, differences, how_tested
+from orchestrator.significance import Difference, between_confirmed, how_tested
 from orchestrator.spec import Search
 from orchestrator.tracking import Tracker, default_tracking_uri, recorded_runs, redact, web_address
 from orchestrator.views import MOST_COMPARED, View, comparison_path, run_path, view_path
@@ -277,7 +277,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
         parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
         parts += [_spread(name, group.metrics[name]) for name in HEADLINES]
-    compared = differences(confirmed(ledger, ledger.metric.removeprefix("val/")))
+    compared = between_confirmed(ledger)
     if compared:
         parts.append(Text.assemble(("which differences are real", "bold"), f" ({how_tested(compared)})"))
         parts += [difference_line(difference) for difference in compared[:MOST_DIFFERENCES]]

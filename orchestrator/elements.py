@@ -20,18 +20,26 @@ Figure = dict[str, Any]
 Cells = Sequence[Sequence[Any]]
 
 
-def document(title: str, body: str, figures: Mapping[str, Figure]) -> str:
-    """A whole page around this HTML, with all that its figures and tables need."""
+def document(
+    title: str, body: str, figures: Mapping[str, Figure], *, more: str = "", data: Mapping[str, Any] | None = None
+) -> str:
+    """A whole page around this HTML, with all that its figures and tables need: plotly only if there are figures.
+
+    `more` names a style sheet and a script beside those of all pages; `data` goes into JSON elements, by their ids."""
     from plotly.offline import get_plotlyjs
 
-    data = as_json(figures)
-    style, script = (HERE / "page.css").read_text("utf-8"), (HERE / "page.js").read_text("utf-8")
+    names = ["page", *([more] if more else [])]
+    style, script = ("".join((HERE / f"{name}.{kind}").read_text("utf-8") for name in names) for kind in ("css", "js"))
+    held = "".join(
+        f'<script type="application/json" id="{name}">{as_json(value)}</script>\n'
+        for name, value in {"figures": figures, **(data or {})}.items()
+    )
+    plotly = f"<script>{get_plotlyjs()}</script>\n" if figures else ""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
         f"<style>\n{style}</style></head>\n<body>{body}"
-        f'<script type="application/json" id="figures">{data}</script>\n'
-        f"<script>{get_plotlyjs()}</script>\n<script>\n{script}</script></body></html>\n"
+        f"{held}{plotly}<script>\n{script}</script></body></html>\n"
     )
 
 

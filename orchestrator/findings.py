@@ -28,7 +28,7 @@ from orchestrator.ledger import (
 from orchestrator.method import find_method
 from orchestrator.presets import presets
 from orchestrator.published import Beside, beside
-from orchestrator.significance import Difference, confirmed, differences, how_tested
+from orchestrator.significance import Difference, between_confirmed, how_tested
 from orchestrator.spec import VALIDATE_EVERY, Parameter, Search, Space, Training, resolve_experiment
 from orchestrator.study import importances
 
@@ -143,6 +143,7 @@ class Findings:
         shares = _importances(ledger, space, searched)
         tested, test = _tested(ledger, winner), _test(ledger, winner)
         published = tuple(beside(settings, [*test, *PAPER_METRICS]))
+        between = between_confirmed(ledger)
         return cls(
             ledger=ledger,
             winner=winner,
@@ -150,10 +151,10 @@ class Findings:
             searched=searched,
             importances=shares,
             verdict=(_first_line(ledger, winner), _second_line(ledger, tested)),
-            certainty=_certainty(ledger, winner),
-            differences=tuple(differences(confirmed(ledger, ledger.metric.removeprefix("val/")))),
+            certainty=_certainty(ledger, winner, between),
+            differences=tuple(between),
             widen=_widen(winner, searched),
-            warnings=tuple(_warnings(ledger, winner, searched)),
+            warnings=tuple(_warnings(ledger, winner, searched, between)),
             published=published,
             distance=_distance(published, test, settings),
             test=test,
@@ -379,7 +380,7 @@ def _distance(
     return f"{metric} {100 * test[metric][0]:.1f} {far} {100 * row.values[metric].value:.1f} of {where}. {fair}"
 
 
-def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
+def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference]) -> str:
     """How sure it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
         return "Nothing to compare yet."
@@ -387,10 +388,10 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
     if not others:
         return "There is one result only: nothing to compare it with."
     metric = ledger.metric.removeprefix("val/")
-    mine, rival, apart = _rival(ledger, winner)
+    mine, rival, apart = _rival(ledger, winner, between)
     if mine is not None and rival is not None and apart is not None:
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
-        how = f"({how_tested(differences(confirmed(ledger, metric)))}: p = {apart.adjusted:.2g})"
+        how = f"({how_tested(between)}: p = {apart.adjusted:.2g})"
         if math.isnan(apart.adjusted):
             verdict = "they cannot be told apart, for every seed gives the same"
         elif not apart.real:
@@ -414,7 +415,9 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None) -> str:
     return f"{ahead}, with one seed each: that may be chance. Final runs of the best over seeds would tell."
 
 
-def _rival(ledger: Ledger, winner: TrialRecord) -> tuple[Repeated | None, Repeated | None, Difference | None]:
+def _rival(
+    ledger: Ledger, winner: TrialRecord, between: Sequence[Difference]
+) -> tuple[Repeated | None, Repeated | None, Difference | None]:
     """The repeated tests of the winner and of the best other point, and what is between them."""
     metric = ledger.metric.removeprefix("val/")
     groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
@@ -424,8 +427,7 @@ def _rival(ledger: Ledger, winner: TrialRecord) -> tuple[Repeated | None, Repeat
     if mine is None or rival is None:
         return mine, rival, None
     pair = {winner.trial_id, rival.source}
-    found = (d for d in differences(confirmed(ledger, metric)) if {d.one, d.other} == pair)
-    return mine, rival, next(found, None)
+    return mine, rival, next((d for d in between if {d.one, d.other} == pair), None)
 
 
 def _widen(winner: TrialRecord | None, searched: Sequence[Searched]) -> str:
@@ -449,7 +451,9 @@ def _end(setting: Searched) -> Any:
     return parameter.low if setting.edge == "low" else parameter.high
 
 
-def _warnings(ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Searched]) -> Iterator[str]:
+def _warnings(
+    ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Searched], between: Sequence[Difference]
+) -> Iterator[str]:
     if ledger.selection == "test":
         yield "selection: test: the best validation was chosen on the TEST classes; no number is of unseen classes."
     if ledger.state in ("interrupted", "failed"):
@@ -479,7 +483,7 @@ def _warnings(ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Sea
             f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
-    mine, _, apart = _rival(ledger, winner)
+    mine, _, apart = _rival(ledger, winner, between)
     others = [trial.best for trial in ledger.finished() if trial is not winner and trial.best is not None]
     if mine is not None and others and winner.best is not None and not (apart is not None and apart.real):
         noise, lead = mine.metrics[metric].standard_deviation, abs(winner.best - others[0])

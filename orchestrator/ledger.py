@@ -26,9 +26,9 @@ def value_text(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 trial`, `2 trials`"""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 trial`, `2 trials`; `2 classes` with its plural given."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -15,21 +15,20 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from orchestrator.checkpoint import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders, write_atomically
+from orchestrator.checkpoint import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders, write_whole
 from orchestrator.data.store import Store
 from orchestrator.elements import (
-    HERE,
-    as_json,
     details_html,
+    document,
     empty_html,
     number_cell,
     score_cell,
@@ -223,27 +222,14 @@ def model_page(view: View) -> str:
     if view.neighbour_map and (near := neighbour_map(view.insight.embedding_PD)) is not None:
         maps = {"t-SNE": near} | maps
     body = "".join(_body(view, maps))
-    style = "".join((HERE / name).read_text("utf-8") for name in ("page.css", "model_page.css"))
-    script = "".join((HERE / name).read_text("utf-8") for name in ("page.js", "model_page.js"))
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(view.title)}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<style>\n{style}</style></head>\n<body>{body}"
-        f'<script type="application/json" id="figures">{{}}</script>\n'
-        f'<script type="application/json" id="points">{as_json(_points(view, maps))}</script>\n'
-        f"<script>\n{script}</script></body></html>\n"
-    )
+    return document(view.title, body, {}, more="model_page", data={"points": _points(view, maps)})
 
 
 def write_model_page(view: View, *paths: Path) -> None:
     """The page as one or several files, each whole or not at all."""
     html = model_page(view).encode()
     for path in paths:
-        write_atomically(path, partial(_write, html))
-
-
-def _write(content: bytes, file: BinaryIO) -> None:
-    file.write(content)
+        write_whole(path, html)
 
 
 def _body(view: View, maps: Mapping[str, Any]) -> Iterator[str]:
@@ -276,7 +262,7 @@ def answers(insight: Insight) -> dict[str, str]:
     perfect, half = sum(value == 1 for value in recalls), sum(value < 0.5 for value in recalls)
     found = {"Which classes are confused most?": confused_most(classes)}
     found["How many classes are hard?"] = (
-        f"Of {counted(len(recalls), 'class').replace('classs', 'classes')}, {perfect} have the right nearest neighbour "
+        f"Of {counted(len(recalls), 'class', 'classes')}, {perfect} have the right nearest neighbour "
         f"for every query, {half} for less than half."
     )
     if (apart := separation(insight.similarities)) is not None:
@@ -316,11 +302,11 @@ def _gallery(view: View) -> str:
         "<p>The first image of a row is the query, the others are its nearest neighbours, the nearest first. "
         '<span class="key right">✓ solid frame: of its class</span> '
         '<span class="key wrong">✗ dashed frame: of another class, which is named</span></p>',
-        f"<h3>The worst query of each of the {counted(len(worst), 'worst class').replace('classs', 'classes')}</h3>",
+        f"<h3>The worst query of each of the {counted(len(worst), 'worst class', 'worst classes')}</h3>",
         f'<ol class="queries">{"".join(worst)}</ol>',
     ]
     if others:
-        parts += [f"<h3>{counted(len(others), 'query').replace('querys', 'queries')} drawn at random</h3>"]
+        parts += [f"<h3>{counted(len(others), 'query', 'queries')} drawn at random</h3>"]
         parts += [f'<ol class="queries">{"".join(others)}</ol>']
     return "".join(parts)
 
@@ -665,12 +651,12 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
             file = f"{GALLERY}/{number:02d}-{rank}.webp"
             content = io.BytesIO()
             image.save(content, "WEBP", quality=80)
-            write_atomically(folder / file, partial(_write, content.getvalue()))
+            write_whole(folder / file, content.getvalue())
             cells.append({"type": "image", "filepath": f"{place}/{file}", "compressed_filepath": f"{place}/{file}"})
         said = ", ".join(f"{'right' if other == label else 'wrong'}: {names[other]}" for other in own.tolist())
         rows.append([names[label], f"{int((own == label).sum())} of {shown}", *cells, said])
     table = json.dumps({"columns": heads, "data": rows}, ensure_ascii=False)
-    write_atomically(folder / f"{GALLERY}.json", partial(_write, table.encode()))
+    write_whole(folder / f"{GALLERY}.json", table.encode())
     return f"{place}/{GALLERY}.json"
 
 

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from orchestrator.checkpoint import write_atomically
+from orchestrator.checkpoint import write_whole
 from orchestrator.elements import (
     Figure,
     Html,
@@ -57,8 +57,7 @@ def page(findings: Findings) -> str:
 
 def write_page(findings: Findings, path: Path) -> None:
     """The report as a file, whole or not at all."""
-    html = page(findings).encode()
-    write_atomically(path, lambda file: file.writelines([html]))
+    write_whole(path, page(findings).encode())
 
 
 # The page ----------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from orchestrator.method import Method
 from orchestrator.presets import presets_of
 from orchestrator.published import Value
 from orchestrator.search import JOURNAL, Places, read_journal
-from orchestrator.significance import Difference, confirmed, differences, how_tested
+from orchestrator.significance import Difference, between_confirmed, how_tested
 from orchestrator.spec import NAME
 from orchestrator.tracking import recorded_runs
 
@@ -53,7 +53,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "metrics": {f"test/{name}": value for name, value in record.test.items()},
         }
 
-    winner, metric = ledger.winner(), ledger.metric.removeprefix("val/")
+    winner = ledger.winner()
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -69,7 +69,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "final": trial(ledger.final) if ledger.final else None,
         "finals": [trial(record) for record in ledger.finals.values()],
         "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
-        "differences": [difference.plain for difference in differences(confirmed(ledger, metric))],
+        "differences": [difference.plain for difference in between_confirmed(ledger)],
     }
 
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from orchestrator import objects
-from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_atomically
+from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_whole
 from orchestrator.conductor import Conductor
 from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
@@ -557,7 +557,7 @@ def run(
                 conductor.interrupt()
         table = io.StringIO()
         write_csv(conductor.ledger, table)
-        write_atomically(conductor.folder / LEADERBOARD, lambda file: file.writelines([table.getvalue().encode()]))
+        write_whole(conductor.folder / LEADERBOARD, table.getvalue().encode())
         objects.publish(conductor.folder / LEADERBOARD)
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()

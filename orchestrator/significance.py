@@ -126,10 +126,11 @@ def _point(trial: TrialRecord) -> dict[str, object]:
     return {key: value for key, value in trial.params.items() if key != "seed"}
 
 
-def confirmed(ledger: Ledger, metric: str) -> dict[str, dict[int, float]]:
-    """The test values by seed of every trial that has final runs, best trial first."""
+def between_confirmed(ledger: Ledger) -> list[Difference]:
+    """The differences between a search's trials that have final runs, of the test of what it selects on."""
+    metric = ledger.metric.removeprefix("val/")
     sources = {run.source for run in ledger.finals.values()}
     found = {
         trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in ledger.ranking() if trial.trial_id in sources
     }
-    return {trial_id: values for trial_id, values in found.items() if values}
+    return differences({trial_id: values for trial_id, values in found.items() if values})

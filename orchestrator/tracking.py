@@ -1008,9 +1008,6 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
     return SyncReport(sender.sent, len(cursor.runs), cursor.experiment_id, cursor.runs.get(None), sender.refused)
 
 
-# -------------------------------------------------------------------------------------------- addresses
-
-
 # ---------------------------------------------------------------------------------------------- models
 
 
@@ -1070,6 +1067,9 @@ def register_model(
         return store.register(run_id, folder, name, alias, description)
     except (_Refused, _Lost) as error:
         raise TrackingError(f"{redact(tracking_uri)}: {error}") from None
+
+
+# -------------------------------------------------------------------------------------------- addresses
 
 
 def default_tracking_uri(storage: Path) -> str:
