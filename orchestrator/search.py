@@ -336,6 +336,12 @@ def resume(
         raised = num_trials is not None or bool(budget)
         bring_artifacts(path, events, ledger)
         if ledger.state in ("done", "failed") and not raised:
+            for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
+                if value is not None:
+                    raise InputError(
+                        f"{option}: {value}: search '{name}' is {ledger.state}, nothing is left to train; "
+                        "give it more trials (--num-trials) or another --budget too"
+                    )
             return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
         try:
             search = Search.model_validate(ledger.config)

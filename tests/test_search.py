@@ -437,6 +437,8 @@ def test_a_search_goes_on_with_other_workers(terminal: Terminal) -> None:
         assert one == pytest.approx(other, rel=0, abs=1e-9)
     assert Ledger.of(terminal.events("widened")).config["workers"] == 2
     check_records(terminal, "widened")
+    _, refused = terminal.run("resume", "widened", "--workers", "4", code=2)
+    assert "--workers: 4: search 'widened' is done, nothing is left to train" in refused
 
 
 @pytest.mark.slow
