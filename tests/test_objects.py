@@ -464,6 +464,7 @@ def test_a_training_is_found_from_another_machine(
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 0
     printed = capfd.readouterr()
     assert "note: MLflow's database is on this machine" in printed.err and f"ui one --storage {storage}" in printed.out
+    assert any(name.startswith("searches/one/report/model.html") for name in keys(server, storage))
     elsewhere(monkeypatch, tmp_path / "there")
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
     assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
