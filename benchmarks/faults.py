@@ -155,7 +155,7 @@ class Campaign:
         self.hits.clear()
         with open(self.base / f"driver-{self.lives:03d}.txt", "wb") as log:
             self.driver = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli", *words],
+                [sys.executable, "-m", "orchestrator", *words],
                 stdout=log,
                 stderr=log,
                 env=self.environment(),

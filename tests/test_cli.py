@@ -22,7 +22,8 @@ import torch
 
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import _reachable, main
+from orchestrator.cli import main
+from orchestrator.commands.trainings import _reachable
 from orchestrator.control import driver, myself, starting
 from orchestrator.data.store import Store
 from orchestrator.journal import Journal
@@ -556,7 +557,7 @@ def apart(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, started in `folder`, which comes first on its path."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli", *shlex.split(command)],
+        [sys.executable, "-m", "orchestrator", *shlex.split(command)],
         cwd=folder,
         env=environment,
         capture_output=True,

@@ -1,0 +1,1 @@
+"""The commands, each module by what they are about."""
