@@ -1,5 +1,6 @@
 """The command line: the commands in the order of its help, and what becomes of their errors."""
 
+import re
 import signal
 import sys
 import threading
@@ -127,4 +128,7 @@ def _usage(error: Any) -> str:
     complaints: list[Any] = getattr(error.__cause__, "errors", list)()
     value = f"{complaints[0]['input']!r}: " if complaints else ""
     message = error.message.removeprefix("Value error, ").rstrip(".")
+    if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this says the value itself
+        value, known = "", re.findall(r"'([^']*)'", choice[2])
+        message = f"'{choice[1]}' is unknown{suggestion(choice[1], known)}" if len(known) > 3 else message
     return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"

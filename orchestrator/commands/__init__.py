@@ -1,1 +1,1 @@
-"""The commands, each module by what they are about."""
+"""The commands, a module for each group; `orchestrator.cli` gives them their names and order."""
