@@ -160,7 +160,7 @@ def served(storage: Path, name: str) -> Iterator[tuple[str, float]]:
     command = [
         sys.executable,
         "-m",
-        "orchestrator.cli",
+        "orchestrator",
         "ui",
         name,
         "--storage",
