@@ -86,7 +86,8 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
             return 0  # the help has been printed
         print(f"error: {' '.join(_usage(error).split())}", file=sys.stderr)
         return 2
-    if isinstance(error, typer.Abort):
+    if isinstance(error, typer.Abort):  # what typer makes of Ctrl-C in a command that has no way of its own to end
+        print("interrupted", file=sys.stderr)
         return 130
     if isinstance(error, input_errors):
         print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
