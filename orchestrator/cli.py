@@ -938,7 +938,7 @@ def export(
         from orchestrator.loop import saved_model
         from orchestrator.report import find_models, owner_of
         from orchestrator.search import Places, tracking_address
-        from orchestrator.tracking import redact, register_model
+        from orchestrator.tracking import reach, redact, register_model
 
         places = Places(storage.expanduser().resolve())
         models = find_models(run, places)
@@ -960,6 +960,7 @@ def export(
             if owner.run_id is None:
                 again = f"orchestrator sync {owner.ledger.name}"
                 raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
+            reach(uri)  # before anything is written
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=_say)
         source = Source.of(models[0], store, facts(owner.ledger, owner.trial) if owner is not None else None)
     done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
@@ -1777,6 +1778,9 @@ def _usage(error: Any) -> str:
     complaints: list[Any] = getattr(error.__cause__, "errors", list)()
     value = f"{complaints[0]['input']!r}: " if complaints else ""
     message = error.message.removeprefix("Value error, ").rstrip(".")
+    if wrong := re.fullmatch("'(.*)' is not one of ('.*')", message):
+        hint = suggestion(wrong[1], re.findall("'([^']+)'", wrong[2]))
+        message += hint if "did you mean" in hint else ""
     return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"
 
 

@@ -135,18 +135,20 @@ def check_packages(form: str) -> None:
 def export(source: Source, form: Form, path: Path) -> Exported:
     """Write a model to `path` in this form, whole or not at all, and try it there.
 
-    Raises InputError if a package is missing, the model cannot be put into this form, or gives other embeddings.
+    Raises InputError if a package is missing, the model cannot be put into this form, or gives other embeddings, or
+    if `path` cannot be written.
     """
     check_packages(form)
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"--output: {path}: is a device or a pipe; name a file")
+    with _beside(path) as folder:
         made = Path(folder) / f"model{SUFFIXES[form]}"
         try:
             with quiet():
                 run = WRITERS[form](source, made)
                 difference = parity(source, run)
-        except InputError:
+        except (InputError, OSError):
             raise
         except Exception as error:  # exporters raise all kinds
             reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -160,6 +162,18 @@ def export(source: Source, form: Form, path: Path) -> Exported:
             shutil.rmtree(path)
         made.replace(path)
     return Exported(path, difference)
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[str]:
+    """A folder on the same disk, for the while; InputError for an error of the disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            yield folder
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--output: {path} cannot be written ({reason}): name another file") from None
 
 
 @contextlib.contextmanager

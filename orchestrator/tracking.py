@@ -414,7 +414,7 @@ class MLflowStore:
         self._client: Any = None
 
     def connect(self) -> None:
-        _reach(self.uri)  # in seconds, and before the slow import
+        reach(self.uri)  # in seconds, and before the slow import
         if self._client is None:
             with self._errors(never=False):
                 self._client = _open_client(self.uri)
@@ -567,7 +567,11 @@ class MLflowStore:
 
     def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
         """The version that a run's model has under a name in the registry, new or known, with the alias."""
+        from mlflow.utils.validation import _validate_model_alias_name, _validate_model_name
+
         with self._errors(never=False):
+            _validate_model_name(name)  # before anything is written
+            _validate_model_alias_name(alias)
             experiment_id = self._client.get_run(run_id).info.experiment_id
         model_id = self.log_model(experiment_id, run_id, MODEL_NAME, folder)
         with self._errors(never=False):
@@ -643,7 +647,7 @@ def _open_client(uri: str) -> Any:
         return MlflowClient(tracking_uri=uri)
 
 
-def _reach(uri: str) -> None:
+def reach(uri: str) -> None:
     """Raises TrackingError unless something accepts connections at an http(s) address."""
     parts = urlsplit(uri)
     host = parts.hostname or ""
