@@ -72,7 +72,7 @@ def train(file: Path) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         YAML().dump(GRID, folder / "grid.yaml")
-        command = [sys.executable, "-m", "orchestrator.cli", "search", str(folder / "grid.yaml"), "--name", "grid"]
+        command = [sys.executable, "-m", "orchestrator", "search", str(folder / "grid.yaml"), "--name", "grid"]
         command += ["--storage", str(folder / "runs"), "--max-concurrent", "1"]
         subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
         ledger = Ledger.of(Journal.read(folder / "runs" / "searches" / "grid" / "journal.jsonl"))

@@ -155,7 +155,7 @@ class Campaign:
         self.hits.clear()
         with open(self.base / f"driver-{self.lives:03d}.txt", "wb") as log:
             self.driver = subprocess.Popen(
-                [sys.executable, "-m", "orchestrator.cli", *words],
+                [sys.executable, "-m", "orchestrator", *words],
                 stdout=log,
                 stderr=log,
                 env=self.environment(),
@@ -341,9 +341,9 @@ class Campaign:
     def interrupt_twice(self) -> str:
         assert self.driver is not None
         family = self.family()
-        os.killpg(self.driver.pid, signal.SIGINT)
-        time.sleep(self.random.uniform(0, 1.5))
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # it may have ended by itself
+            os.killpg(self.driver.pid, signal.SIGINT)
+            time.sleep(self.random.uniform(0, 1.5))
             os.killpg(self.driver.pid, signal.SIGINT)
         code = self.outlive(END_SECONDS)
         if code is None:

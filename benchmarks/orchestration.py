@@ -77,7 +77,7 @@ def search(trials: int, epochs: int, slots: int, folder: Path, data: Path) -> No
     fixed = {key: content.pop(key) for key in ("epochs", "threads")}
     file = folder / "grid.yaml"
     YAML().dump({"method": method, "dataset": dataset, "settings": fixed} | content, file)
-    command = [sys.executable, "-m", "orchestrator.cli", "search", str(file), "--storage", str(storage)]
+    command = [sys.executable, "-m", "orchestrator", "search", str(file), "--storage", str(storage)]
     subprocess.run([*command, "--max-concurrent", str(slots)], check=True, capture_output=True, cwd=folder)
 
 

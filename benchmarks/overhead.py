@@ -418,7 +418,7 @@ def command(words: list[str], storage: Path) -> str:
     """Seconds of processors, clock and peak memory of one command."""
     environment = os.environ | {"OMP_NUM_THREADS": "1", "ORCHESTRATOR_STORAGE": str(storage)}
     began, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-    line = [sys.executable, "-m", "orchestrator.cli", *words]
+    line = [sys.executable, "-m", "orchestrator", *words]
     peak = 0.0
     with subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:

@@ -14,8 +14,9 @@ from torch import Generator, Tensor, nn
 
 from methods import objectives
 from methods.memory import Memory
+from methods.pfml import proxy_diagnostics
 from methods.proxies import Proxies
-from orchestrator.method import Batch, Method, MethodConfig, Network, Outputs, Task
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Network, Outputs, Task
 
 References = Literal["batch", "proxies", "memory", "batch+memory"]
 Metric = Literal["euclidean", "squared_euclidean", "cosine"]
@@ -118,6 +119,10 @@ class Baseline(Method, abstract=True):
             terms["memory"] = self.objective(matrix, positive, negative, batch.labels, rng)
             self.memory.push(outputs["embedding"], labels, batch.samples)
         return terms
+
+    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
+        """`proxy_diagnostics` of the last batches, where the references are proxies."""
+        return proxy_diagnostics(self.proxies, trained) if self.config.references == "proxies" else Diagnostics()
 
 
 def own_fields(baseline: type[Baseline]) -> list[str]:

@@ -140,6 +140,17 @@ def proxy_wasserstein_distance(
     return total / len(shared)
 
 
+def proxy_diagnostics(proxies: Proxies, trained: Embedded | None) -> Diagnostics:
+    """W2 between proxies and the training embeddings of their class (Table 3), and the proxies' similarities; nothing
+    without proxies or a training."""
+    if trained is None or not len(proxies.weight):
+        return Diagnostics()
+    distance = proxy_wasserstein_distance(
+        proxies().detach().cpu().float(), proxies.labels.cpu(), trained.outputs["embedding"].float(), trained.labels
+    )
+    return Diagnostics(scalars={"proxy_wasserstein_distance": distance}, arrays=proxies.similarities())
+
+
 class _Potential(Protocol):
     """psi of a pair, constant inside `delta` in one class and beyond `delta_rep` across classes."""
 
@@ -426,14 +437,8 @@ class PotentialField(Method, abstract=True):
         return {"loss": energy / (len(z) + len(proxies))}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        """W2 between the proxies and the training embeddings of their class (Table 3)."""
-        if trained is None or not len(self.proxies.weight):
-            return Diagnostics()
-        proxies = self.proxies().detach().cpu().float()
-        distance = proxy_wasserstein_distance(
-            proxies, self.proxies.labels.cpu(), trained.outputs["embedding"].float(), trained.labels
-        )
-        return Diagnostics(scalars={"proxy_wasserstein_distance": distance}, arrays=self.proxies.similarities())
+        """`proxy_diagnostics` of the last batches."""
+        return proxy_diagnostics(self.proxies, trained)
 
 
 class PFML(PotentialField):

@@ -5,7 +5,6 @@ journal. A search that died is taken up by folding its journal again and giving 
 """
 
 import contextlib
-import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -366,8 +365,7 @@ class Conductor:
 
     def _best(self) -> set[str]:
         """Those that keep their models."""
-        leaders = itertools.islice(self.ledger.leaders(), KEPT_MODELS)
-        return {trial.trial_id for trial in leaders} | self.ledger.finals.keys()
+        return {trial.trial_id for trial in self.ledger.best_models(KEPT_MODELS)} | self.ledger.finals.keys()
 
     def end(self) -> str:
         """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
@@ -385,7 +383,7 @@ class Conductor:
 
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())
-        for trial in [*itertools.islice(self.ledger.leaders(), KEPT_MODELS), *final]:
+        for trial in [*self.ledger.best_models(KEPT_MODELS), *final]:
             objects.bring_trial(self.trial_folder(trial))
             for folder in model_folders(self.trial_folder(trial)):
                 fold = folder.relative_to(self.trial_folder(trial))

@@ -558,6 +558,8 @@ def note(findings: Findings) -> str:
     parts.append(f"**How sure?** {text(findings.certainty)}\n\n**Widen the ranges?** {text(findings.widen)}")
     if findings.confused:
         parts.append(f"**Which classes are confused most?** {text(findings.confused)}")
+    if findings.test:
+        parts.append(f"**How far from the papers?** {text(findings.distance)}")
     if rows:
         heads = ["#", "trial", "state", text(ledger.metric), *(text(key) for key in keys)]
         parts.append("**Leaderboard**\n\n" + markdown_table(heads, rows))

@@ -277,6 +277,11 @@ class Ledger:
         others = (found for found in self._ranked if found[2] not in front)
         return (self.trials[key] for _, _, key in itertools.chain(first, others))
 
+    def best_models(self, count: int) -> list[TrialRecord]:
+        """So many of the best trials; of trainings that hold nothing out, and have no value, the first that ended."""
+        best = list(itertools.islice(self.leaders(), count))
+        return best or [trial for trial in self.trials.values() if trial.state == "done"][:count]
+
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed one cannot win."""
         won = next((trial for trial in self.leaders() if trial.state in ("done", "pruned")), None)

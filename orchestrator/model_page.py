@@ -97,7 +97,8 @@ class View:
 def shown_models(ledger: Ledger) -> list[TrialRecord]:
     """Whose model is shown: the final run's, and those of the best trials."""
     final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
-    return final + ledger.finished()[:SHOWN]
+    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in ("done", "pruned")]
+    return final + best
 
 
 def confused_classes(ledger: Ledger, folder: Path) -> str:

@@ -11,7 +11,16 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ORDER = [
+    "__main__",
     "cli",
+    "commands.datasets",
+    "commands.methods",
+    "commands.models",
+    "commands.results",
+    "commands.searches",
+    "commands.trainings",
+    "commands.output",
+    "commands.options",
     "scaffold",
     "check",
     "plan",
@@ -75,7 +84,7 @@ DOORS = {
     "faiss": {"evaluation"},
     "torch.distributed": {"distributed"},
     "torch.nn.parallel": {"distributed"},
-    "typer": {"cli"},
+    "typer": {"cli", *(name for name in ORDER if name.startswith("commands."))},
     "boto3": {"objects"},
     "botocore": {"objects"},
 }

@@ -22,7 +22,8 @@ import torch
 
 import orchestrator.method as contract
 from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import _reachable, main
+from orchestrator.cli import main
+from orchestrator.commands.trainings import _reachable
 from orchestrator.control import driver, myself, starting
 from orchestrator.data.store import Store
 from orchestrator.journal import Journal
@@ -314,7 +315,13 @@ BAD = [
     bad(f"report {TRAINED} --html {{tmp}}/none/x.html", "--html", "none/x.html", "does not exist"),
     bad(f"report {TRAINED} --html {{tmp}}", "--html", "is a folder"),
     bad(f"report {TRAINED} --format csv --json", "--format csv", "keep one"),
-    bad(f"report {TRAINED} --format cvs", "--format", "cvs", "latex"),
+    bad(f"report {TRAINED} --format latx", "error: --format: 'latx' is unknown (did you mean 'latex'?)"),
+    bad(f"report {TRAINED} --format pdf", "--format: 'pdf' is unknown (known: csv, latex, markdown, table)"),
+    bad(f"compare {TRAINED} --format cvs", "--format: 'cvs' is unknown (did you mean 'csv'?)"),
+    bad(
+        f"evaluate {TRAINED} --dataset glyphs --device gpu",
+        "error: --device: 'gpu' is not one of 'auto', 'cpu', 'cuda'",
+    ),
     # trackers
     bad("search demo --tracking-uri ftp://host", "'ftp://host'", "unknown scheme 'ftp'"),
     bad("search demo --tracking-uri htp://host", "did you mean 'http'"),
@@ -582,7 +589,7 @@ def apart(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     """A command in a process of its own, started in `folder`, which comes first on its path."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli", *shlex.split(command)],
+        [sys.executable, "-m", "orchestrator", *shlex.split(command)],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -630,6 +637,21 @@ def test_a_search_is_not_started_where_workers_would_import_something_else(
         assert (ran.code, ran.out) == (2, "")
         assert ran.err.startswith(f"error: {tmp_path / found} would be imported by Ray's workers")
     assert contents(storage) == before
+
+
+@pytest.mark.parametrize("program", [["-m", "orchestrator"], [str(Path(sys.executable).with_name("orchestrator"))]])
+def test_an_end_while_modules_are_loaded_is_one_line(program: list[str], tmp_path: Path) -> None:
+    """The user's Ctrl-C comes while the first library of the command line is imported."""
+    (tmp_path / "typer.py").write_text(
+        "import signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored\n"
+        "signal.raise_signal(signal.SIGINT)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    ran = subprocess.run(
+        [sys.executable, *program, "list"], env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "interrupted\n")
 
 
 # Good input ------------------------------------------------------------------------------------------------

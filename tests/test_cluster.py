@@ -176,7 +176,7 @@ while sum(node["Alive"] for node in ray.nodes()) < {count}:
     def orchestrator(self, number: int, *words: str, **more: str) -> subprocess.Popen[str]:
         """The command line on a node. Only there is the plugin installed."""
         more = {"PYTHONPATH": str(self.base / "plugin")} | more
-        return self.begin(number, "-m", "orchestrator.cli", *words, **more)
+        return self.begin(number, "-m", "orchestrator", *words, **more)
 
     def finish(self, process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
         stdout, stderr = process.communicate(timeout=600)
@@ -257,7 +257,7 @@ def undisturbed(nodes: Nodes) -> list[dict[str, Any]]:
     """The leaderboard of the search as a submitted job, which finds the cluster by itself."""
     words = ["-m", "ray.scripts.scripts", "job", "submit", "--address", f"http://{HEAD}:8265", "--runtime-env-json"]
     variables = {"PYTHONPATH": str(nodes.base / "plugin")}
-    words += [json.dumps({"env_vars": variables}), "--", sys.executable, "-m", "orchestrator.cli"]
+    words += [json.dumps({"env_vars": variables}), "--", sys.executable, "-m", "orchestrator"]
     words += ["search", str(nodes.base / "space.yaml"), "--name", "submitted", "--storage", str(nodes.storage)]
     stdout, _ = nodes.finish(nodes.begin(2, *words))
     assert "succeeded" in stdout

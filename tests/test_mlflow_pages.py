@@ -155,7 +155,7 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
     runs = recorded_runs(folder / "journal.jsonl")
     assert runs.experiment_id is not None and runs.parent_run_id is not None
     port = free_port()
-    command = [sys.executable, "-m", "orchestrator.cli", "ui", "made", "--storage", str(storage), "--port", str(port)]
+    command = [sys.executable, "-m", "orchestrator", "ui", "made", "--storage", str(storage), "--port", str(port)]
     with subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True
     ) as server:
@@ -281,7 +281,7 @@ sys.meta_path[sys.meta_path.index(PathFinder)] = Fewer
 
 def orchestrator(*words: str) -> dict[str, Any]:
     """What a command prints as JSON."""
-    command = [sys.executable, "-m", "orchestrator.cli", *words, "--json"]
+    command = [sys.executable, "-m", "orchestrator", *words, "--json"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
     assert done.returncode == 0, done.stderr

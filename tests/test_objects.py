@@ -16,9 +16,10 @@ from typing import Any
 import psutil
 import pytest
 from s3 import SECRET, Server, Unsteady, moto, unsteady
+from test_benchmark import MadeRunner, asked_for
 from test_search import LONG, Terminal, alive, family, last_line, title, wait
 
-from orchestrator import control, objects
+from orchestrator import benchmark, control, objects
 from orchestrator.checkpoint import CHECKPOINT
 from orchestrator.cli import main
 from orchestrator.conductor import Conductor
@@ -31,6 +32,7 @@ from orchestrator.journal import Journal, JournalError, OvertakenError, refresh
 from orchestrator.ledger import Ledger, leaderboard_rows
 from orchestrator.objects import MANIFEST, TrialFiles, address_of, bring_trial, drop, place, portable, working_copy
 from orchestrator.spec import resolve_search
+from orchestrator.tracking import MemoryTracker
 from orchestrator.trial import results
 
 SETTINGS = {
@@ -462,6 +464,7 @@ def test_a_training_is_found_from_another_machine(
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 0
     printed = capfd.readouterr()
     assert "note: MLflow's database is on this machine" in printed.err and f"ui one --storage {storage}" in printed.out
+    assert any(name.startswith("searches/one/report/model.html") for name in keys(server, storage))
     elsewhere(monkeypatch, tmp_path / "there")
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
     assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
@@ -473,6 +476,8 @@ def test_a_training_is_found_from_another_machine(
     assert "one" in (tmp_path / "page.html").read_text() and capfd.readouterr()
     assert run("evaluate", "one", "--dataset=mine", where, "--json") == 0
     assert 0 < json.loads(capfd.readouterr().out.splitlines()[-1])["metrics"]["map_at_r"] < 1
+    assert run("export", "one", where, "--to=torchscript", "--dataset=mine", "--output", str(tmp_path / "one.pt")) == 0
+    assert (tmp_path / "one.pt").stat().st_size > 0 and "one.pt" in capfd.readouterr().out
     assert run("sync", "one", where) == 0
     assert "the search has 2 runs there" in (told := capfd.readouterr()).out and "refused" not in told.err
     assert (working_copy(storage) / "mlartifacts").exists()
@@ -483,6 +488,34 @@ def test_a_training_is_found_from_another_machine(
     for name in names:
         with server.files().open_input_stream(f"{root}/{name}") as file, contextlib.suppress(UnicodeDecodeError):
             assert SECRET not in file.read().decode()
+
+
+def test_a_benchmark_goes_on_elsewhere(
+    storage: str, data_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in its first search here; ended, compared and asked for once more on other machines."""
+    monkeypatch.setattr("orchestrator.search.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+
+    def machine(name: str) -> Path:
+        elsewhere(monkeypatch, tmp_path / name)
+        place = working_copy(storage)
+        place.mkdir(parents=True)
+        (place / "data").symlink_to(data_folder)
+        return place
+
+    stopped = benchmark.run(asked_for("pfml", "proxy_anchor"), MadeRunner(stop_after=20), storage=machine("first"))
+    assert stopped.outcome is not None and stopped.outcome.state == "interrupted"
+    place, runner = machine("second"), MadeRunner()
+    chosen = benchmark.known(place, "b")
+    assert chosen == asked_for("pfml", "proxy_anchor")
+    ended = benchmark.run(chosen, runner, storage=place)
+    assert ended.outcome is None and len(ended.comparison.members) == 2
+    assert "pfml 0000" not in runner.ran  # it had ended on the first machine
+    place, runner = machine("third"), MadeRunner()
+    assert benchmark.run(chosen, runner, storage=place).comparison.verdict == ended.comparison.verdict
+    assert runner.ran == []
+    assert run("compare", "b", f"--storage={storage}", "--json") == 0
+    assert json.loads(capfd.readouterr().out)["verdict"][0] == ended.comparison.verdict[0]
 
 
 # A search ---------------------------------------------------------------------------------------------------

@@ -262,6 +262,7 @@ def test_the_note_links_runs_and_fits(tmp_path: Path) -> None:
     ledger = made(tmp_path, spread(40), finals={"0012": [0.5, 0.51], "0008": [0.5, 0.52]})
     text = note(Findings.of(ledger))
     assert text.startswith("Best: trial ") and len(text) < 5000
+    assert "**How far from the papers?**" in text
     with Journal(tmp_path / "journal.jsonl") as journal:
         journal.append("note", text=text)
     tracker = MemoryTracker(tmp_path / "journal.jsonl")

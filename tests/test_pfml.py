@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from methods import pfml
+from methods.baselines import ProxyAnchor, ProxyNCA, SoftTriple, Triplet
 from methods.pfml import CPML, PFML, contrastive_potential_energy, potential_energy, proxy_wasserstein_distance
 from orchestrator.method import Embedded, Task
 
@@ -509,17 +510,21 @@ def test_the_loss_is_the_energy_by_the_loops_over_the_number_of_points(kind, pro
         torch.testing.assert_close(found, slow, rtol=1e-9, atol=1e-9 * slow.abs().max().item())
 
 
-@pytest.mark.parametrize("kind", [PFML, CPML])
-def test_both_methods_tell_how_far_their_proxies_lie_from_what_they_stand_for(kind):
+@pytest.mark.parametrize("kind", [PFML, CPML, ProxyAnchor, ProxyNCA, SoftTriple, Triplet])
+def test_methods_tell_how_far_their_proxies_lie_from_what_they_stand_for(kind):
     task = Task(num_classes=3, embedding_dim=4, feature_dim=4)
-    method = kind(kind.Config(proxies_per_class=2), task).double()
+    references = {"references": "proxies"} if kind is Triplet else {}
+    method = kind(kind.Config(proxies_per_class=2, **references), task).double()
     z = unit(7, 4)
     trained = Embedded({"embedding": z}, LABELS, torch.arange(7))
     told = method.diagnostics(trained, None).scalars
     arrays = (method.proxies().detach().numpy(), method.proxies.labels.numpy(), z.numpy(), LABELS.numpy())
     assert told == {"proxy_wasserstein_distance": pytest.approx(reference_wasserstein(*arrays, 2), rel=1e-5)}
+    assert method.diagnostics(trained, None).arrays["proxy_similarity"].shape == (6, 6)
     assert method.diagnostics(None, trained).scalars == {}
-    assert kind(kind.Config(proxies_per_class=0), task).diagnostics(trained, None).scalars == {}
+    without = {"references": "batch"} if kind is Triplet else {"proxies_per_class": 0}
+    if kind in (PFML, CPML, Triplet):
+        assert kind(kind.Config(**without), task).diagnostics(trained, None).scalars == {}
     (group,) = method.parameter_groups(1e-3)
     assert group["params"] == [method.proxies.weight] and group["lr"] == pytest.approx(0.1)
 

@@ -69,7 +69,7 @@ class Terminal:
         environment |= {"ORCHESTRATOR_STORAGE": str(self.storage), "OMP_NUM_THREADS": "1"}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         process = subprocess.Popen(
-            [sys.executable, "-m", "orchestrator.cli", *words],
+            [sys.executable, "-m", "orchestrator", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

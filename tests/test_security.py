@@ -96,7 +96,7 @@ def test_no_file_from_elsewhere_is_sent(tmp_path: Path, path: str) -> None:
 def test_no_secret_in_the_help() -> None:
     environment = os.environ | {"MLFLOW_TRACKING_URI": f"http://me:{PASSWORD}@127.0.0.1:9", "COLUMNS": "300"}
     for command in ("search", "resume", "train", "sync", "ui"):
-        words = [sys.executable, "-m", "orchestrator.cli", command, "--help"]
+        words = [sys.executable, "-m", "orchestrator", command, "--help"]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         assert "MLFLOW_TRACKING_URI" in done.stdout and PASSWORD not in done.stdout
 

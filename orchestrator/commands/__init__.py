@@ -1,0 +1,1 @@
+"""The commands, a module for each group; `orchestrator.cli` gives them their names and order."""

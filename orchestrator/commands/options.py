@@ -1,0 +1,131 @@
+"""What several commands take: their arguments and options, and what these stand for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from orchestrator import objects
+from orchestrator.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.benchmark import Benchmark
+
+DEFAULT_STORAGE = Path("runs")
+PORT = 5000
+"""Where `ui` shows MLflow, and where the end of a search says to look."""
+
+
+def not_empty(value: str | None) -> str | None:
+    """An empty word is an unset shell variable, not a wish for the default."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("empty; give a value or leave the option out")
+    return value
+
+
+def local_path(given: str | Path) -> Path:
+    """A path; typer hands the default over as one already."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("an address cannot be taken here; give a path")
+    return Path(not_empty(str(given)) or ".")
+
+
+def _disk(given: str | Path) -> Path:
+    """A folder where data sets are prepared."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
+    return local_path(given)
+
+
+def _storage(given: str | Path) -> Path:
+    """A folder, or the one that stands for an address."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            return objects.working_copy(given)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+    return local_path(given)
+
+
+Storage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
+        envvar="ORCHESTRATOR_STORAGE",
+        parser=_storage,
+        metavar="DIR",
+    ),
+]
+DiskStorage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
+    ),
+]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        help="MLflow address; a database in the storage folder by default.",
+        envvar="MLFLOW_TRACKING_URI",
+        metavar="URI",
+        callback=not_empty,
+    ),
+]
+SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
+PresetName = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="A paper's settings, METHOD/DATASET/BACKBONE; see `orchestrator presets`.",
+        metavar="NAME",
+        callback=not_empty,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
+BudgetWords = Annotated[
+    list[str],
+    typer.Option(
+        "--budget",
+        metavar="KEY=LIMIT",
+        help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")]
+MaxConcurrent = Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),
+]
+Format = Annotated[
+    Literal["table", "markdown", "csv", "latex"], typer.Option("--format", help="How to print it; > FILE keeps it.")
+]
+RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
+
+
+def assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
+    """The values of `--set`; one that an option of its own gives too is refused."""
+    from orchestrator.spec import parse_assignments
+
+    overrides = parse_assignments(words)
+    for key, value in options.items():
+        if value is not None and key in overrides:
+            raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
+    return overrides
+
+
+def check_format(format_: str, *, as_json: bool) -> None:
+    """`--json` and another `--format` would both print to stdout."""
+    if as_json and format_ != "table":
+        raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
+
+
+def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
+    """The benchmark of this name, unless a search has it."""
+    from orchestrator.benchmark import known
+    from orchestrator.search import JOURNAL, Places
+
+    places = Places(storage.expanduser().resolve())
+    return None if (places.search(name) / JOURNAL).exists() else known(places.storage, name)

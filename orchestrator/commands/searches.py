@@ -1,0 +1,170 @@
+"""Searches that there are: how far they came, how to stop them, what MLflow missed of them."""
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+from rich.console import Console
+
+from orchestrator import objects
+from orchestrator.commands.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of
+from orchestrator.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.benchmark import Benchmark
+    from orchestrator.ledger import Ledger
+
+STOP_SECONDS = 120.0
+"""How long `stop` waits for a search to end in order."""
+
+
+def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """How far a search is, wherever it runs.
+
+    - `orchestrator status my-search`
+    """
+    from orchestrator.control import driver
+    from orchestrator.control import status as state_of
+    from orchestrator.journal import refresh
+    from orchestrator.ledger import Ledger
+    from orchestrator.report import read_search
+    from orchestrator.search import JOURNAL, Places
+
+    if (found := benchmark_of(name, storage)) is not None:
+        _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
+        return
+    folder = Places(storage.expanduser().resolve()).search(name)
+    refresh(folder / JOURNAL)
+    if driver(folder) and not (folder / JOURNAL).exists():
+        _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
+        return
+    ledger, journal = read_search(name, storage)
+    _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
+
+
+def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Stop a search that runs, here or elsewhere, in order; `resume` goes on from each trial's last validation.
+
+    - `orchestrator stop my-search`
+    """
+    _steer(name, storage, "stop", as_json=json_)
+
+
+def pause(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Let a search end once the trials that run now have; `resume` goes on with the next.
+
+    - `orchestrator pause my-search`
+    """
+    _steer(name, storage, "pause", as_json=json_)
+
+
+def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """The searches and trainings of a storage folder, the newest first.
+
+    - `orchestrator list`
+    """
+    from orchestrator.control import status as state_of
+    from orchestrator.search import Places, read_journal
+
+    found = []
+    for journal in Places(storage.expanduser().resolve()).journals():
+        try:
+            found.append(state_of(read_journal(journal)[1], journal.parent))
+        except InputError as error:
+            typer.echo(f"warning: {error}", err=True)
+    if found or json_:
+        _show_statuses(found, as_json=json_)
+    else:
+        typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
+
+
+def sync(
+    name: SearchName,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+) -> None:
+    """Send what MLflow missed of a search while it was away.
+
+    - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
+    """
+    from orchestrator.control import driver
+    from orchestrator.ledger import counted
+    from orchestrator.search import Places, bring_artifacts, read_journal, tracking_address
+    from orchestrator.tracking import redact, sync
+
+    places = Places(storage.expanduser().resolve())
+    journal = places.journal(name)
+    uri = tracking_address(tracking_uri, places, journal)
+    if objects.address_of(journal) is not None:  # there, no lock tells
+        if driver(journal.parent):
+            raise InputError(f"{objects.shown(journal)}: the search is running and sends its events itself")
+        bring_artifacts(journal, *read_journal(journal))
+    report = sync(journal, uri, places.artifacts)
+    sent, runs = counted(report.events, "event"), counted(report.runs, "run")
+    typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
+    for refused in report.refused:
+        typer.echo(f"refused by the server: {refused}", err=True)
+
+
+def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
+    """Ask the driver of a search, and wait until it has stopped or has noticed."""
+    from orchestrator.control import driver, pending, request
+    from orchestrator.control import status as state_of
+    from orchestrator.report import read_search
+
+    again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
+    if (found_ := benchmark_of(name, storage)) is not None:
+        driven = [ledger.name for ledger, folder in _members(found_, storage) if driver(folder)]
+        if not driven:
+            raise InputError(f"{wish}: benchmark '{name}' does not run; go on with: {again}")
+        name = driven[0]
+    ledger, journal = read_search(name, storage)
+    before = state_of(ledger, journal.parent)
+    if before["driver"] is None:
+        then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
+        raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
+    try:
+        request(journal.parent, wish)
+    except OSError as error:
+        raise InputError(f"--storage: {objects.shown(journal.parent)} cannot be written ({error.strerror})") from None
+    end = time.monotonic() + STOP_SECONDS
+    with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
+        while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
+            time.sleep(0.2)
+    found = state_of(read_search(name, storage)[0], journal.parent)
+    _show_status(found, storage, as_json=as_json)
+    if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
+        typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
+    elif found["driver"]:
+        typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+
+
+def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
+    """The searches of a benchmark that have begun, and their folders."""
+    from orchestrator.benchmark import members
+    from orchestrator.search import Places
+
+    places = Places(storage.expanduser().resolve())
+    return [(ledger, places.search(ledger.name)) for ledger in members(found, places).values()]
+
+
+def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
+    from orchestrator.display import status_text
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
+
+
+def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    from orchestrator.display import status_table
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Console().print(status_table(found))
