@@ -128,9 +128,6 @@ def _usage(error: Any) -> str:
     complaints: list[Any] = getattr(error.__cause__, "errors", list)()
     value = f"{complaints[0]['input']!r}: " if complaints else ""
     message = error.message.removeprefix("Value error, ").rstrip(".")
-    if wrong := re.fullmatch("'(.*)' is not one of ('.*')", message):
-        hint = suggestion(wrong[1], re.findall("'([^']+)'", wrong[2]))
-        message += hint if "did you mean" in hint else ""
     if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this says the value itself
         value, known = "", re.findall(r"'([^']*)'", choice[2])
         message = f"'{choice[1]}' is unknown{suggestion(choice[1], known)}" if len(known) > 3 else message
