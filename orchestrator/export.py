@@ -52,7 +52,7 @@ def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
     """What a search knows about a model of its own: where it comes from, by which code, how good it is."""
     known: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
     scores = {f"test/{name}": value for name, value in trial.test.items()} or trial.best_metrics
-    scores = {name: value for name, value in scores.items() if not name.endswith(("_low", "_high"))}
+    scores = {n: v for n, v in scores.items() if not n.endswith(("_low", "_high")) and "diagnostics/" not in n}
     return {"search": ledger.name, "trial": trial.trial_id, "metrics": scores, **known}
 
 
@@ -98,10 +98,11 @@ class Source:
         with torch.no_grad():
             embeddings = encoder(images)
         height, width, channels = images.shape[1:]
+        saved = saved_model(model)
         about = {
             "method": experiment.method,
-            "dataset": store.name,
-            "dataset_digest": saved_model(model)["dataset_digest"],
+            "dataset": saved["experiment"]["dataset"],
+            "dataset_digest": saved["dataset_digest"],
             "input": f"images: uint8 (batch, {height}, {width}, {channels}), as the evaluation of augmentation "
             f"'{experiment.training.augmentation}' sees them",
             "output": f"embedding: float32 (batch, {embeddings.shape[1]}), compared by Euclidean distance",
@@ -134,18 +135,20 @@ def check_packages(form: str) -> None:
 def export(source: Source, form: Form, path: Path) -> Exported:
     """Write a model to `path` in this form, whole or not at all, and try it there.
 
-    Raises InputError if a package is missing, the model cannot be put into this form, or gives other embeddings.
+    Raises InputError if a package is missing, the model cannot be put into this form, or gives other embeddings, or
+    if `path` cannot be written.
     """
     check_packages(form)
     path = path.absolute()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise InputError(f"--output: {path}: is a device or a pipe; name a file")
+    with _beside(path) as folder:
         made = Path(folder) / f"model{SUFFIXES[form]}"
         try:
             with quiet():
                 run = WRITERS[form](source, made)
                 difference = parity(source, run)
-        except InputError:
+        except (InputError, OSError):
             raise
         except Exception as error:  # exporters raise all kinds
             reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -159,6 +162,18 @@ def export(source: Source, form: Form, path: Path) -> Exported:
             shutil.rmtree(path)
         made.replace(path)
     return Exported(path, difference)
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[str]:
+    """A folder on the same disk, for the while; InputError for an error of the disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            yield folder
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--output: {path} cannot be written ({reason}): name another file") from None
 
 
 @contextlib.contextmanager
@@ -238,9 +253,8 @@ def _write_onnx(source: Source, path: Path) -> Run:
 
 def _write_mlflow(source: Source, path: Path) -> Run:
     requirements = [f"{name}=={version}" for name, version in versions(REQUIREMENTS).items()]
-    save_mlflow_model(
-        source.encoder, source.images.numpy(), source.embeddings.numpy(), path, source.about, requirements
-    )
+    about = source.about | {"description": description(source)}
+    save_mlflow_model(source.encoder, source.images.numpy(), source.embeddings.numpy(), path, about, requirements)
     predict = load_mlflow_model(path)
     return lambda images: predict(images.numpy())
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 from orchestrator.checkpoint import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders, write_whole
 from orchestrator.data.store import Store
@@ -638,7 +638,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     """
     insight, names = view.insight, view.names
     shown = min(TABLE_NEIGHBOURS, insight.neighbour_KN.shape[1])
-    heads = ["class", "right", "query", *(f"neighbour {rank + 1}" for rank in range(shown)), "neighbours"]
+    heads = ["class", "query", *(f"neighbour {rank + 1}" for rank in range(shown)), "found"]
     rows = []
     for number, (row, label) in enumerate(zip(insight.query_K.tolist(), insight.query_label_K.tolist(), strict=True)):
         own = insight.neighbour_label_KN[number, :shown]
@@ -654,8 +654,8 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
             image.save(content, "WEBP", quality=80)
             write_whole(folder / file, content.getvalue())
             cells.append({"type": "image", "filepath": f"{place}/{file}", "compressed_filepath": f"{place}/{file}"})
-        said = ", ".join(f"{'right' if other == label else 'wrong'}: {names[other]}" for other in own.tolist())
-        rows.append([names[label], f"{int((own == label).sum())} of {shown}", *cells, said])
+        said = ", ".join(f"{'✓' if other == label else '✗'} {names[other]}" for other in own.tolist())
+        rows.append([names[label], *cells, f"{int((own == label).sum())} of {shown} right: {said}"])
     table = json.dumps({"columns": heads, "data": rows}, ensure_ascii=False)
     write_whole(folder / f"{GALLERY}.json", table.encode())
     return f"{place}/{GALLERY}.json"
@@ -673,6 +673,7 @@ def _framed(image: Image.Image, right: bool | None, level: str) -> Image.Image:
             for box in ((gap, 0, gap + 4, FRAME - 1), (gap, side - FRAME, gap + 4, side - 1)):
                 draw.rectangle(box, fill="white")
                 draw.rectangle((box[1], box[0], box[3], box[2]), fill="white")
+    image = ImageOps.contain(image, (THUMBNAIL, THUMBNAIL))  # small ones are enlarged
     framed.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
     if level:
         draw.text((side / 2, side), level, fill="black", anchor="ma")

@@ -53,6 +53,13 @@ MODEL_NAME = "encoder"
 """What a run's MLflow model is called: not as a folder of its artifacts, which MLflow would take for the same."""
 
 NOTE = "mlflow.note.content"
+SOURCE = {
+    "mlflow.source.name": "command",
+    "mlflow.source.git.commit": "git.commit",
+    "mlflow.source.git.branch": "git.branch",
+    "mlflow.user": "user",
+}
+"""Tags in which MLflow's pages look for who ran what, by which code, and ours that know it."""
 LOGGED_TABLES = "mlflow.loggedArtifacts"
 NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
 """A link to a trial in a note; its run's address is known once the run is there."""
@@ -120,6 +127,7 @@ class Projection:
         self.experiment: str | None = None
         self.search_id: str | None = None
         self._started: Event = {}
+        self._source: dict[str, str] = {}
         self.identities: dict[str | None, Identity] = {}
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
         self._reasons: set[str] = set()  # trials whose run carries a reason
@@ -153,7 +161,9 @@ class Projection:
         key = {"orchestrator.search_id": event["search_id"], "orchestrator.kind": "search"}
         self.identities[None] = Identity(event["name"], event["time"], key)
         parent = update(None)
-        parent.tags |= _texts(event["tags"], TAG_CHARACTERS) | {
+        self._source = _source(event["tags"])
+        parent.tags |= _texts(event["tags"], TAG_CHARACTERS) | self._source
+        parent.tags |= {
             "orchestrator.search": event["name"],
             "orchestrator.dataset": event["dataset"],
             "orchestrator.method": event["method"],
@@ -174,7 +184,8 @@ class Projection:
     def _search_resumed(self, event: Event, update: Any) -> None:
         self._reconcile(event, update)
         parent = update(None)
-        parent.tags |= _texts(event["tags"], TAG_CHARACTERS) | {"orchestrator.state": "running"}
+        self._source |= _source(event["tags"])
+        parent.tags |= _texts(event["tags"], TAG_CHARACTERS) | self._source | {"orchestrator.state": "running"}
         parent.config = event.get("config", parent.config)
         parent.status = ("RUNNING", None)
 
@@ -200,7 +211,7 @@ class Projection:
             parent = self.identities[None]
             key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
             self.identities[trial_id] = Identity(trial_id, event["time"], key)
-            run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name}
+            run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name} | self._source
             run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
             run.params |= _texts(event["params"], PARAM_CHARACTERS)
             # Params are strings, which MLflow neither sorts nor plots as numbers.
@@ -276,6 +287,11 @@ def _texts(values: Mapping[str, Any], length: int) -> dict[str, str]:
         return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
 
     return {_name(key): text(value)[:length] for key, value in values.items()}
+
+
+def _source(tags: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: str(tags[ours])[:TAG_CHARACTERS] for name, ours in SOURCE.items() if ours in tags}
+    return found | ({"mlflow.source.type": "LOCAL"} if "mlflow.source.name" in found else {})
 
 
 def _points(values: Mapping[str, Any], timestamp: int, step: int) -> list[Point]:
@@ -398,7 +414,7 @@ class MLflowStore:
         self._client: Any = None
 
     def connect(self) -> None:
-        _reach(self.uri)  # in seconds, and before the slow import
+        reach(self.uri)  # in seconds, and before the slow import
         if self._client is None:
             with self._errors(never=False):
                 self._client = _open_client(self.uri)
@@ -498,7 +514,7 @@ class MLflowStore:
             self._client.log_inputs(run_id, [DatasetInput(known, [InputTag("mlflow.data.context", "training")])])
 
     def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str:
-        """Log an MLflow model's folder as a model of the run, once; its id."""
+        """Log an MLflow model's folder as a model of the run, once, linked to its data set, code and scores; its id."""
         from mlflow.entities import LoggedModelOutput
         from mlflow.models import Model
 
@@ -510,7 +526,14 @@ class MLflowStore:
             for model in known:
                 if str(model.status) == "READY":
                     return str(model.model_id)
-            model = self._client.create_logged_model(experiment_id, name, run_id, model_type="embedding")
+            about = Model.load(str(path)).metadata or {}
+            run = self._client.get_run(run_id)
+            tags = {key: value for key, value in run.data.tags.items() if key == "mlflow.user" or key in SOURCE}
+            tags[NOTE] = str(about.get("description", ""))[:TAG_CHARACTERS]
+            settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
+            model = self._client.create_logged_model(
+                experiment_id, name, run_id, tags, _texts(settings, PARAM_CHARACTERS), model_type="embedding"
+            )
             with tempfile.TemporaryDirectory() as folder:  # it is to know its ids, which each tracker gives
                 copy = Path(folder) / "model"
                 shutil.copytree(path, copy)
@@ -519,13 +542,36 @@ class MLflowStore:
                 description.run_id, description.artifact_path = run_id, model.artifact_location
                 description.save(str(copy / "MLmodel"))
                 self._client.log_model_artifacts(model.model_id, str(copy))
+            self._link_scores(run, str(model.model_id), about)
             self._client.finalize_logged_model(model.model_id, "READY")
             self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
             return str(model.model_id)
 
+    def _link_scores(self, run: Any, model_id: str, about: Mapping[str, Any]) -> None:
+        """Points of the run that are a model's scores become the model's too, on the data set that the run had."""
+        from mlflow.entities import Metric
+
+        run_id = run.info.run_id
+        if not run.inputs.dataset_inputs and {"dataset", "dataset_digest"} <= about.keys():
+            self.log_dataset(run_id, about["dataset"], about["dataset_digest"])
+            run = self._client.get_run(run_id)
+        used = [one.dataset for one in run.inputs.dataset_inputs][:1]
+        dataset = {"dataset_name": used[0].name, "dataset_digest": used[0].digest} if used else {}
+        points = []
+        for name, value in about.get("metrics", {}).items():
+            history = self._client.get_metric_history(run_id, _name(name))
+            same = [point for point in history if point.value == value][:1]  # the same point twice is one
+            points += [Metric(p.key, p.value, p.timestamp, p.step, model_id, run_id=run_id, **dataset) for p in same]
+        if points:
+            self._client.log_batch(run_id, points, synchronous=True)
+
     def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
         """The version that a run's model has under a name in the registry, new or known, with the alias."""
+        from mlflow.utils.validation import _validate_model_alias_name, _validate_model_name
+
         with self._errors(never=False):
+            _validate_model_name(name)  # before anything is written
+            _validate_model_alias_name(alias)
             experiment_id = self._client.get_run(run_id).info.experiment_id
         model_id = self.log_model(experiment_id, run_id, MODEL_NAME, folder)
         with self._errors(never=False):
@@ -601,7 +647,7 @@ def _open_client(uri: str) -> Any:
         return MlflowClient(tracking_uri=uri)
 
 
-def _reach(uri: str) -> None:
+def reach(uri: str) -> None:
     """Raises TrackingError unless something accepts connections at an http(s) address."""
     parts = urlsplit(uri)
     host = parts.hostname or ""

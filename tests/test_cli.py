@@ -31,6 +31,7 @@ from orchestrator.method import Method, MethodConfig
 
 TINY = "--set embedding_dim=8 --set classes_per_batch=8 --set images_per_class=2 --set validate_every='20 steps'"
 TRAINED = "trained"
+NOBODY = "http://127.0.0.1:9"
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,15 @@ def other_channels(storage: Path) -> None:
 def unknown_trial(storage: Path) -> None:
     with Journal(storage / "searches" / TRAINED / "journal.jsonl") as journal:
         journal.append("trial_ended", trial_id="0815", state="done", reason=None)
+
+
+def nothing_trained(storage: Path) -> None:
+    path = storage / "searches" / TRAINED / "journal.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+
+
+def pipe(storage: Path) -> None:
+    os.mkfifo(storage / "pipe")
 
 
 def write(name: str, content: str | bytes) -> Callable[[Path], Any]:
@@ -347,6 +357,22 @@ BAD = [
     bad("search {file} --algorithm cmaes", "cmaes: needs two ranges or more", file=GOOD),
     bad("report traned", "no search 'traned'", "did you mean 'trained'"),
     bad("report ../searches/trained", "NAME", "letters, digits"),
+    bad("export traned --to pt2", "'traned'", "did you mean 'trained'"),
+    bad(f"export {TRAINED}", "--to: missing", "onnx, torchscript, pt2 and mlflow"),
+    bad(f"export {TRAINED} --to onx", "--to: 'onx' is unknown", "did you mean 'onnx'"),
+    bad(f"export {TRAINED}/0007 --to pt2", f"'{TRAINED}/0007'", "no model"),
+    bad(f"export {TRAINED} --to pt2", "no trial of this search has a model yet", prepare=nothing_trained),
+    bad(f"export {TRAINED} --to pt2 --dataset glyps", "'glyps'", "did you mean 'glyphs'"),
+    bad(f"export {TRAINED} --register birds --output x.pt2", "--output: x.pt2", "needs --to"),
+    bad(f"export {TRAINED} --to pt2 --output {{storage}}", "--output", "is a folder"),
+    bad(f"export {TRAINED} --to pt2 --output {{tmp}}/no/x.pt2", "--output", "no/x.pt2", "does not exist"),
+    bad(f"export {TRAINED} --to pt2 --output /proc/x.pt2", "--output: /proc/x.pt2 cannot be written"),
+    bad(f"export {TRAINED} --to pt2 --output {{storage}}/pipe", "pipe: is a device or a pipe", prepare=pipe),
+    bad(f"export {TRAINED} --to mlflow --output {{storage}}/data", "data exists", "another folder"),
+    bad(f"export {TRAINED} --to pt2 --register birds --tracking-uri {NOBODY}", f"no MLflow server answers at {NOBODY}"),
+    bad(f"export {TRAINED} --register a/b", "'a/b'", "cannot contain '/'"),
+    bad(f"export {TRAINED} --register birds --alias latest", "'latest'", "reserved"),
+    bad("export {storage}/colour.pt --to pt2 --register birds", "no run in MLflow", prepare=other_channels),
     bad("evaluate traned --dataset glyphs-small", "'traned'", "did you mean 'trained'"),
     bad(f"evaluate {TRAINED}/0007 --dataset glyphs-small", f"'{TRAINED}/0007'", "no model"),
     bad(f"evaluate {TRAINED} --dataset glyps", "'glyps'", "did you mean 'glyphs'"),

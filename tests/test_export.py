@@ -134,9 +134,10 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, m
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with Journal(tmp_path / "journal.jsonl") as journal:
         start = {"dataset": "glyphs", "method": "idml", "objective": {"metric": "val/map_at_r", "mode": "max"}}
-        tags = {"dataset.digest": "ab" * 32}
+        tags = {"dataset.digest": "ab" * 32, "git.commit": "c0ffee", "command": "orchestrator search"}
         journal.append("search_started", name="s", search_id="id", config={}, params={}, tags=tags, **start)
         journal.append("trial_started", trial_id="final", kind="final", params={}, config={}, tags={}, note=None)
+        journal.append("result", trial_id="final", metrics={"test/map_at_r": 0.5, "test/recall_at_1": 0.7})
         for _ in range(2):  # said twice, it is logged once
             journal.append("model", trial_id="final", path="trials/final/mlflow", name=MODEL_NAME)
         tracker = MLflowTracker(journal.path, uri, tmp_path / "artifacts")
@@ -148,6 +149,15 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, m
     assert len(run.outputs.model_outputs) == 1
     (dataset,) = run.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == ("glyphs", ("ab" * 32)[:36])
+    model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    (score,) = model.metrics  # what the model's own file knows, and not once more
+    assert (score.key, score.value, score.run_id) == ("test/map_at_r", 0.5, run_id)
+    assert (score.dataset_name, score.dataset_digest) == (dataset.dataset.name, dataset.dataset.digest)
+    assert len(client.get_metric_history(run_id, "test/map_at_r")) == 1
+    assert (model.params["method"], model.params["embedding_dim"]) == ("idml", "8")
+    code = {"mlflow.source.git.commit": "c0ffee", "mlflow.source.name": "orchestrator search"}
+    assert code.items() <= model.tags.items() and code.items() <= run.data.tags.items()
+    assert model.tags["mlflow.note.content"] == description(source)
     with mlflow_form(source, tmp_path / "trials" / "final") as folder:
         known = (uri, tmp_path / "artifacts", run_id, folder, "glyphs")
         assert register_model(*known, "champion", description(source)) == "1"

@@ -282,8 +282,11 @@ def test_the_tracker_s_table_has_its_images(tmp_path: Path) -> None:
     for cell in cells:
         with Image.open(tmp_path / cell["filepath"]) as image:
             assert image.size == (70, 82)
-    right = sum(text.count("right") for text in (row[-1] for row in table["data"]))
-    assert right == sum(int(row[1].split()[0]) for row in table["data"])
+    assert table["columns"] == ["class", "query", *(f"neighbour {rank}" for rank in range(1, 6)), "found"]
+    for row in table["data"]:
+        right, of, marks = re.fullmatch(r"(\d) of (\d) right: (.*)", row[-1]).groups()  # type: ignore[union-attr]
+        assert (marks.count("✓"), marks.count("✗")) == (int(right), int(of) - int(right))
+        assert marks.count(f"✓ {row[0]}") == int(right)
     total = sum(path.stat().st_size for path in (tmp_path / "insight").rglob("*.webp"))
     assert total < 1_000_000
 

@@ -1,30 +1,41 @@
 """What a reviewer sees in MLflow: its own pages over a search, opened in a real browser from a real server."""
 
 import base64
+import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.request
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from test_page import CHROMIUM, bowl, made, spread
 
+from orchestrator.checkpoint import MODEL
 from orchestrator.cli import main
+from orchestrator.data.store import Store
+from orchestrator.export import Source
 from orchestrator.findings import Findings, note
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
 from orchestrator.page import write_page
-from orchestrator.search import PAGE
+from orchestrator.search import MODEL_PAGE, PAGE
 from orchestrator.tracking import recorded_runs
 from orchestrator.views import TAG, comparison_path, run_path, saved_views, view_path
 
@@ -224,6 +235,8 @@ def test_the_report_works_in_mlflows_frame(reviewer: Reviewer) -> None:
     expect(frame.get_by_role("heading", name="made")).to_be_visible()
     expect(frame.locator("[role=img][data-drawn=yes]").first).to_be_visible()
     assert reviewer.picture(page, "report") > 100
+    frame.get_by_role("navigation").get_by_role("link").last.click()
+    expect(frame.locator("section").last).to_be_in_viewport()
     assert reviewer.complaints == []
 
 
@@ -231,3 +244,202 @@ def test_the_report_works_in_mlflows_frame(reviewer: Reviewer) -> None:
 def test_the_server_is_light_and_on_this_machine_alone(reviewer: Reviewer) -> None:
     with urllib.request.urlopen(f"{reviewer.address}/version") as answer:
         assert answer.read().decode().startswith("3.17.")
+
+
+# A model of a real search -------------------------------------------------------------------------------------------
+
+REAL: dict[str, Any] = {
+    "method": "idml",
+    "dataset": "glyphs-small",
+    "settings": {
+        "epochs": 1,
+        "validate_every": "60 steps",
+        "embedding_dim": 8,
+        "classes_per_batch": 8,
+        "images_per_class": 2,
+        "device": "cpu",
+    },
+    "space": {"lr": {"low": 1e-3, "high": 3e-3}},
+    "num_trials": 1,
+    "scheduler": "none",
+    "seed": 3,
+}
+FEWER = """
+import sys
+from importlib.machinery import PathFinder
+
+
+class Fewer(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.partition(".")[0] in ABSENT else super().find_spec(name, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Fewer
+"""
+
+
+def orchestrator(*words: str) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    command = [sys.executable, "-m", "orchestrator", *words, "--json"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@dataclass
+class Searched:
+    """A real search, recorded by the server, and its final run."""
+
+    storage: Path
+    experiment: str
+    parent: str
+    final: str
+
+
+@pytest.fixture(scope="module")
+def searched(reviewer: Reviewer, data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    storage = tmp_path_factory.mktemp("real")
+    (storage / "data").symlink_to(data_folder)
+    space = storage / "real.yaml"
+    space.write_text(json.dumps(REAL))
+    uri = ["--tracking-uri", reviewer.address]
+    found = orchestrator("search", str(space), "--name", "real", "--storage", str(storage), *uri)
+    runs = recorded_runs(storage / "searches" / "real" / "journal.jsonl")
+    return Searched(storage, found["experiment_id"], found["parent_run_id"], runs.trials["final"])
+
+
+@pages
+def test_a_models_page_works_in_mlflows_frame(reviewer: Reviewer, searched: Searched) -> None:
+    page = reviewer.open(f"#/experiments/{searched.experiment}/runs/{searched.parent}/artifacts/{MODEL_PAGE}")
+    frame = page.frame_locator("iframe").first
+    expect(frame.get_by_role("heading", name="real: final model")).to_be_visible()
+    sizes = frame.locator("#gallery img").evaluate_all("images => images.map(image => image.naturalWidth)")
+    assert len(sizes) == (16 + 8) * 9 and min(sizes) > 0
+    expect(frame.locator("#point")).to_be_hidden()
+    dot = frame.locator("#points-map circle").nth(100)
+    dot.scroll_into_view_if_needed()
+    dot.hover(force=True)  # others may lie over it
+    expect(frame.locator("#point")).to_be_visible()
+    expect(frame.locator("#point p")).to_contain_text(", uncertainty ")
+    tile = frame.locator("#point .tile")
+    assert tile.evaluate("tile => getComputedStyle(tile).backgroundImage").startswith('url("data:image/webp;base64,')
+    assert reviewer.picture(page, "map") > 300
+    frame.get_by_role("link", name="What it finds").click()
+    expect(frame.locator("#gallery img").first).to_be_in_viewport()
+    assert reviewer.picture(page, "model") > 300
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_gallery_is_a_table_of_images(reviewer: Reviewer, searched: Searched) -> None:
+    page = reviewer.open(f"#/experiments/{searched.experiment}/runs/{searched.final}/artifacts/insight/gallery.json")
+    expect(page.get_by_text("View as table")).to_be_visible()
+    images = page.locator("img[src*='get-artifact']")
+    expect(images.nth(11)).to_be_visible()
+    page.wait_for_function("[...document.images].every(image => image.complete)")
+    sizes = images.evaluate_all("images => images.map(image => image.naturalWidth)")
+    assert len(sizes) >= 12 and set(sizes) == {70}, sizes
+    heads = [page.get_by_text(head, exact=True).bounding_box() for head in ("class", "query", "neighbour 1")]
+    assert sorted(heads, key=lambda box: box["x"] if box else -1) == heads
+    assert reviewer.picture(page, "gallery") > 100
+    assert reviewer.complaints == []
+
+
+@pytest.fixture(scope="module")
+def registered(reviewer: Reviewer, searched: Searched) -> str:
+    """The address of its final model in the registry."""
+    words = ["--storage", str(searched.storage), "--register", "glyphs"]
+    done = orchestrator("export", "real", *words)
+    assert (done["registered"], done["version"], done["alias"]) == ("glyphs", "1", "champion")
+    return "models:/glyphs@champion"
+
+
+@pages
+def test_a_model_is_linked_to_its_data_code_and_scores(reviewer: Reviewer, searched: Searched, registered: str) -> None:
+    from mlflow import MlflowClient
+
+    version = MlflowClient(reviewer.address).get_model_version_by_alias("glyphs", "champion")
+    assert version.run_id == searched.final
+    page = reviewer.open(f"#/experiments/{searched.experiment}/models/{version.model_id}")
+    for text in (re.compile(r"glyphs-small \(#[0-9a-f]{36}\)"), "orchestrator search", "test/map_at_r", "final"):
+        expect(page.get_by_text(text).first).to_be_visible()
+    expect(page.get_by_text("Trial final of search real: test/recall_at_1 0.").first).to_be_visible()
+    expect(page.locator("a[href*='models/glyphs']").first).to_be_visible()
+    assert reviewer.picture(page, "logged") > 100
+    page = reviewer.open("#/models/glyphs/versions/1")
+    expect(page.get_by_text("champion").first).to_be_visible()
+    assert reviewer.picture(page, "version") > 100
+    assert reviewer.complaints == []
+
+
+def absent(requirements: str) -> set[str]:
+    """The modules here that a machine lacks on which nothing but these requirements is installed."""
+    wanted, known = [Requirement(line) for line in requirements.splitlines()], set()
+    while wanted:
+        one = wanted.pop()
+        if (name := canonicalize_name(one.name)) not in known and (
+            not one.marker or one.marker.evaluate({"extra": ""})
+        ):
+            try:
+                wanted += map(Requirement, metadata.requires(name) or ())
+            except metadata.PackageNotFoundError:
+                continue
+            known.add(name)
+    provided = metadata.packages_distributions().items()
+    others = {module for module, names in provided if known.isdisjoint(map(canonicalize_name, names))}
+    return others | {"orchestrator", "methods", "search_spaces"}
+
+
+@pages
+def test_a_model_is_loaded_and_served(
+    reviewer: Reviewer, searched: Searched, registered: str, glyphs: Store, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """By its registered name, where nothing is installed but what it asks for."""
+    import mlflow
+
+    source = Source.of(searched.storage / "searches" / "real" / "trials" / "final" / MODEL, glyphs)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", reviewer.address)
+    model = mlflow.pyfunc.load_model(registered)
+    example = model.input_example
+    np.testing.assert_array_equal(example, source.images.numpy())
+    np.testing.assert_allclose(model.predict(example), source.embeddings.numpy(), rtol=0, atol=1e-5)
+
+    folder = Path(mlflow.artifacts.download_artifacts(registered, dst_path=str(tmp_path / "model")))
+    lacking = absent((folder / "requirements.txt").read_text())
+    assert {"ray", "timm", "torchvision", "faiss"} <= lacking and {"torch", "mlflow", "numpy"}.isdisjoint(lacking)
+    (tmp_path / "sitecustomize.py").write_text(f"ABSENT = {lacking!r}\n{FEWER}")
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", registered, "--env-manager", "local"]
+    with (tmp_path / "log").open("w+") as log:
+        server = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(port)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            cwd=tmp_path,
+            start_new_session=True,
+        )
+        try:
+            for _ in range(240):
+                assert server.poll() is None, (tmp_path / "log").read_text()
+                with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ping"):
+                    break
+                time.sleep(0.5)
+            processes = [psutil.Process(server.pid), *psutil.Process(server.pid).children(recursive=True)]
+            asked = json.dumps({"inputs": example.tolist()}).encode()
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{port}/invocations", asked, {"Content-Type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                given = json.load(answer)["predictions"]
+            np.testing.assert_allclose(given, source.embeddings.numpy(), rtol=0, atol=1e-5)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+            server.wait(60)
+    assert psutil.wait_procs(processes, timeout=30)[1] == []

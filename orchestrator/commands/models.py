@@ -245,7 +245,7 @@ def export(
         from orchestrator.loop import saved_model
         from orchestrator.report import find_models, owner_of
         from orchestrator.search import Places, tracking_address
-        from orchestrator.tracking import redact, register_model
+        from orchestrator.tracking import reach, redact, register_model
 
         places = Places(storage.expanduser().resolve())
         models = find_models(run, places)
@@ -267,6 +267,7 @@ def export(
             if owner.run_id is None:
                 again = f"orchestrator sync {owner.ledger.name}"
                 raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
+            reach(uri)  # before anything is written
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
         source = Source.of(models[0], store, facts(owner.ledger, owner.trial) if owner is not None else None)
     done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
