@@ -37,7 +37,9 @@ def provenance(start: Path | None = None) -> dict[str, str]:
     tags["host"] = socket.gethostname()
     tags["platform"] = platform.platform()
     # only the command's name and its sub-command: an option's value may hold a password
-    tags["command"] = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:2]])
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    tags["command"] = shlex.join([name, *sys.argv[1:2]])
     with contextlib.suppress(KeyError, OSError):
         tags["user"] = getpass.getuser()
     return tags | git_state(start or Path.cwd())

@@ -363,9 +363,10 @@ def registered(reviewer: Reviewer, searched: Searched) -> str:
 def test_a_model_is_linked_to_its_data_code_and_scores(reviewer: Reviewer, searched: Searched, registered: str) -> None:
     from mlflow import MlflowClient
 
-    version = MlflowClient(reviewer.address).get_model_version_by_alias("glyphs", "champion")
-    assert version.run_id == searched.final
-    page = reviewer.open(f"#/experiments/{searched.experiment}/models/{version.model_id}")
+    client = MlflowClient(reviewer.address)
+    assert client.get_model_version_by_alias("glyphs", "champion").run_id == searched.final
+    (output,) = client.get_run(searched.final).outputs.model_outputs
+    page = reviewer.open(f"#/experiments/{searched.experiment}/models/{output.model_id}")
     for text in (re.compile(r"glyphs-small \(#[0-9a-f]{36}\)"), "orchestrator search", "test/map_at_r", "final"):
         expect(page.get_by_text(text).first).to_be_visible()
     expect(page.get_by_text("Trial final of search real: test/recall_at_1 0.").first).to_be_visible()
