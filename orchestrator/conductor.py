@@ -105,7 +105,7 @@ class Conductor:
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.elapsed_before = self.ledger.elapsed
-        self.untidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned")}
+        self.untidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned", "failed")}
         last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
         best = self._best()
         self.dropped = {name: _unneeded(name in best) for name in self.untidy if name != last}
@@ -330,7 +330,7 @@ class Conductor:
         if state != "interrupted":
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
-        if state in ("done", "pruned"):
+        if state != "interrupted":
             self.untidy[trial.trial_id] = trial
             self._tidy()
         self.listener("ended", trial)

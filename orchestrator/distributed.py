@@ -12,15 +12,37 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+_place: tuple[int, int] | None = None
+"""Rank and size of the group that this process does not leave."""
+
 
 def rank() -> int:
     """This process's index in the group, 0 without one."""
+    if _place is not None:
+        return _place[0]
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def world_size() -> int:
     """The number of processes in the group, 1 without one."""
+    if _place is not None:
+        return _place[1]
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+@contextmanager
+def membership() -> Iterator[None]:
+    """While it lasts, this process stays one of its group, even if the group is destroyed.
+
+    Ray Train destroys it, from another thread, when a rank was lost. Without this the others would take themselves for
+    a group of one and go on, each as rank 0, on their own blocks of the batch; so they fail at what needs the others.
+    """
+    global _place
+    _place = rank(), world_size()
+    try:
+        yield
+    finally:
+        _place = None
 
 
 @contextmanager

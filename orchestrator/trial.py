@@ -282,11 +282,17 @@ def name_interface() -> None:
 
 def train_worker(config: Mapping[str, Any]) -> None:
     """What each rank of a worker group does: the whole loop, with rank 0 speaking for all."""
+    from orchestrator.distributed import membership
+
+    with membership():
+        _take_part(config["work"], config["mailbox"])
+
+
+def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
     import ray
 
     from orchestrator.distributed import broadcast_object, rank, world_size
 
-    work, mailbox = config["work"], config["mailbox"]
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
         objects.write(objects.place(work["arguments"]["folder"]) / PLACEMENT_GROUP, group.id.hex().encode())

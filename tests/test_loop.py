@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import Pair
 from torch import Tensor
 
@@ -18,7 +19,15 @@ from orchestrator.data.catalog import open_dataset
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
-from orchestrator.distributed import data_parallel, rank, world_size
+from orchestrator.distributed import (
+    broadcast_object,
+    data_parallel,
+    gather,
+    membership,
+    rank,
+    sum_over_shares,
+    world_size,
+)
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation import evaluate_embeddings
 from orchestrator.loop import (
@@ -143,6 +152,23 @@ def moved(folder: Path, data: Path, settings: dict[str, Any]) -> float:
     train(folder / "long", data, settings, stop_after=2)
     short, long = weights(folder / "short"), weights(folder / "long")
     return float(sum((long[k] - short[k]).abs().sum() for k in long if "backbone" in k))
+
+
+def test_a_rank_never_goes_on_alone() -> None:
+    """Another thread destroys the group, as Ray Train does when a rank is lost."""
+    row = torch.ones(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(dist, "is_initialized", lambda: True)
+        patched.setattr(dist, "get_rank", lambda: 1)
+        patched.setattr(dist, "get_world_size", lambda: 2)
+        stays = membership()
+        stays.__enter__()
+    assert not dist.is_initialized() and (rank(), world_size()) == (1, 2)
+    for needs_the_others in (gather, broadcast_object, lambda row: sum_over_shares(lambda index, shares: row.sum())):
+        with pytest.raises(ValueError, match="process group"):
+            needs_the_others(row)
+    stays.__exit__(None, None, None)
+    assert (rank(), world_size()) == (0, 1) and gather(row) is row
 
 
 def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from optuna.trial import TrialState
 from scipy import stats
 
+from orchestrator.checkpoint import BEST, CHECKPOINT
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError
 from orchestrator.journal import Journal
@@ -528,7 +529,12 @@ def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
     conductor = start(search_of(TPE, num_trials=3), tmp_path)
     work = conductor.next()
     assert work is not None
+    folder = conductor.trial_folder(conductor.ledger.trials[work["trial_id"]])
+    folder.mkdir(parents=True)
+    for name in (CHECKPOINT, BEST, "error.txt"):
+        (folder / name).touch()
     assert conductor.report({"orchestrator_trial": work["trial_id"], "failed": "the loss is not finite"})
+    assert [path.name for path in folder.iterdir()] == ["error.txt"]
     work = conductor.next()
     assert work is not None
     conductor.lost(work["trial_id"], "killed")
