@@ -1,5 +1,6 @@
 """The command line: the commands in the order of its help, and what becomes of their errors."""
 
+import functools
 import re
 import signal
 import sys
@@ -55,8 +56,23 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "new-method": methods.new_method,
     "ui": results.ui,
 }
+
+
+def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
+    """The same, but Ctrl-C is told: typer takes it for an exit without a word."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+    return run
+
+
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name)(_interruptible(command))
 app.add_typer(datasets.app, name="datasets")
 
 
@@ -86,7 +102,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
             return 0  # the help has been printed
         print(f"error: {' '.join(_usage(error).split())}", file=sys.stderr)
         return 2
-    if isinstance(error, typer.Abort):  # what typer makes of Ctrl-C in a command that has no way of its own to end
+    if isinstance(error, typer.Abort):  # Ctrl-C in a command that has no way of its own to end
         print("interrupted", file=sys.stderr)
         return 130
     if isinstance(error, input_errors):

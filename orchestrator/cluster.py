@@ -5,6 +5,7 @@ conductor's, which folds them from the search's journal.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
-from ray._private import ray_constants
+from ray._private import ray_constants, services
+from ray._private.utils import detect_fate_sharing_support
 from ray.exceptions import AuthenticationError, RayError
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
@@ -82,14 +84,15 @@ class RayRunner:
             os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
         ray_constants.ENABLE_RAY_CLUSTER = self.address is not None
         try:
-            ray.init(
-                address=self.address or "local",
-                log_to_driver=self.ray_output,
-                logging_level="INFO" if self.ray_output else "ERROR",
-                include_dashboard=False if self.address is None else None,
-                _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
-                runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
-            )
+            with own_group():
+                ray.init(
+                    address=self.address or "local",
+                    log_to_driver=self.ray_output,
+                    logging_level="INFO" if self.ray_output else "ERROR",
+                    include_dashboard=False if self.address is None else None,
+                    _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
+                    runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
+                )
         except Exception as error:  # a start that takes too long is a bare Exception
             reason = " ".join(str(error).split())[:300]
             if self.address is None:
@@ -174,6 +177,21 @@ class RayRunner:
             if conductor.fault is None:  # nobody would answer on a machine that is gone
                 for group in placement_groups() - before:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+
+
+@contextlib.contextmanager
+def own_group() -> Iterator[None]:
+    """The servers that Ray starts meanwhile are no members of our process group: a SIGTERM to all of it (`timeout`, a
+    closed session) must not take the cluster from a search that stops in order. With us they die by the kernel."""
+    if not detect_fate_sharing_support():  # then Ray ends them by the group
+        yield
+        return
+    ours = services.ConsolePopen
+    services.ConsolePopen = functools.partial(ours, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = ours
 
 
 def keep_token() -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -157,13 +158,15 @@ def ui(
     if name is not None:
         address = landing(places.journal(name), uri, port)
     typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
-    try:
-        with subprocess.Popen(command, env=os.environ | ui_environment(uri)) as server:
+    with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:
+        try:
             if browser:
                 threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
             code = server.wait()
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+        except KeyboardInterrupt:  # or SIGTERM, of this process alone perhaps: the server has processes of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+            code = 0
     raise typer.Exit(code)
 
 
