@@ -105,6 +105,11 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
     if before is None:
         if given is None:
             raise InputError("--methods: missing; give two or more, such as pfml,proxy_anchor")
+        if len(given.methods) < 2:
+            only = given.methods[0]
+            raise InputError(
+                f"--methods: {only}: give two or more to compare; one alone is: orchestrator search {only}"
+            )
         return given
     if given is None:
         return before

@@ -142,6 +142,8 @@ def export(source: Source, form: Form, path: Path) -> Exported:
     path = path.absolute()
     if path.exists() and not (path.is_file() or path.is_dir()):
         raise InputError(f"--output: {path}: is a device or a pipe; name a file")
+    if path.is_file() and path.suffix != SUFFIXES[form]:
+        raise InputError(f"--output: {path} is there, and is no such model: give a name that ends in {SUFFIXES[form]}")
     with _beside(path) as folder:
         made = Path(folder) / f"model{SUFFIXES[form]}"
         try:

@@ -184,10 +184,14 @@ def test_ccp_is_searched_by_its_shipped_space() -> None:
         (["--methods", "pfml,proxy_anchor"], "--budget: missing; give each method the same, such as epochs=200"),
         (["--methods", "pfml,proxy_anchr", "--budget", "epochs=40"], "proxy_anchr: no such method or search (did you"),
         (["--methods", "pfml,pfml", "--budget", "epochs=40"], "--methods: pfml, pfml: one is named twice"),
-        (["--methods", "pfml", "--budget", "epochs=4"], "pfml.yaml: budget.epochs: 4: one trial takes 20 alone"),
-        (["--methods", "pfml", "--budget", "epoch=4"], "--budget: epoch: no such limit (did you mean 'epochs'?)"),
-        (["--methods", "pfml", "--budget", "1", "--set", "delt=1"], "--set: delt"),
-        (["--methods", "./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
+        (["--methods", "pfml,ccp", "--budget", "epochs=4"], "pfml.yaml: budget.epochs: 4: one trial takes 20 alone"),
+        (["--methods", "pfml,ccp", "--budget", "epoch=4"], "--budget: epoch: no such limit (did you mean 'epochs'?)"),
+        (["--methods", "pfml,ccp", "--budget", "1", "--set", "delt=1"], "--set: delt"),
+        (["--methods", "pfml,./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
+        (
+            ["--methods", "pfml,", "--budget", "epochs=40"],
+            "--methods: pfml: give two or more to compare; one alone is:",
+        ),
         (["--name", "../b", "--methods", "pfml"], "--name: '../b' should be letters"),
     ],
 )

@@ -26,6 +26,7 @@ from orchestrator.cli import main
 from orchestrator.commands.trainings import _reachable
 from orchestrator.control import driver, myself, starting
 from orchestrator.data.store import Store
+from orchestrator.errors import InputError
 from orchestrator.journal import Journal
 from orchestrator.method import Method, MethodConfig
 
@@ -513,6 +514,26 @@ def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) 
         assert _reachable(address) == address
         with cluster.accept()[0] as connection:
             assert connection.recv(100) == b"", "it cannot read what comes before its handshake"
+
+
+def test_auto_is_the_cluster_that_was_started_here_or_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.commands.trainings._speaks", lambda host, port: port < 3 or unwilling())
+
+    def unwilling() -> bool:
+        raise ConnectionRefusedError
+
+    def auto(started: str | None, *seen: str) -> str | None:
+        monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: started)
+        monkeypatch.setattr("ray._private.services.find_gcs_addresses", lambda: set(seen))
+        return _reachable("auto")
+
+    assert auto("a:1", "a:1", "b:2") == "a:1"
+    assert auto("gone:9", "gone:9", "b:2") == "b:2"
+    assert auto(None, "gone:9", "b:2") == "b:2"
+    with pytest.raises(InputError, match="several Ray clusters run on this machine: name one of a:1, b:2"):
+        auto(None, "b:2", "a:1")
+    with pytest.raises(InputError, match="no Ray cluster runs on this machine"):
+        auto(None, "gone:9")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])

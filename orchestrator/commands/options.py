@@ -31,11 +31,18 @@ def local_path(given: str | Path) -> Path:
     return Path(not_empty(str(given)) or ".")
 
 
+def _folder(given: str | Path) -> Path:
+    path = local_path(given)
+    if path.expanduser().is_file():
+        raise typer.BadParameter(f"{path} is a file: name a folder")
+    return path
+
+
 def _disk(given: str | Path) -> Path:
     """A folder where data sets are prepared."""
     if isinstance(given, str) and "://" in given:
         raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
-    return local_path(given)
+    return _folder(given)
 
 
 def _storage(given: str | Path) -> Path:
@@ -45,7 +52,7 @@ def _storage(given: str | Path) -> Path:
             return objects.working_copy(given)
         except InputError as error:
             raise typer.BadParameter(str(error)) from None
-    return local_path(given)
+    return _folder(given)
 
 
 Storage = Annotated[

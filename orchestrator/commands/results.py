@@ -63,7 +63,12 @@ def compare(
         comparison = compared(found, places)
     else:
         if len(set(names)) < 2:
-            raise InputError(f"NAME: {names[0]}: give two searches or more, or a benchmark, to compare")
+            what = "is the same search" if len(names) > 1 else "is one search"
+            raise InputError(f"NAME: {names[0]}: {what}: give two or more, or a benchmark, to compare")
+        for name in names:
+            if (among := benchmark_of(name, storage)) is not None:
+                its = ", ".join(map(among.member, among.labels))
+                raise InputError(f"NAME: {name}: is a benchmark: compare it alone, or name searches of it ({its})")
         comparison = Comparison.of(" and ".join(names), {name: read_search(name, storage)[0] for name in names})
     if html is not None:
         from orchestrator.comparison_page import write_comparison
@@ -156,6 +161,9 @@ def ui(
             ) from None
     address = f"http://127.0.0.1:{port}"
     if name is not None:
+        if (among := benchmark_of(name, storage)) is not None:
+            its = ", ".join(map(among.member, among.labels))
+            raise InputError(f"NAME: {name}: is a benchmark: name a search of it ({its})")
         address = landing(places.journal(name), uri, port)
     typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:

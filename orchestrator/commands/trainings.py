@@ -1,5 +1,6 @@
 """What trains: a search, a benchmark, either of them resumed, a method once."""
 
+import contextlib
 import json
 import os
 import re
@@ -531,8 +532,10 @@ def _refuse_shadows() -> None:
 
 def _reachable(address: str | None) -> str | None:
     """A cluster's address at which something answers: Ray itself would wait for minutes."""
-    if address is None or address in ("auto", "local"):
+    if address is None or address == "local":
         return address
+    if address == "auto":
+        return _cluster_here()
     advice = "give host:port of a Ray head node, or auto"
     if address.startswith(("http://", "https://")):
         raise InputError(f"--address (or RAY_ADDRESS): {address} is a dashboard's, for ray job submit; {advice}")
@@ -544,18 +547,41 @@ def _reachable(address: str | None) -> str | None:
     if not host or not port:
         raise InputError(f"--address: {address}: {advice}")
     try:
-        with socket.create_connection((host, port), timeout=5) as connection:
-            if os.environ.get("RAY_USE_TLS") == "1":
-                return address  # it understands nothing before a handshake, which is Ray's own
-            # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
-            connection.sendall(HTTP2_PREFACE)
-            speaks = connection.recv(9)[3:4] == b"\x04"
+        speaks = _speaks(host, port)
     except OSError as error:
         reason = error.strerror or error
         raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
     if not speaks:
         raise InputError(f"--address: what answers at {address} is no Ray cluster; {advice}")
     return address
+
+
+def _speaks(host: str, port: int) -> bool:
+    """Whether what answers may be Ray; OSError if nothing does."""
+    with socket.create_connection((host, port), timeout=5) as connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return True  # it understands nothing before a handshake, which is Ray's own
+        # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
+        connection.sendall(HTTP2_PREFACE)
+        return connection.recv(9)[3:4] == b"\x04"
+
+
+def _cluster_here() -> str:
+    """What `auto` stands for: the cluster that `ray start` began or joined here last, else the only one that answers.
+    Ray by itself takes any whose process it sees, one of another search too, or one that nobody reaches."""
+    from ray._private import services
+
+    started, found = services.find_bootstrap_address(None), []
+    for address in dict.fromkeys([*([started] if started else []), *sorted(services.find_gcs_addresses())]):
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError):
+            if _speaks(host.strip("[]"), int(port)):
+                found.append(address)
+    if started in found or len(found) == 1:
+        return str(found[0])
+    if found:
+        raise InputError(f"--address: auto: several Ray clusters run on this machine: name one of {', '.join(found)}")
+    raise InputError("--address: auto: no Ray cluster runs on this machine; begin one by ray start, or leave it out")
 
 
 def _fresh_name(stem: str) -> str:
