@@ -300,7 +300,7 @@ def test_a_killed_benchmark_goes_on(terminal: Terminal) -> None:  # noqa: F811
     words = ["benchmark", "--name", "b", "--dataset", "glyphs-small", "--budget", "epochs=6", "--final-seeds", "2"]
     words += ["--set", "epochs=2", "--set", "embedding_dim=8", "--set", "classes_per_batch=8", "--set", "device=cpu"]
     first = terminal.begin(*words, "--methods", "proxy_anchor,multi_similarity")
-    wait(lambda: len(terminal.events("b-multi_similarity", "validation")) > 1, 300)
+    wait(lambda: len(terminal.events("b-multi_similarity", "validation")) > 1, 600)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
     done = len(terminal.events("b-proxy_anchor"))
