@@ -407,12 +407,22 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Dif
     rival_trial = others[0]
     lead = abs(winner.best - (rival_trial.best or 0.0))
     early = " (which was stopped early)" if rival_trial.state == "pruned" else ""
-    ahead = f"It leads trial {rival_trial.trial_id}{early} by {lead:.4f}"
+    ahead = f"It leads trial {rival_trial.trial_id}{early} by {lead:.4f}{_in_common(ledger, winner, rival_trial)}"
     if mine is not None:
         noise = mine.metrics[metric].standard_deviation
         than = "more" if lead > 2 * noise else "not clearly more"
         return f"{ahead}, {than} than seeds change its test (deviation {noise:.4f} over {len(mine.trial_ids)} seeds)."
     return f"{ahead}, with one seed each: that may be chance. Final runs of the best over seeds would tell."
+
+
+def _in_common(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
+    """How they stood after the validations that both have, where the rival has fewer."""
+    count = len(rival.curve)
+    if not 0 < count < len(winner.curve):
+        return ""
+    pick: Callable[[Sequence[float]], float] = max if ledger.mode == "max" else min
+    ours, theirs = pick(winner.curve[:count]), pick(rival.curve)
+    return f" (after {counted(count, 'validation')}, as many as that one had: {ours:.4f} against {theirs:.4f})"
 
 
 def _rival(

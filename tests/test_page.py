@@ -183,6 +183,11 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     assert f"over seeds trial {second} is the better one" in Findings.of(reversed_).certainty
     alone = made(tmp_path / "d", points, finals={first: [0.52]})
     assert "one seed each" in Findings.of(alone).certainty
+    stopped = made(tmp_path / "e", points, pruned=lambda number: number != int(first))
+    said = Findings.of(stopped).certainty
+    rival, won = stopped.finished()[1], stopped.trials[first]
+    assert "after 3 validations, as many as that one had" in said and rival.best is not None
+    assert f"{won.curve[2]:.4f} against {rival.best:.4f})" in said and won.curve[2] < won.curve[-1]
     assert "0.5200 (95%: 0.5100 to 0.5300)" in Findings.of(alone).verdict[1]
     assert Findings.of(alone).distance.startswith("recall_at_1 72.0 is 1.4 points below 73.4 of PFML, Table 1")
 
