@@ -194,6 +194,12 @@ def own_group() -> Iterator[None]:
         services.ConsolePopen = ours
 
 
+def clusters_here() -> tuple[str | None, list[str]]:
+    """The address of the cluster that `ray start` began or joined on this machine last, and those of all clusters whose
+    processes run here, private ones too; whether they answer is not known."""
+    return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
+
+
 def keep_token() -> None:
     """Make the token that Ray asks for on this machine, readable by its owner alone: Ray's own is by everybody."""
     path = Path.home() / ".ray" / "auth_token"

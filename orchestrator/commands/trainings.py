@@ -569,10 +569,10 @@ def _speaks(host: str, port: int) -> bool:
 def _cluster_here() -> str:
     """What `auto` stands for: the cluster that `ray start` began or joined here last, else the only one that answers.
     Ray by itself takes any whose process it sees, one of another search too, or one that nobody reaches."""
-    from ray._private import services
+    from orchestrator.cluster import clusters_here
 
-    started, found = services.find_bootstrap_address(None), []
-    for address in dict.fromkeys([*([started] if started else []), *sorted(services.find_gcs_addresses())]):
+    (started, others), found = clusters_here(), []
+    for address in dict.fromkeys([*([started] if started else []), *others]):
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):
             if _speaks(host.strip("[]"), int(port)):
