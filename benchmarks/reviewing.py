@@ -60,6 +60,16 @@ def wanted(trials: int) -> Any:
     return resolve_search(raw, name=NAME, source=NAME)
 
 
+def recorded(storage: Path, name: str) -> tuple[Any, Any]:
+    """A search's ledger, and its runs in the tracker."""
+    from orchestrator.journal import Journal
+    from orchestrator.ledger import Ledger
+    from orchestrator.tracking import recorded_runs
+
+    journal = storage / "searches" / name / "journal.jsonl"
+    return Ledger.of(Journal.read(journal)), recorded_runs(journal)
+
+
 # What tracking costs -----------------------------------------------------------------------------------------------
 
 
@@ -111,12 +121,8 @@ def tracking(arguments: argparse.Namespace) -> None:
 def weigh(storage: Path) -> None:
     """Bytes of the database, and of each run's artifacts."""
     from orchestrator.conductor import KEPT_MODELS
-    from orchestrator.journal import Journal
-    from orchestrator.ledger import Ledger
-    from orchestrator.tracking import recorded_runs
 
-    journal = storage / "searches" / NAME / "journal.jsonl"
-    ledger, runs = Ledger.of(Journal.read(journal)), recorded_runs(journal)
+    ledger, runs = recorded(storage, NAME)
     artifacts = {
         name: sum(path.stat().st_size for root in storage.rglob(run) for path in root.rglob("*") if path.is_file())
         for name, run in runs.trials.items()
@@ -157,17 +163,8 @@ def made(arguments: argparse.Namespace) -> None:
 def served(storage: Path, name: str) -> Iterator[tuple[str, float]]:
     """`orchestrator ui`, its address, and its seconds until it answers."""
     began = time.perf_counter()
-    command = [
-        sys.executable,
-        "-m",
-        "orchestrator",
-        "ui",
-        name,
-        "--storage",
-        str(storage),
-        "--port",
-        str(free_port()),
-    ]
+    command = [sys.executable, "-m", "orchestrator", "ui", name]
+    command += ["--storage", str(storage), "--port", str(free_port())]
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as server:
@@ -187,14 +184,10 @@ def looks(storage: Path, name: str) -> dict[str, tuple[str, Callable[[Any], None
     """What a search links to: the address of each page, and how to wait for what it is opened for."""
     from playwright.sync_api import expect
 
-    from orchestrator.journal import Journal
-    from orchestrator.ledger import Ledger
     from orchestrator.search import PAGE
-    from orchestrator.tracking import recorded_runs
     from orchestrator.views import comparison_path, run_path, view_path
 
-    journal = storage / "searches" / name / "journal.jsonl"
-    ledger, runs = Ledger.of(Journal.read(journal)), recorded_runs(journal)
+    ledger, runs = recorded(storage, name)
     experiment, parent, winner = str(runs.experiment_id), str(runs.parent_run_id), ledger.winner()
     assert winner is not None
     best = [runs.trials[trial.trial_id] for trial in ledger.finished()[:10]]

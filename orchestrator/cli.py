@@ -1,6 +1,5 @@
 """The command line: the commands in the order of its help, and what becomes of their errors."""
 
-import functools
 import re
 import signal
 import sys
@@ -10,11 +9,25 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from orchestrator.commands import datasets, methods, models, results, searches, trainings
 from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
 
+
+class _Interruptible(TyperGroup):
+    """Ctrl-C in any command is told: typer by itself takes it for an exit without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """What runs a command, once its words are understood."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
 app = typer.Typer(
+    cls=_Interruptible,
     help="""Find out which deep-metric-learning method, with which hyperparameters, really works.
 
 - `orchestrator search demo`: a first search, in minutes, on images that come with the package
@@ -58,21 +71,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 
 
-def _interruptible(command: Callable[..., None]) -> Callable[..., None]:
-    """The same, but Ctrl-C is told: typer takes it for an exit without a word."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **options: Any) -> None:
-        try:
-            command(*arguments, **options)
-        except KeyboardInterrupt:
-            raise typer.Abort from None
-
-    return run
-
-
 for name, command in COMMANDS.items():
-    app.command(name)(_interruptible(command))
+    app.command(name)(command)
 app.add_typer(datasets.app, name="datasets")
 
 

@@ -272,11 +272,12 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     values = {m.label: m.winner.best for m in ranked if m.winner is not None and m.winner.best is not None}
     top = next(label for label, v in values.items() if not any(better(other, v) for other in values.values()))
     moving = [member for member in ranked if member.late_gain > RISING * abs(values[member.label])]
-    few = {member.label: len(member.ledger.finished()) for member in ranked}
-    few = {label: results for label, results in few.items() if results < ENOUGH_TRIALS}
+    results = {member.label: len(member.ledger.finished()) for member in ranked}
+    few = [f"{counted(count, 'result')} of {label}" for label, count in results.items() if count < ENOUGH_TRIALS]
     if few:
-        each = ", ".join(f"{counted(results, 'result')} of {label}" for label, results in few.items())
-        lines.append(f"Too few to say what a bigger budget would change: {each}; {ENOUGH_TRIALS} are a usual minimum.")
+        lines.append(
+            f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} are a usual minimum."
+        )
     elif not moving:
         lines.append(
             f"A bigger budget would likely change little: none gained more than {RISING:.0%} on held-out classes in "

@@ -330,7 +330,6 @@ class Conductor:
         if state != "interrupted":
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
-        if state != "interrupted":
             self.untidy[trial.trial_id] = trial
             self._tidy()
         self.listener("ended", trial)

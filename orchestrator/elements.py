@@ -26,15 +26,17 @@ def document(
     """A whole page around this HTML, with all that its figures and tables need: plotly only if there are figures.
 
     `more` names a style sheet and a script beside those of all pages; `data` goes into JSON elements, by their ids."""
-    from plotly.offline import get_plotlyjs
-
     names = ["page", *([more] if more else [])]
     style, script = ("".join((HERE / f"{name}.{kind}").read_text("utf-8") for name in names) for kind in ("css", "js"))
     held = "".join(
         f'<script type="application/json" id="{name}">{as_json(value)}</script>\n'
         for name, value in {"figures": figures, **(data or {})}.items()
     )
-    plotly = f"<script>{get_plotlyjs()}</script>\n" if figures else ""
+    plotly = ""
+    if figures:
+        from plotly.offline import get_plotlyjs
+
+        plotly = f"<script>{get_plotlyjs()}</script>\n"
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -284,8 +284,7 @@ def _importances(ledger: Ledger, space: Space | None, searched: Sequence[Searche
     elif len(ended) >= needed:
         # trials that were stopped early would look bad for their age: compare all at the age that all reached
         age = min(len(trial.curve) for trial in ended)
-        best: Callable[[Sequence[float]], float] = max if ledger.mode == "max" else min
-        points = [(trial.params, best(trial.curve[:age])) for trial in ended]
+        points = [(trial.params, ledger.best_of(trial.curve[:age])) for trial in ended]
         basis = f"{ledger.metric} after {counted(age, 'validation')}, which {len(ended)} trials reached"
     else:
         return Importances(
@@ -420,8 +419,7 @@ def _in_common(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
     count = len(rival.curve)
     if not 0 < count < len(winner.curve):
         return ""
-    pick: Callable[[Sequence[float]], float] = max if ledger.mode == "max" else min
-    ours, theirs = pick(winner.curve[:count]), pick(rival.curve)
+    ours, theirs = ledger.best_of(winner.curve[:count]), ledger.best_of(rival.curve)
     return f" (after {counted(count, 'validation')}, as many as that one had: {ours:.4f} against {theirs:.4f})"
 
 
@@ -506,8 +504,7 @@ def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
     curve = winner.curve
     if winner.state != "done" or len(curve) < 3 or winner.best is None:
         return 0.0
-    pick: Callable[[Sequence[float]], float] = max if ledger.mode == "max" else min
-    before = pick(curve[: len(curve) - max(1, len(curve) // 5)])
+    before = ledger.best_of(curve[: len(curve) - max(1, len(curve) // 5)])
     gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
     return gain if gain > RISING * abs(winner.best) else 0.0
 

@@ -230,6 +230,10 @@ class Ledger:
         """Whether the objective prefers `value`."""
         return value > other if self.mode == "max" else value < other
 
+    def best_of(self, values: Iterable[float]) -> float:
+        """The one of these values that the objective prefers."""
+        return max(values) if self.mode == "max" else min(values)
+
     def running(self) -> list[TrialRecord]:
         """Trials that have begun and not ended, final runs included."""
         return [trial for trial in self._unfinished.values() if trial.state == "running"]

@@ -528,7 +528,7 @@ class MLflowStore:
                     return str(model.model_id)
             about = Model.load(str(path)).metadata or {}
             run = self._client.get_run(run_id)
-            tags = {key: value for key, value in run.data.tags.items() if key == "mlflow.user" or key in SOURCE}
+            tags = {key: value for key, value in run.data.tags.items() if key in SOURCE}
             tags[NOTE] = str(about.get("description", ""))[:TAG_CHARACTERS]
             settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
             model = self._client.create_logged_model(

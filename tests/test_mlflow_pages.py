@@ -118,7 +118,7 @@ class Reviewer:
     def _hear(self, message: ConsoleMessage) -> None:
         # MLflow without accounts has no answer to who one is, and asks; its parallel coordinates are drawn before their
         # place has a size, on a slow machine, and then again
-        unsized = re.match(r"Error: <\w+> attribute \w+: Expected .*NaN", message.text)
+        unsized = re.match(r"Error: <\w+> attribute \w+: .*NaN", message.text)
         if message.type == "error" and "users/current" not in message.location["url"] and not unsized:
             self.complaints.append(message.text)
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from orchestrator.commands.options import DEFAULT_STORAGE, DiskStorage, Json, local_path, not_empty
+from orchestrator.commands.options import DEFAULT_STORAGE, DiskStorage, Json, local_path, not_empty, places_of
 from orchestrator.commands.output import plain, say, waiting
 from orchestrator.errors import InputError, suggestion
 
@@ -50,9 +50,8 @@ def show_datasets(
     """
     from orchestrator.data.catalog import describe_remote, overview
     from orchestrator.data.remote import Address, is_address
-    from orchestrator.search import Places
 
-    shown = overview(Places(storage.expanduser().resolve()).data)
+    shown = overview(places_of(storage).data)
     if name is not None:
         if is_address(name):
             name = str(Address.parse(name))
@@ -118,7 +117,6 @@ def prepare_dataset(
     with waiting("reading the annotations") as status:
         from orchestrator.data.importers import prepare
         from orchestrator.data.splits import too_few_classes, unused_split
-        from orchestrator.search import Places
         from orchestrator.spec import check_name
 
         notes: list[str | None] = []
@@ -144,7 +142,7 @@ def prepare_dataset(
             store = prepare(
                 importer,
                 source,
-                Places(storage.expanduser().resolve()).data,
+                places_of(storage).data,
                 name=name,
                 size=size,
                 original=original,
@@ -180,9 +178,8 @@ def publish_dataset(
     with waiting("looking there"):
         from orchestrator.data.catalog import open_dataset
         from orchestrator.data.remote import Address, publish
-        from orchestrator.search import Places
 
-        store = open_dataset(name, Places(storage.expanduser().resolve()).data, say=say)
+        store = open_dataset(name, places_of(storage).data, say=say)
         where = Address.parse(address)
         new = publish(store, address, say=say)
     state = "published" if new else "is there already"

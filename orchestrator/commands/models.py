@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.commands.options import DEFAULT_STORAGE, Json, Storage, TrackingUri, local_path, not_empty
-from orchestrator.commands.output import check_place, say, waiting, write_html
+from orchestrator.commands.options import DEFAULT_STORAGE, Json, Storage, TrackingUri, local_path, not_empty, places_of
+from orchestrator.commands.output import check_page, check_place, say, waiting, write_html
 from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
@@ -97,14 +97,13 @@ def evaluate(
     from orchestrator.folds import evaluate_folds
     from orchestrator.loop import detect_outside, evaluate_and_embed, look, rows_to_test, saved_model
     from orchestrator.report import find_models
-    from orchestrator.search import Places
     from orchestrator.spec import resolve_experiment
 
     for option, path in (("--per-query", per_query), ("--per-class", per_class)):
         _refuse_table(option, path)
     if per_query is not None and per_query == per_class:
         raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
-    check_place("--gallery", gallery)
+    check_page("--gallery", gallery)
     tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class, "--gallery": gallery}
     if class_groups is not None:
         _refuse_together("--class-groups", tables)
@@ -113,7 +112,7 @@ def evaluate(
         _refuse_together("--out-of-distribution", others)
         if out_of_distribution == dataset:
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
-    places = Places(storage.expanduser().resolve())
+    places = places_of(storage)
     models = find_models(checkpoint_or_run, places)
     if gallery is not None and len(models) > 1:
         raise InputError(f"--gallery: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
@@ -244,10 +243,10 @@ def export(
         from orchestrator.export import export as write
         from orchestrator.loop import saved_model
         from orchestrator.report import find_models, owner_of
-        from orchestrator.search import Places, tracking_address
+        from orchestrator.search import tracking_address
         from orchestrator.tracking import reach, redact, register_model
 
-        places = Places(storage.expanduser().resolve())
+        places = places_of(storage)
         models = find_models(run, places)
         if len(models) > 1:
             raise InputError(f"RUN: {run} has a model per fold; name one, say {models[0]}")

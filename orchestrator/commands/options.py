@@ -11,6 +11,7 @@ from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
+    from orchestrator.search import Places
 
 DEFAULT_STORAGE = Path("runs")
 PORT = 5000
@@ -129,10 +130,24 @@ def check_format(format_: str, *, as_json: bool) -> None:
         raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
 
 
+def places_of(storage: Path) -> "Places":
+    """Where things lie in a storage folder."""
+    from orchestrator.search import Places
+
+    return Places(storage.expanduser().resolve())
+
+
+def refuse_benchmark(name: str, storage: Path, instead: str) -> None:
+    """InputError if the name is a benchmark's where a search is asked for."""
+    if (found := benchmark_of(name, storage)) is not None:
+        searches = ", ".join(map(found.member, found.labels))
+        raise InputError(f"NAME: {name}: is a benchmark: {instead} ({searches})")
+
+
 def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
     """The benchmark of this name, unless a search has it."""
     from orchestrator.benchmark import known
-    from orchestrator.search import JOURNAL, Places
+    from orchestrator.search import JOURNAL
 
-    places = Places(storage.expanduser().resolve())
+    places = places_of(storage)
     return None if (places.search(name) / JOURNAL).exists() else known(places.storage, name)

@@ -59,11 +59,16 @@ def check_place(option: str, path: Path | None) -> None:
         raise InputError(f"{option}: {path}: {reason}; name another file")
 
 
+def check_page(option: str, path: Path | None) -> None:
+    """The same of a page, which takes no other file's place."""
+    check_place(option, path)
+    if path is not None and path.is_file() and path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{option}: {path} is there, and is no page: give a name that ends in .html")
+
+
 def write_html(option: str, path: Path, write: Callable[[Path], None], what: str) -> None:
     """A page by its writer, which writes it whole or not at all; InputError names `option` if it cannot."""
-    check_place(option, path)
-    if path.is_file() and path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{option}: {path} is there, and is no page: give a name that ends in .html")
+    check_page(option, path)
     try:
         write(path.absolute())
     except OSError as error:

@@ -28,6 +28,8 @@ from orchestrator.commands.options import (
     benchmark_of,
     check_format,
     local_path,
+    places_of,
+    refuse_benchmark,
 )
 from orchestrator.commands.output import show_comparison, write_html
 from orchestrator.errors import InputError
@@ -54,10 +56,9 @@ def compare(
     from orchestrator.benchmark import compared, known
     from orchestrator.comparison import Comparison
     from orchestrator.report import comparison_exported, read_search
-    from orchestrator.search import Places
 
     check_format(format_, as_json=json_)
-    places = Places(storage.expanduser().resolve())
+    places = places_of(storage)
     found = known(places.storage, names[0]) if len(names) == 1 else None
     if found is not None:
         comparison = compared(found, places)
@@ -66,9 +67,7 @@ def compare(
             what = "is the same search" if len(names) > 1 else "is one search"
             raise InputError(f"NAME: {names[0]}: {what}: give two or more, or a benchmark, to compare")
         for name in names:
-            if (among := benchmark_of(name, storage)) is not None:
-                its = ", ".join(map(among.member, among.labels))
-                raise InputError(f"NAME: {name}: is a benchmark: compare it alone, or name searches of it ({its})")
+            refuse_benchmark(name, storage, "compare it alone, or name searches of it")
         comparison = Comparison.of(" and ".join(names), {name: read_search(name, storage)[0] for name in names})
     if html is not None:
         from orchestrator.comparison_page import write_comparison
@@ -137,7 +136,6 @@ def ui(
     - `orchestrator ui my-search`
     """
     from orchestrator.display import landing
-    from orchestrator.search import Places
     from orchestrator.tracking import (
         check_tracking_uri,
         default_tracking_uri,
@@ -146,7 +144,7 @@ def ui(
         ui_environment,
     )
 
-    places = Places(storage.expanduser().resolve())
+    places = places_of(storage)
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
         raise InputError(_no_runs(places.storage))
@@ -161,9 +159,7 @@ def ui(
             ) from None
     address = f"http://127.0.0.1:{port}"
     if name is not None:
-        if (among := benchmark_of(name, storage)) is not None:
-            its = ", ".join(map(among.member, among.labels))
-            raise InputError(f"NAME: {name}: is a benchmark: name a search of it ({its})")
+        refuse_benchmark(name, storage, "name a search of it")
         address = landing(places.journal(name), uri, port)
     typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:

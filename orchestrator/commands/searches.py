@@ -11,7 +11,15 @@ import typer
 from rich.console import Console
 
 from orchestrator import objects
-from orchestrator.commands.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of
+from orchestrator.commands.options import (
+    DEFAULT_STORAGE,
+    Json,
+    SearchName,
+    Storage,
+    TrackingUri,
+    benchmark_of,
+    places_of,
+)
 from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
@@ -32,12 +40,12 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
     from orchestrator.journal import refresh
     from orchestrator.ledger import Ledger
     from orchestrator.report import read_search
-    from orchestrator.search import JOURNAL, Places
+    from orchestrator.search import JOURNAL
 
     if (found := benchmark_of(name, storage)) is not None:
         _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
         return
-    folder = Places(storage.expanduser().resolve()).search(name)
+    folder = places_of(storage).search(name)
     refresh(folder / JOURNAL)
     if driver(folder) and not (folder / JOURNAL).exists():
         _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
@@ -68,10 +76,10 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     - `orchestrator list`
     """
     from orchestrator.control import status as state_of
-    from orchestrator.search import Places, read_journal
+    from orchestrator.search import read_journal
 
     found = []
-    for journal in Places(storage.expanduser().resolve()).journals():
+    for journal in places_of(storage).journals():
         try:
             found.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
@@ -93,10 +101,10 @@ def sync(
     """
     from orchestrator.control import driver
     from orchestrator.ledger import counted
-    from orchestrator.search import Places, bring_artifacts, read_journal, tracking_address
+    from orchestrator.search import bring_artifacts, read_journal, tracking_address
     from orchestrator.tracking import redact, sync
 
-    places = Places(storage.expanduser().resolve())
+    places = places_of(storage)
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
     if objects.address_of(journal) is not None:  # there, no lock tells
@@ -146,9 +154,8 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
 def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
     """The searches of a benchmark that have begun, and their folders."""
     from orchestrator.benchmark import members
-    from orchestrator.search import Places
 
-    places = Places(storage.expanduser().resolve())
+    places = places_of(storage)
     return [(ledger, places.search(ledger.name)) for ledger in members(found, places).values()]
 
 

@@ -36,12 +36,14 @@ from orchestrator.commands.options import (
     assignments,
     benchmark_of,
     not_empty,
+    places_of,
 )
 from orchestrator.commands.output import plain, show_comparison, waiting, warn_of_plugins
 from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
+    from orchestrator.cluster import RayRunner
     from orchestrator.search import Outcome
     from orchestrator.spec import Search
 
@@ -147,12 +149,10 @@ def search(
         resolved = _resolve(space, name, preset, epochs, set_, changes, storage)
         warn_of_plugins()
         _note_idle(resolved)
-        from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import start
 
-        _refuse_shadows()
-        runner = RayRunner(_reachable(address), ray_output)
+        runner = _ray(address, ray_output)
         outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
     _conclude(outcome, storage, as_json=json_)
 
@@ -229,7 +229,7 @@ def benchmark(
         overrides = _overrides(set_, changes, epochs)
         named = [word.strip() for word in (methods or "").split(",") if word.strip()]
         named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
-        before = None if name is None else known(storage.expanduser().resolve(), name)
+        before = None if name is None else known(places_of(storage).storage, name)
         wanted = {key: value for key, value in changes.items() if value is not None}
         if before is None and named and not ({"budget", "num_trials"} & wanted.keys()):
             raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
@@ -274,12 +274,10 @@ def resume(
                 raise InputError(f"{name}: is a benchmark: give it more by orchestrator benchmark --name {name} ...")
             _run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
             return
-        from orchestrator.cluster import RayRunner
         from orchestrator.display import Display
         from orchestrator.search import resume as go_on
 
-        _refuse_shadows()
-        runner = RayRunner(_reachable(address), ray_output)
+        runner = _ray(address, ray_output)
         outcome = go_on(
             name,
             runner,
@@ -357,10 +355,7 @@ def train(
             return
         runner: Runner = InlineRunner()
         if repeats > 1:
-            from orchestrator.cluster import RayRunner
-
-            _refuse_shadows()
-            runner = RayRunner()
+            runner = _ray()
         _note_idle(training)
         watcher = Display(status=status)
         outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
@@ -377,7 +372,7 @@ def _resolve(
     storage: Path,
 ) -> "Search":
     from orchestrator.presets import find_preset
-    from orchestrator.search import Places, starting_settings
+    from orchestrator.search import starting_settings
     from orchestrator.spec import find_search, read_yaml, resolve_search
 
     path = find_search(space)
@@ -387,7 +382,7 @@ def _resolve(
         source=path.name,
         preset=None if preset is None else find_preset(preset),
         overrides=_overrides(words, changes, epochs),
-        find_settings=lambda name: starting_settings(name, Places(storage.expanduser().resolve())),
+        find_settings=lambda name: starting_settings(name, places_of(storage)),
         **changes,
     )
 
@@ -419,11 +414,9 @@ def _run_benchmark(
     ray_output: bool,
 ) -> None:
     from orchestrator.benchmark import run, to_do
-    from orchestrator.cluster import RayRunner
     from orchestrator.display import Display
-    from orchestrator.search import Places
 
-    searches = to_do(chosen, Places(storage.expanduser().resolve()))
+    searches = to_do(chosen, places_of(storage))
     warn_of_plugins()
     if dry_run:
         from orchestrator.plan import plan
@@ -438,7 +431,7 @@ def _run_benchmark(
         return
     for search in searches.values():
         _note_idle(search)
-    _refuse_shadows()
+    runner = _ray(address, ray_output)
 
     def watcher(label: str, place: int) -> Display:
         if place == 1:
@@ -446,7 +439,6 @@ def _run_benchmark(
         typer.echo(f"== {label}: {place} of {len(searches)}", err=True)
         return Display()
 
-    runner = RayRunner(_reachable(address), ray_output)
     result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()
     show_comparison(result.comparison, as_json=as_json)
@@ -518,6 +510,15 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
         raise typer.Exit(130)
 
 
+def _ray(address: str | None = None, ray_output: bool = False) -> "RayRunner":
+    """Trials on a cluster of our own or at an address; InputError if nothing answers there, or workers would import
+    something else here."""
+    from orchestrator.cluster import RayRunner
+
+    _refuse_shadows()
+    return RayRunner(_reachable(address), ray_output)
+
+
 def _refuse_shadows() -> None:
     """Ray's workers look into the working directory first: a package of the same name there would be taken for ours."""
     here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
@@ -572,7 +573,7 @@ def _cluster_here() -> str:
     from orchestrator.cluster import clusters_here
 
     (started, others), found = clusters_here(), []
-    for address in dict.fromkeys([*([started] if started else []), *others]):
+    for address in dict.fromkeys(filter(None, [started, *others])):
         host, _, port = address.rpartition(":")
         with contextlib.suppress(OSError, ValueError):
             if _speaks(host.strip("[]"), int(port)):
