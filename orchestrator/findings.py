@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
 from orchestrator.ledger import (
     Ledger,
@@ -61,6 +62,18 @@ class Importances:
     """Mean and deviation, largest first."""
     basis: str
     """What was explained, in words; or why nothing could be."""
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """Trials' values after equally much training: one that was stopped early would look bad for its age."""
+
+    values: Mapping[str, float]
+    """By trial, best first."""
+    basis: str
+    """Whose values they are, in words."""
+    age: int | None
+    """After so many validations; None where all of them trained to their end."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +126,7 @@ class Findings:
     settings: Mapping[str, Any]
     """All settings of the winner; of the first trial before there is one."""
     searched: tuple[Searched, ...]
+    comparable: Comparable
     importances: Importances
     verdict: tuple[str, str]
     certainty: str
@@ -140,7 +154,8 @@ class Findings:
         settings = {} if anyone is None else anyone.settings
         space = _space(ledger)
         searched = tuple(_searched(ledger, space, winner, settings))
-        shares = _importances(ledger, space, searched)
+        comparable = _comparable(ledger, searched)
+        shares = _importances(ledger, space, searched, comparable)
         tested, test = _tested(ledger, winner), _test(ledger, winner)
         published = tuple(beside(settings, [*test, *PAPER_METRICS]))
         between = between_confirmed(ledger)
@@ -149,11 +164,12 @@ class Findings:
             winner=winner,
             settings=settings,
             searched=searched,
+            comparable=comparable,
             importances=shares,
             verdict=(_first_line(ledger, winner), _second_line(ledger, tested)),
             certainty=_certainty(ledger, winner, between),
             differences=tuple(between),
-            widen=_widen(winner, searched),
+            widen=_widen(ledger, winner, searched, comparable, settings),
             warnings=tuple(_warnings(ledger, winner, searched, between)),
             published=published,
             distance=_distance(published, test, settings),
@@ -270,25 +286,42 @@ def _marked(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | N
 # What mattered -----------------------------------------------------------------------------------------------
 
 
-def _importances(ledger: Ledger, space: Space | None, searched: Sequence[Searched]) -> Importances:
-    varied = [setting for setting in searched if len(setting.values) > 1]
-    needed = max(ENOUGH_TRIALS, TRIALS_PER_SETTING * len(varied))
+def _varied(searched: Sequence[Searched]) -> list[Searched]:
+    return [setting for setting in searched if len(setting.values) > 1]
+
+
+def _needed(varied: Sequence[Searched]) -> int:
+    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * len(varied))
+
+
+def _comparable(ledger: Ledger, searched: Sequence[Searched]) -> Comparable:
+    """The trials that trained to their end, where they are enough or all; else all at the age that all reached."""
+    ended = ledger.finished()
+    done = [trial for trial in ended if trial.state == "done"]
+    aged = [trial for trial in ended if trial.curve]
+    age = min((len(trial.curve) for trial in aged), default=None)
+    values: dict[str, float]
+    if age is None or len(done) == len(ended) or len(done) >= _needed(_varied(searched)):
+        values = {trial.trial_id: trial.best for trial in done if trial.best is not None}
+        early = "" if len(done) == len(ended) else " that were not stopped early"
+        return Comparable(values, f"{ledger.metric} of the {len(done)} trials{early}", None)
+    values = {trial.trial_id: ledger.best_of(trial.curve[:age]) for trial in aged}
+    ordered = dict(sorted(values.items(), key=lambda item: item[1], reverse=ledger.mode == "max"))
+    return Comparable(
+        ordered, f"{ledger.metric} after {counted(age, 'validation')}, which {len(aged)} trials reached", age
+    )
+
+
+def _importances(
+    ledger: Ledger, space: Space | None, searched: Sequence[Searched], comparable: Comparable
+) -> Importances:
+    varied, basis = _varied(searched), comparable.basis
     if space is None or not varied:
         return Importances({}, "no importances: nothing was searched that this version can read")
-    done = [trial for trial in ledger.finished() if trial.state == "done"]
-    ended = [trial for trial in ledger.finished() if trial.curve]
-    points: list[tuple[Mapping[str, Any], float]]
-    if len(done) >= needed:
-        points = [(trial.params, trial.best or 0.0) for trial in done]
-        basis = f"{ledger.metric} of the {len(done)} trials that were not stopped early"
-    elif len(ended) >= needed:
-        # trials that were stopped early would look bad for their age: compare all at the age that all reached
-        age = min(len(trial.curve) for trial in ended)
-        points = [(trial.params, ledger.best_of(trial.curve[:age])) for trial in ended]
-        basis = f"{ledger.metric} after {counted(age, 'validation')}, which {len(ended)} trials reached"
-    else:
+    points = [(ledger.trials[trial_id].params, value) for trial_id, value in comparable.values.items()]
+    if len(points) < (needed := _needed(varied)):
         return Importances(
-            {}, f"too few trials for importances: {len(ended)}, where {counted(len(varied), 'setting')} need {needed}"
+            {}, f"too few trials for importances: {len(points)}, where {counted(len(varied), 'setting')} need {needed}"
         )
     if len(points) > MOST_TRIALS:
         points = [points[i * len(points) // MOST_TRIALS] for i in range(MOST_TRIALS)]
@@ -317,6 +350,8 @@ def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
     cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {seconds / 3600:.2f} hours of training"
+    if ledger.hours["GPU"]:
+        cost += f", {ledger.hours['GPU']:.2f} GPU-hours"
     return f"{where}: {test}; {cost}." if test else f"Not tested yet; {cost}."
 
 
@@ -366,7 +401,10 @@ def _distance(
     of = f"{settings.get('method')} on {settings.get('dataset')}"
     closest = next((b for b in published if b.same_method), None)
     if closest is None:
-        return f"None of the papers' tables here has {of}."
+        known = datasets().get(str(settings.get("dataset")))
+        drawn = known is not None and known.build is not None
+        why = ": these images are drawn here, to try methods out, and their numbers compare with no paper's"
+        return f"None of the papers' tables here has {of}{why if drawn else ''}."
     row = closest.row
     metric = next((name for name in (*PAPER_METRICS, *row.values) if name in row.values and name in test), None)
     where = f"{row.paper}, Table {row.table}, {row.method}"
@@ -438,25 +476,39 @@ def _rival(
     return mine, rival, next((d for d in between if {d.one, d.other} == pair), None)
 
 
-def _widen(winner: TrialRecord | None, searched: Sequence[Searched]) -> str:
+def _widen(
+    ledger: Ledger,
+    winner: TrialRecord | None,
+    searched: Sequence[Searched],
+    comparable: Comparable,
+    settings: Mapping[str, Any],
+) -> str:
+    """Where the winner, or who led when all were of one age, is at the end of a range."""
     if winner is None:
         return "No result yet."
-    edges = [s for s in searched if s.edge]
-    if not edges:
-        return "No: the best point lies inside every range." if searched else "Nothing was searched."
-    words = {"low": "below", "high": "above"}
-    ends = [
-        f"{s.key} {words[str(s.edge)]} {value_text(_end(s))} (best: {value_text(s.best)} in {s.range_text})"
-        for s in edges
-    ]
-    return f"Yes: {'; '.join(ends)}."
+    if not searched:
+        return "Nothing was searched."
+    ends = [_beyond(s, s.best, s.edge) for s in searched if s.edge]
+    answer = f"Yes: {'; '.join(ends)}." if ends else "No: the best point lies inside every range."
+    early = ledger.trials[next(iter(comparable.values), winner.trial_id)]
+    if comparable.age is None or early is winner:
+        return answer
+    places = [(s, early.params[s.key], s.parameter) for s in searched if s.key in early.params]
+    found = [(s, best, _edge(s.key, parameter, best, settings)) for s, best, parameter in places]
+    others = [_beyond(s, best, edge) for s, best, edge in found if edge and edge != s.edge]
+    if not others:
+        return answer
+    after = counted(comparable.age, "validation")
+    return f"{answer} But after {after}, which all had, trial {early.trial_id} led, and would go {'; '.join(others)}."
 
 
-def _end(setting: Searched) -> Any:
-    parameter = setting.parameter
-    if parameter is None or parameter.kind == "categorical":
-        return setting.best
-    return parameter.low if setting.edge == "low" else parameter.high
+def _beyond(setting: Searched, best: Any, edge: str | None) -> str:
+    """`delta above 0.35 (best: 0.349 in 0.1 to 0.35)`"""
+    parameter, end = setting.parameter, best
+    if parameter is not None and parameter.kind != "categorical":
+        end = parameter.low if edge == "low" else parameter.high
+    side = "below" if edge == "low" else "above"
+    return f"{setting.key} {side} {value_text(end)} (best: {value_text(best)} in {setting.range_text})"
 
 
 def _warnings(

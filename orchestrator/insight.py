@@ -197,8 +197,8 @@ def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> Table:
     return {name: [row[place] for row in rows] for place, name in enumerate(heads)}
 
 
-def confused_most(classes: Table, count: int = 3) -> str:
-    """The answer in words: the worst classes, how often each is found, what it is taken for."""
+def confused_most(classes: Table, confusions: Table, count: int = 3) -> str:
+    """The answer in words: the worst classes, how often each is found, what it is taken for; then the worst pairs."""
     known = [i for i, value in enumerate(classes["recall_at_1"]) if value is not None][:count]
     worst = [i for i in known if classes["recall_at_1"][i] < 1]
     if not worst:
@@ -209,7 +209,13 @@ def confused_most(classes: Table, count: int = 3) -> str:
         taken = f", taken for {other} in {share:.0%} of its queries" if other else ""
         return f"{classes['class'][i]} (recall@1 {classes['recall_at_1'][i]:.2f}{taken})"
 
-    return "; ".join(said(i) for i in worst) + "."
+    pairs = [
+        f"{one} and {other} ({share:.0%} of their queries)"
+        for one, other, share in zip(
+            *(confusions[head][:count] for head in ("class", "taken_for", "share")), strict=True
+        )
+    ]
+    return f"{'; '.join(map(said, worst))}." + (f" The most confused pairs: {'; '.join(pairs)}." if pairs else "")
 
 
 # The gallery -------------------------------------------------------------------------------------------------

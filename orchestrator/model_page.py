@@ -107,7 +107,10 @@ def confused_classes(ledger: Ledger, folder: Path) -> str:
         place = folder / "trials" / trial.trial_id
         for model in dict.fromkeys([place, *model_folders(place)]):
             with contextlib.suppress(OSError, ValueError, KeyError):
-                return confused_most(_read_table(model / INSIGHT / "classes.csv"))
+                classes, confusions = (
+                    _read_table(model / INSIGHT / f"{name}.csv") for name in ("classes", "confusions")
+                )
+                return confused_most(classes, confusions)
     return ""
 
 
@@ -261,7 +264,7 @@ def answers(insight: Insight) -> dict[str, str]:
     classes = insight.classes
     recalls = [value for value in classes["recall_at_1"] if value is not None]
     perfect, half = sum(value == 1 for value in recalls), sum(value < 0.5 for value in recalls)
-    found = {"Which classes are confused most?": confused_most(classes)}
+    found = {"Which classes are confused most?": confused_most(classes, insight.confusions)}
     found["How many classes are hard?"] = (
         f"Of {counted(len(recalls), 'class', 'classes')}, {perfect} have the right nearest neighbour "
         f"for every query, {half} for less than half."
@@ -468,7 +471,7 @@ def _confusions(insight: Insight) -> str:
         for i in range(min(count, PAIRS))
     ]
     heads = ["class", "taken for", "queries", "and the other way", "share of both"]
-    words = f"<p>{escape(confused_most(insight.classes))}</p>"
+    words = f"<p>{escape(confused_most(insight.classes, insight.confusions))}</p>"
     more = empty_html(f"The {PAIRS} most confused pairs; more in confusions.csv.") if count > PAIRS else ""
     return words + table_html("confusions", heads, rows, wrap=(0, 1)) + more
 

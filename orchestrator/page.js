@@ -90,12 +90,15 @@ for (const button of document.querySelectorAll(".copy")) {
   });
 }
 
-// In a sandboxed frame, as MLflow's, a browser takes a link to a part of the page for one to another file
-if (window.parent !== window) document.addEventListener("click", (event) => {
-  const link = event.target.closest('a[href^="#"]'), part = link && document.getElementById(link.getAttribute("href").slice(1));
-  if (!part) return;
-  event.preventDefault();
-  part.tabIndex = -1;
-  part.focus({ preventScroll: true });
-  part.scrollIntoView();
-});
+// In a sandboxed frame, as MLflow's, a browser takes a link to a part of the page for one to another file, and opens none
+if (window.parent !== window) {
+  document.querySelectorAll('a:not([href^="#"])').forEach((link) => link.replaceWith(link.textContent));
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest('a[href^="#"]'), part = link && document.getElementById(link.getAttribute("href").slice(1));
+    if (!part) return;
+    event.preventDefault();
+    part.tabIndex = -1;
+    part.focus({ preventScroll: true });
+    part.scrollIntoView();
+  });
+}

@@ -12,6 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from orchestrator.checkpoint import write_whole
 from orchestrator.elements import (
     Figure,
@@ -27,9 +29,13 @@ from orchestrator.elements import (
     state_cell,
     table_html,
 )
+from orchestrator.errors import InputError
 from orchestrator.findings import Findings, Searched
 from orchestrator.ledger import Ledger, TrialRecord, counted, duration, params_text, repeated_tests, value_text
+from orchestrator.spec import Search
 
+MODEL = "model.html"
+"""The name of its model's page, in the same folder."""
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
 LEADERS = 300
 """So many trials stand in a table, the best; a large search keeps a page that opens at once."""
@@ -48,28 +54,29 @@ BESIDE_SAME, BESIDE_OTHERS = 8, 12
 PAPER_COLUMNS = ("recall_at_1", "map_at_r", "r_precision", "normalized_mutual_information", "recall_at_2")
 
 
-def page(findings: Findings) -> str:
-    """The HTML of a search's report."""
+def page(findings: Findings, images: str = "") -> str:
+    """The HTML of a search's report; `images` is the address of its model's page, if there is one."""
     figures: dict[str, Figure] = {}
-    body = "".join(_body(findings, figures))
+    body = "".join(_body(findings, figures, images))
     return document(findings.ledger.name, body, figures)
 
 
 def write_page(findings: Findings, path: Path) -> None:
-    """The report as a file, whole or not at all."""
-    write_whole(path, page(findings).encode())
+    """The report as a file, whole or not at all; the model's page is looked for beside it."""
+    images = MODEL if path.with_name(MODEL).exists() else ""
+    write_whole(path, page(findings, images).encode())
 
 
 # The page ----------------------------------------------------------------------------------------------------
 
 
-def _body(findings: Findings, figures: dict[str, Figure]) -> Iterator[str]:
+def _body(findings: Findings, figures: dict[str, Figure], images: str) -> Iterator[str]:
     ledger = findings.ledger
     yield '<a class="skip" href="#leaderboard">Skip to the leaderboard</a><main><header>'
     yield f"<h1>{escape(ledger.name)}</h1>" + _subtitle(findings)
     first, second = findings.verdict
     yield f'<div class="verdict" role="note" aria-label="Verdict"><p>{escape(first)}</p><p>{escape(second)}</p></div>'
-    yield _answers(findings)
+    yield _answers(findings, images)
     if findings.warnings:
         items = "".join(f"<li>{escape(line)}</li>" for line in findings.warnings)
         yield f'<ul class="warnings" aria-label="Warnings">{items}</ul>'
@@ -100,7 +107,7 @@ def _subtitle(findings: Findings) -> str:
     return f'<p class="sub">{" · ".join(parts)}</p>'
 
 
-def _answers(findings: Findings) -> str:
+def _answers(findings: Findings, images: str) -> str:
     shares = findings.importances.shares
     top = ", ".join(f"{key} ({mean:.0%} ± {spread:.0%})" for key, (mean, spread) in list(shares.items())[:3])
     mattered = f"{top}: {findings.importances.basis}." if top else f"{findings.importances.basis}.".capitalize()
@@ -110,9 +117,10 @@ def _answers(findings: Findings) -> str:
         "Should a range be widened?": findings.widen,
         "How far from the paper?": findings.distance,
     }
-    if findings.confused:
-        answers["Which classes are confused most?"] = f"{findings.confused} The images: model.html, beside this page."
     items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
+    if findings.confused:
+        link = f' The images: <a href="{escape(images)}">{escape(images)}</a>, beside this page.' if images else ""
+        items += f"<div><dt>Which classes are confused most?</dt><dd>{escape(findings.confused)}{link}</dd></div>"
     return f'<dl class="answers">{items}</dl>'
 
 
@@ -313,10 +321,12 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
         own = [trial for trial in ledger.trials.values() if trial.state == state]
         if own:
             seconds = sum(trial.seconds for trial in own)
-            rows.append([state_cell(state), len(own), sum(trial.validations for trial in own), seconds / 3600])
-    finals = ledger.finals.values()
-    rows += [[f"final run {run.trial_id}", 1, run.validations, run.seconds / 3600] for run in finals]
-    table = table_html("cost", ["what", "trials", "validations", "hours of training"], rows)
+            time = number_cell(duration(seconds), seconds)
+            rows.append([state_cell(state), len(own), sum(trial.validations for trial in own), time])
+    for run in ledger.finals.values():
+        time = number_cell(duration(run.seconds), run.seconds)
+        rows.append([f"final run {run.trial_id}", 1, run.validations, time])
+    table = table_html("cost", ["what", "trials", "validations", "training"], rows)
     wall = "" if ledger.ended is None else f" {duration((ledger.ended - ledger.started) / 1000)} from begin to end."
     said = f"<p>{duration(findings.seconds)} of training, all runs together.{wall}</p>"
     if not trials:
@@ -402,11 +412,12 @@ def _parallel(
     dimensions: list[Figure] = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
     values = [_best(trial) for trial in own]
     dimensions.append({"label": escape(ledger.metric), "values": values})
-    line = {"color": values, "colorscale": "Viridis", "reversescale": ledger.mode == "min", "showscale": False}
+    scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
+    line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]
     layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
     said = (
-        f"A line per trial ({len(own)}), yellow the best; drag along an axis to select. "
+        f"A line per trial ({len(own)}), blue the best; drag along an axis to select. "
         "Its numbers are in the leaderboard."
     )
     return figure_html(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
@@ -471,7 +482,9 @@ def _slice(
     dashed = (
         f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
     )
-    said = f"{counted(len(own), 'trial')}; the rest of the point varies too.{dashed}"
+    early = any(trial.state == "pruned" for trial in own)
+    younger = " Those stopped early trained for less, and stand lower for it." if early else ""
+    said = f"{counted(len(own), 'trial')}; the rest of the point varies too.{younger}{dashed}"
     return figure_html(figures, name, f"{ledger.metric} over {setting.key}", said, {"data": data, "layout": layout})
 
 
@@ -486,12 +499,12 @@ def _effect(
     findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
 ) -> str:
     """Mean and deviation at each value, where there are few values and several trials of them."""
-    ledger = findings.ledger
+    values = findings.comparable.values
     groups: dict[str, tuple[Any, list[float]]] = {}
-    for trial in trials:
+    for trial in (trial for trial in trials if trial.trial_id in values):
         if setting.key in trial.params:
             value = trial.params[setting.key]
-            groups.setdefault(repr(value), (value, []))[1].append(_best(trial))
+            groups.setdefault(repr(value), (value, []))[1].append(values[trial.trial_id])
     known = {repr(value): groups[repr(value)] for value in setting.values if repr(value) in groups}
     several = sum(len(found) > 1 for _, found in known.values())
     if not 2 <= len(known) <= MAP_VALUES or several * 2 < len(known):
@@ -513,11 +526,12 @@ def _effect(
         "showlegend": False,
     }
     shapes, notes = _marks(setting, findings)
-    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(ledger.metric)}}, "height": 320}
+    metric = findings.ledger.metric
+    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(metric)}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
     table = details_html(name, [setting.key, "mean", "deviation", "trials"], rows)
-    said = "Mean and standard deviation over the trials of each value, all other settings averaged over."
+    said = f"Mean and standard deviation at each value, all other settings averaged over: {findings.comparable.basis}."
     return figure_html(figures, name, f"Effect of {setting.key}", said, {"data": [trace], "layout": layout}, table)
 
 
@@ -531,10 +545,11 @@ def _map(
 ) -> str:
     """The objective over two settings: value by value where there are few, else interpolated between the trials."""
     ledger = findings.ledger
-    own = [trial for trial in trials if x.key in trial.params and y.key in trial.params]
+    values = findings.comparable.values
+    own = [t for t in trials if t.trial_id in values and x.key in t.params and y.key in t.params]
     cells: dict[tuple[Any, Any], list[float]] = {}
     for trial in own:
-        cells.setdefault((trial.params[x.key], trial.params[y.key]), []).append(_best(trial))
+        cells.setdefault((trial.params[x.key], trial.params[y.key]), []).append(values[trial.trial_id])
     xs, ys = sorted({at for at, _ in cells}), sorted({at for _, at in cells})
     data: list[Figure]
     z: list[Any]
@@ -556,7 +571,7 @@ def _map(
         data = [trace]
         xaxis |= {"type": "category"}
         yaxis |= {"type": "category"}
-        said = "Mean over the trials of each pair of values."
+        said = f"Mean at each pair of values: {findings.comparable.basis}."
         point = [value_text(place) for place in (x.best, y.best)] if x.best is not None and y.best is not None else None
     else:
         grid = _interpolated(places, [statistics.fmean(found) for found in cells.values()], log=(x.log, y.log))
@@ -569,7 +584,7 @@ def _map(
         for points in data[1:]:
             points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
             points["hovertemplate"] = "%{text}<extra></extra>" if "text" in points else "%{x}, %{y}<extra></extra>"
-        said = "Interpolated between the trials, and left blank outside of them."
+        said = f"Interpolated between the trials, and left blank outside of them: {findings.comparable.basis}."
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:
         data.append(_star(point[0], point[1], "best") | {"showlegend": False})
@@ -713,6 +728,15 @@ def _percent(value: float, deviation: float | None) -> Html:
     return number_cell(f"{100 * value:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"), value)
 
 
+def _search_file(ledger: Ledger) -> str | None:
+    """The search in YAML; None of a training, and of a search that this version does not understand."""
+    try:
+        search = Search.model_validate(ledger.config)
+    except (ValidationError, InputError):
+        return None
+    return None if search.test_trials else search.file()
+
+
 def _reproduce(findings: Findings) -> str:
     ledger = findings.ledger
     parts = []
@@ -720,6 +744,13 @@ def _reproduce(findings: Findings) -> str:
         parts.append("<p>Train the winner again, with the same seed:</p>")
         parts.append('<button type="button" class="copy" data-of="command">Copy the command</button>')
         parts.append(f'<pre id="command" tabindex="0"><code>{escape(findings.command)}</code></pre>')
+    if (file := _search_file(ledger)) is not None:
+        parts.append(
+            "<details><summary>The whole search, as a file</summary><p>Keep it as search.yaml, and run it by "
+            "<code>orchestrator search search.yaml --name NAME</code>; its trials draw the same points where one runs "
+            'at a time.</p><button type="button" class="copy" data-of="search-file">Copy the file</button>'
+            f'<pre id="search-file" tabindex="0"><code>{escape(file)}</code></pre></details>'
+        )
     facts: Mapping[str, Any] = {
         "search": ledger.name,
         "algorithm": ledger.config.get("algorithm"),

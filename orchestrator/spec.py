@@ -4,6 +4,7 @@ Settings are flat: the training's (`lr`, `epochs`, ...) and the method's (`delta
 namespace, so that a file, `--set` and a search space all name a hyperparameter in the same way.
 """
 
+import io
 import itertools
 import json
 import math
@@ -297,6 +298,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise InputError(f"{path}: should be a mapping of keys to values, not {type(content).__name__}")
     return content
+
+
+def yaml_text(content: Mapping[str, Any]) -> str:
+    """Plain values as YAML, in their order; `read_yaml` reads the same."""
+    writer, text = YAML(typ="safe", pure=True), io.StringIO()
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its hints know None only
+    writer.dump(content, text)
+    return text.getvalue()
 
 
 def shipped_searches() -> dict[str, Path]:
@@ -750,6 +760,19 @@ class Search(BaseModel):
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
         """The experiment of one point of the space."""
         return resolve_experiment({**self.settings, **params}, self.source)
+
+    def file(self) -> str:
+        """The text of a search file that means this search, whatever presets and options it was made of."""
+        keys = [key for key in FILE_KEYS if key not in ("method", "dataset", "settings", "space", "objectives")]
+        changed = self.model_dump(include={*keys, "second_objective"}, exclude_defaults=True)
+        settings = dict(self.settings)
+        found: dict[str, Any] = {key: settings.pop(key) for key in ("method", "dataset") if key in settings}
+        found |= {"settings": settings, "space": self.raw_space, **changed}
+        if self.second_objective is not None:
+            found.pop("objective", None)
+            found.pop("second_objective")
+            found["objectives"] = [goal.model_dump() for goal in self.goals]
+        return yaml_text({key: found[key] for key in FILE_KEYS if key in found})
 
 
 Section = TypeVar("Section", bound=BaseModel)

@@ -89,12 +89,15 @@ def test_classes_and_confusions_by_counting() -> None:
 
 
 def test_the_three_most_confused_in_words() -> None:
-    classes = seen().classes
-    said = confused_most(classes)
+    classes, confusions = seen().classes, seen().confusions
+    said = confused_most(classes, confusions)
     assert said.count("recall@1") == 3 and said.startswith(f"{classes['class'][0]} (recall@1 ")
     assert f"taken for {classes['taken_for'][0]} in {classes['share'][0]:.0%} of its queries" in said
+    pairs = zip(confusions["class"], confusions["taken_for"], confusions["share"], strict=True)
+    told = "; ".join(f"{one} and {other} ({share:.0%} of their queries)" for one, other, share in list(pairs)[:3])
+    assert said.endswith(f" The most confused pairs: {told}.")
     perfect = {name: values[:1] for name, values in classes.items()} | {"recall_at_1": [1.0]}
-    assert confused_most(perfect).startswith("None:")
+    assert confused_most(perfect, {name: [] for name in confusions}).startswith("None:")
 
 
 def test_the_gallery_shows_true_neighbours_of_the_worst_and_of_any() -> None:
@@ -254,7 +257,7 @@ def test_the_page_is_whole_and_offline() -> None:
     points = json.loads(re.findall(r'id="points">(.*?)</script>', html)[0])
     assert set(points["maps"]) == {"t-SNE", "principal components"} and len(points["maps"]["t-SNE"]) == IMAGES
     text = "".join(elements.text)
-    assert confused_most(found.classes) in text and "uncertainty_mixed 6" in text
+    assert confused_most(found.classes, found.confusions) in text and "uncertainty_mixed 6" in text
     assert "u 0." in text and "u 0." not in "".join(Elements(model_page(view(uncertain=False))).text)
 
 

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from PIL import Image
 from orchestrator.findings import Findings, note
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
-from orchestrator.page import page
+from orchestrator.page import page, write_page
 from orchestrator.report import exported
 from orchestrator.spec import resolve_search
 from orchestrator.tracking import MemoryTracker
@@ -235,8 +236,55 @@ def test_warnings(tmp_path: Path) -> None:
 
 def test_early_stops_are_compared_at_one_age(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, spread(30), pruned=lambda n: n % 3 != 0))
-    assert "val/map_at_r after 3 validations, which 30 trials reached" in found.importances.basis
+    basis = "val/map_at_r after 3 validations, which 30 trials reached"
+    assert basis in found.importances.basis
     assert next(iter(found.importances.shares)) == "delta"
+    points = [{"delta": 0.1 + 0.05 * (n % 4), "alpha": 1.0 + n // 4, "proxies_per_class": 5} for n in range(20)]
+    found = Findings.of(made(tmp_path / "b", points, lambda p: 0.5, pruned=lambda n: n % 4 > 0))
+    html = page(found)
+    effect = next(f for name, f in figures(html).items() if name.startswith("effect") and f["data"][0]["x"][0] == 0.1)
+    at_three = 0.5 * (1 - 0.5 * math.exp(-1.5))
+    assert effect["data"][0]["y"] == pytest.approx([at_three] * 4, rel=1e-5)
+    assert figures(html)["map-0"]["data"][0]["z"][0] == pytest.approx([at_three] * 4, rel=1e-5)
+    assert html.count(basis.replace("30", "20")) >= 2
+
+
+def test_who_led_at_one_age_may_want_a_wider_range(tmp_path: Path) -> None:
+    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": 5} for delta in (0.2, 0.35, 0.25, 0.3)]
+    found = Findings.of(made(tmp_path, points, lambda p: 0.55 if p["delta"] == 0.35 else 0.5, pruned=lambda n: n == 1))
+    assert found.winner is not None and found.winner.trial_id == "0000"
+    assert found.widen == (
+        "No: the best point lies inside every range. But after 3 validations, which all had, trial 0001 led, and would "
+        "go delta above 0.35 (best: 0.35 in 0.1 to 0.35)."
+    )
+
+
+def test_embedded_data_has_no_paper(tmp_path: Path) -> None:
+    for dataset, told in (("glyphs-small", True), ("my-birds", False)):
+        raw = {"method": "pfml", "dataset": dataset, "space": PFML_SPACE}
+        found = Findings.of(made(tmp_path / dataset, spread(3), raw=raw))
+        assert f"None of the papers' tables here has pfml on {dataset}" in found.distance
+        assert found.distance.endswith("compare with no paper's.") == told
+
+
+def test_the_page_links_its_model_s_where_that_is_beside_it(tmp_path: Path) -> None:
+    found = Findings.of(made(tmp_path, spread(3)), confused="A and B.")
+    write_page(found, tmp_path / "search.html")
+    assert "model.html" not in (tmp_path / "search.html").read_text()
+    (tmp_path / "model.html").touch()
+    write_page(found, tmp_path / "search.html")
+    assert ("a", {"href": "model.html"}) in Elements((tmp_path / "search.html").read_text()).tags
+
+
+def test_the_whole_search_is_on_the_page_as_a_file(tmp_path: Path) -> None:
+    from orchestrator.spec import Search, read_yaml, resolve_search
+
+    ledger = made(tmp_path, spread(3))
+    html = page(Findings.of(ledger))
+    (text,) = re.findall(r'<pre id="search-file" tabindex="0"><code>(.*?)</code>', html, re.DOTALL)
+    (tmp_path / "search.yaml").write_text(unescape(text))
+    again = resolve_search(read_yaml(tmp_path / "search.yaml"), name=ledger.name, source="search.yaml")
+    assert again.model_dump() == Search.model_validate(ledger.config).model_dump() | {"source": "search.yaml"}
 
 
 def test_before_anything_has_happened(tmp_path: Path) -> None:

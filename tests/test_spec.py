@@ -292,6 +292,25 @@ def test_shipped_searches_resolve(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(shipped_searches()))
+def test_a_search_is_written_as_a_file_that_means_the_same(name: str, tmp_path: Path) -> None:
+    changes = {"dataset": "glyphs", "num_trials": 7, "budget": {"epochs": 10_000}, "seed": 5, "final_seeds": 3}
+    for given in ({}, changes if name != "demo" else {"seed": 5}):
+        search = resolve_search(read_yaml(find_search(name)), name="x", source="a.yaml", **given)
+        path = tmp_path / "a.yaml"
+        path.write_text(search.file())
+        again = resolve_search(read_yaml(path), name="x", source="a.yaml")
+        assert again.model_dump() == search.model_dump()
+
+
+def test_a_search_of_two_objectives_is_written_as_one(tmp_path: Path) -> None:
+    raw = PFML | {"objectives": ["val/map_at_r", "cost/seconds"], "algorithm": "nsga2", "scheduler": "none"}
+    search = resolve_search(raw, name="x", source="a.yaml")
+    (tmp_path / "a.yaml").write_text(search.file())
+    again = resolve_search(read_yaml(tmp_path / "a.yaml"), name="x", source="a.yaml")
+    assert again.model_dump() == search.model_dump()
+
+
+@pytest.mark.parametrize("name", sorted(shipped_searches()))
 def test_every_corner_of_a_shipped_search_is_an_experiment(name: str) -> None:
     """Both ends of every range in every branch, not the bounds of one setting at a time."""
 
