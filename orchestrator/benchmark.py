@@ -16,7 +16,7 @@ from orchestrator.checkpoint import write_whole
 from orchestrator.comparison import Comparison
 from orchestrator.errors import InputError, suggestion
 from orchestrator.journal import refresh
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import BENCHMARK, Ledger
 from orchestrator.method import registry
 from orchestrator.search import (
     JOURNAL,
@@ -37,7 +37,6 @@ from orchestrator.spec import Search, check_name, describe, find_search, read_ya
 
 RECORD = "benchmark.json"
 PAGE = "report.html"
-TAG = "orchestrator.benchmark"
 OWN_BUDGET = ("num_trials", "budget", "start_from", "final", "final_trials", "final_seeds", "final_workers", "seed")
 """What a search file says of these does not hold here: they are the same for all."""
 SEEDS = 5
@@ -68,9 +67,13 @@ class Benchmark(BaseModel):
         path = _space_of(self.labels[label])
         raw = {key: value for key, value in read_yaml(path).items() if key not in OWN_BUDGET}
         changes = {"final_seeds": SEEDS, **self.changes}
-        return resolve_search(
-            raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
-        )
+        try:
+            return resolve_search(
+                raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
+            )
+        except InputError as error:
+            alone = "; --set is for all of them: what one alone has belongs into a search file of its own"
+            raise InputError(f"{error}{alone if str(error).startswith('--set: ') else ''}") from None
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ def _advance(
             storage=places.storage,
             tracking_uri=tracking_uri,
             watcher=watcher,
-            tags={TAG: benchmark},
+            tags={BENCHMARK: benchmark},
         )
     before = read_journal(places.search(search.name) / JOURNAL)[1].config
     more: Mapping[str, Any] = {}

@@ -21,7 +21,7 @@ import psutil
 from orchestrator import objects
 from orchestrator.checkpoint import write_whole
 from orchestrator.conductor import Conductor
-from orchestrator.ledger import Ledger, budget_used
+from orchestrator.ledger import BENCHMARK, Ledger, budget_used
 
 DRIVER = "driver.json"
 """Who drives the search, and when they last said so; gone once the search has ended."""
@@ -177,6 +177,7 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
     return {
         "name": ledger.name,
+        "benchmark": ledger.tags.get(BENCHMARK),
         "state": state,
         "reason": ledger.reason,
         "driver": at_wheel["by"] if at_wheel else None,

@@ -340,17 +340,19 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
 
 
 def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """A row per search, the newest first."""
+    """A row per search, the newest first, those that have not begun last."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for head in ("search", "state", "trials", "best", "began"):
+    several = len({one["benchmark"] for one in found}) > 1
+    for head in ("search", *(["benchmark"] if several else []), "state", "trials", "best", "began"):
         table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
     for one in sorted(found, key=lambda one: -one["started"]):
         ended = sum(one["counts"][state] for state in ("done", "pruned", "failed"))
         of = one["budget"]["trials"]["of"]
         best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000))
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000)) if one["started"] else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
-        table.add_row(one["name"], Text(one["state"], style=STYLES.get(one["state"], "")), trials, best, began)
+        state = Text(one["state"], style=STYLES.get(one["state"], ""))
+        table.add_row(one["name"], *([one["benchmark"] or ""] if several else []), state, trials, best, began)
     return table
 
 

@@ -13,6 +13,8 @@ from typing import Any, TextIO
 
 from orchestrator.errors import InputError
 
+BENCHMARK = "orchestrator.benchmark"
+"""The tag of a search that names the benchmark it is part of."""
 STATES = ("running", "done", "pruned", "failed", "interrupted")
 
 

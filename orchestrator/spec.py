@@ -826,22 +826,42 @@ def resolve_search(
 ) -> Search:
     """A search from a file's content. `preset` goes before the file's settings, but what the space searches stays
     searched; `overrides` (of `--set`) pin settings, also searched ones; `changes` replace top-level keys
-    (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key. `find_settings` gives the settings that
-    a name in `start_from` stands for."""
+    (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key; messages call them by their options.
+    `find_settings` gives the settings that a name in `start_from` stands for."""
+    changes = {key: value for key, value in changes.items() if value is not None}
+    try:
+        return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
+    except InputError as error:
+        message = str(error)
+        for key in changes:
+            option = f"--{key.replace('_', '-')}: "
+            for stated in (f"{source}: {key}: ", f"{source}: {key}."):
+                message = option + message.removeprefix(stated) if message.startswith(stated) else message
+        raise InputError(message) from None
+
+
+def _resolved(
+    raw: Mapping[str, Any],
+    name: str,
+    source: str,
+    preset: Preset | None,
+    overrides: dict[str, Any],
+    find_settings: Callable[[str], list[dict[str, Any]]] | None,
+    changes: dict[str, Any],
+) -> Search:
     for key, value in raw.items():
         if key not in FILE_KEYS:
             raise InputError(f"{source}: {key}: no such key of a search{suggestion(key, FILE_KEYS)}")
         if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
             raise InputError(f"{source}: {key}: {value!r} should be {EXPECTED[FILE_KEYS[key]]}")
-    merged = dict(raw) | {key: value for key, value in changes.items() if value is not None}
+    merged = dict(raw) | changes
     settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
     if preset is not None:
-        settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides or {}, source)
-    if changes.get("dataset") is not None:
+        settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides, source)
+    if "dataset" in changes:
         settings["dataset"] = changes["dataset"]
-    if "seed" in merged and (changes.get("seed") is not None or "seed" not in settings):
+    if "seed" in merged and ("seed" in changes or "seed" not in settings):
         settings["seed"] = merged["seed"]
-    overrides = dict(overrides or {})
     settings |= overrides
     raw_space = merged.get("space")
     if raw_space is None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -15,13 +16,13 @@ from test_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spr
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 
 from orchestrator import benchmark
-from orchestrator.benchmark import SEEDS, TAG, Benchmark, Result, asked, known, members
+from orchestrator.benchmark import SEEDS, Benchmark, Result, asked, known, members
 from orchestrator.cli import main
 from orchestrator.comparison import Comparison, seeds_needed
 from orchestrator.comparison_page import comparison_page
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import BENCHMARK, Ledger
 from orchestrator.search import Places
 from orchestrator.significance import differences
 from orchestrator.spec import Search
@@ -108,7 +109,7 @@ def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_
     for member in result.comparison.members:
         assert 60 - EPOCHS < member.ledger.epochs <= 60
         assert len(member.tests) == SEEDS == len(member.ledger.finals)
-        assert member.ledger.tags[TAG] == "b"
+        assert member.ledger.tags[BENCHMARK] == "b"
     verdict = result.comparison.verdict
     assert verdict[0].startswith("Best: pfml, map_at_r 0.5") and "ahead of proxy_anchor" in verdict[0]
     assert "paired t-test over 5 seeds, Holm's correction for 3 comparisons" in verdict[0]
@@ -165,6 +166,33 @@ def test_more_budget_goes_to_all(run: Run, tmp_path: Path) -> None:
     assert run(more, MadeRunner(stop_after=0)).outcome is None  # there is nothing left to do
 
 
+def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ask(words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([*words.split(), "--storage", str(tmp_path / "s")])
+        output = capsys.readouterr()
+        return int(ended.value.code or 0), output.out + output.err
+
+    chosen = asked_for("pfml", "proxy_anchor")
+    run(chosen, MadeRunner(stop_after=10))
+    code, told = ask("status b")
+    assert code == 0 and re.search("b-pfml +interrupted", told) and re.search("b-proxy_anchor +to come", told)
+    assert "0 of 2 searches done" in told and "the verdict so far:  orchestrator report b" in told
+    assert "go on with:  orchestrator resume b --storage" in told
+    assert [one["state"] for one in json.loads(ask("status b --json")[1])] == ["interrupted", "to come"]
+    assert "benchmark 'b' does not run; go on with: orchestrator resume b" in ask("stop b")[1]
+    run(chosen, MadeRunner())
+    told = ask("status b")[1]
+    assert "2 of 2 searches done" in told and "the verdict:  " in told and "go on" not in told
+    assert ask("stop b") == (2, "error: stop: benchmark 'b' does not run (it is done)\n")
+    assert {one["benchmark"] for one in json.loads(ask("list --json")[1])} == {"b"}
+    assert ask("resume b --workers 2") == (
+        2,
+        "error: --workers: 2: is for one search, and b is a benchmark: resume one (b-pfml, b-proxy_anchor)\n",
+    )
+    assert "orchestrator benchmark --name b --budget epochs=90" in ask("resume b --budget epochs=90")[1]
+
+
 def test_a_method_that_fails_is_told(run: Run) -> None:
     result = run(asked_for("pfml", "proxy_anchor", num_trials=2), MadeRunner(failing=("proxy_anchor",)))
     assert "proxy_anchor has no result: the loss is NaN." in result.comparison.notes
@@ -184,9 +212,13 @@ def test_ccp_is_searched_by_its_shipped_space() -> None:
         (["--methods", "pfml,proxy_anchor"], "--budget: missing; give each method the same, such as epochs=200"),
         (["--methods", "pfml,proxy_anchr", "--budget", "epochs=40"], "proxy_anchr: no such method or search (did you"),
         (["--methods", "pfml,pfml", "--budget", "epochs=40"], "--methods: pfml, pfml: one is named twice"),
-        (["--methods", "pfml,ccp", "--budget", "epochs=4"], "pfml.yaml: budget.epochs: 4: one trial takes 20 alone"),
+        (["--methods", "pfml,ccp", "--budget", "epochs=4"], "error: --budget: epochs: 4: one trial takes 20 alone"),
         (["--methods", "pfml,ccp", "--budget", "epoch=4"], "--budget: epoch: no such limit (did you mean 'epochs'?)"),
         (["--methods", "pfml,ccp", "--budget", "1", "--set", "delt=1"], "--set: delt"),
+        (
+            ["--methods", "pfml,proxy_anchor", "--budget", "1", "--set", "delta=0.2"],
+            "--set: delta: no such setting of 'proxy_anchor' (did you mean 'beta2'?); --set is for all of them",
+        ),
         (["--methods", "pfml,./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
         (
             ["--methods", "pfml,", "--budget", "epochs=40"],

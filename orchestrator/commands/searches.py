@@ -43,7 +43,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
     from orchestrator.search import JOURNAL
 
     if (found := benchmark_of(name, storage)) is not None:
-        _show_statuses([state_of(*begun) for begun in _members(found, storage)], as_json=json_)
+        _show_benchmark(found, storage, as_json=json_)
         return
     folder = places_of(storage).search(name)
     refresh(folder / JOURNAL)
@@ -78,6 +78,8 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     from orchestrator.control import status as state_of
     from orchestrator.search import read_journal
 
+    if storage != DEFAULT_STORAGE and objects.address_of(storage) is None and not storage.expanduser().is_dir():
+        raise InputError(f"--storage: {storage}: no such folder")
     found = []
     for journal in places_of(storage).journals():
         try:
@@ -126,9 +128,12 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
 
     again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
     if (found_ := benchmark_of(name, storage)) is not None:
-        driven = [ledger.name for ledger, folder in _members(found_, storage) if driver(folder)]
+        begun = _members(found_, storage)
+        driven = [ledger.name for ledger, folder in begun if driver(folder)]
         if not driven:
-            raise InputError(f"{wish}: benchmark '{name}' does not run; go on with: {again}")
+            done = len(begun) == len(found_.labels) and all(ledger.state == "done" for ledger, _ in begun)
+            then = " (it is done)" if done else f"; go on with: {again}"
+            raise InputError(f"{wish}: benchmark '{name}' does not run{then}")
         name = driven[0]
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
@@ -157,6 +162,29 @@ def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
 
     places = places_of(storage)
     return [(ledger, places.search(ledger.name)) for ledger in members(found, places).values()]
+
+
+def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None:
+    """Its searches, also those to come, and what to do next."""
+    from orchestrator.control import status as state_of
+    from orchestrator.ledger import BENCHMARK, Ledger, counted
+
+    begun = {ledger.name: state_of(ledger, folder) for ledger, folder in _members(found, storage)}
+    states = []
+    for label in found.labels:
+        name = found.member(label)
+        waiting = Ledger(name=name, tags={BENCHMARK: found.name})
+        states.append(begun.get(name) or state_of(waiting, places_of(storage).search(name)) | {"state": "to come"})
+    _show_statuses(states, as_json=as_json)
+    if as_json:
+        return
+    done = sum(one["state"] == "done" for one in states)
+    place = f"--storage {shlex.quote(objects.shown(storage))}"
+    typer.echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
+    if begun:
+        typer.echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
+    if done < len(states) and not any(one["driver"] for one in states):
+        typer.echo(f"go on with:  orchestrator resume {found.name} {place}")
 
 
 def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:

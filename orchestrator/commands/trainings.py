@@ -271,7 +271,13 @@ def resume(
     with waiting("taking the search up again") as status:
         if (found := benchmark_of(name, storage)) is not None:
             if num_trials or budget or workers or max_concurrent:
-                raise InputError(f"{name}: is a benchmark: give it more by orchestrator benchmark --name {name} ...")
+                if workers or max_concurrent:
+                    option = f"--workers: {workers}" if workers else f"--max-concurrent: {max_concurrent}"
+                    searches = ", ".join(map(found.member, found.labels))
+                    raise InputError(f"{option}: is for one search, and {name} is a benchmark: resume one ({searches})")
+                option = f"--num-trials {num_trials}" if num_trials else f"--budget {' --budget '.join(budget)}"
+                more = f"orchestrator benchmark --name {name} {option}"
+                raise InputError(f"NAME: {name}: is a benchmark: give all its searches more by: {more}")
             _run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
             return
         from orchestrator.display import Display
