@@ -207,6 +207,7 @@ def looks(storage: Path, name: str) -> dict[str, tuple[str, Callable[[Any], None
         "the search's run": (run_path(experiment, parent), text(f"Best: trial {winner.trial_id}")),
         "its report in MLflow's frame": (f"#/experiments/{experiment}/runs/{parent}/artifacts/{PAGE}", report),
         "the winner's run": (run_path(experiment, runs.trials[winner.trial_id]), text("val/map_at_r")),
+        "the ten best, charts": (view_path(experiment, ledger.search_id, "best"), text("Parallel Coordinates")),
         "the ten best compared": (comparison_path(experiment, best), text(f"Comparing {len(best)} Runs")),
     }
 

@@ -433,13 +433,16 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     if outcome.experiment_id is None or outcome.parent_run_id is None:
         return {}
     base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id
+    ledger = outcome.ledger
     runs = recorded_runs(outcome.journal).trials
-    best = [runs[trial.trial_id] for trial in outcome.ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
+    best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
     found: dict[str, str] = {}
     if outcome.no_views is None:
         views: dict[str, View] = {"leaderboard": "table", "charts": "charts", "methods": "methods"}
-        found = {what: view_path(experiment, outcome.ledger.search_id, view) for what, view in views.items()}
-    found["the search"] = run_path(experiment, outcome.parent_run_id)
+        found = {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
     if len(best) > 1:
-        found[f"the best {len(best)}"] = comparison_path(experiment, best)
+        viewed = outcome.no_views is None and ledger.second is None
+        path = view_path(experiment, ledger.search_id, "best") if viewed else comparison_path(experiment, best)
+        found[f"the best {len(best)}"] = path
+    found["the search"] = run_path(experiment, outcome.parent_run_id)
     return {what: f"{base}/{path}" for what, path in found.items()}

@@ -36,13 +36,13 @@ from orchestrator.spec import (
     with_other_workers,
 )
 from orchestrator.tracking import (
-    MODEL_NAME,
     MLflowTracker,
     Tracker,
     check_tracking_uri,
     default_tracking_uri,
     redact,
 )
+from orchestrator.views import MOST_COMPARED
 
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
@@ -594,7 +594,9 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         write_page(findings, journal.path.parent / PAGE)
         objects.publish(journal.path.parent / PAGE)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        journal.append("note", text=note(findings), important=list(findings.importances.shares))
+        best = [] if ledger.second is not None else ledger.finished()[:MOST_COMPARED]
+        least = best[-1].best if best else None
+        journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE"
         print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
@@ -640,7 +642,7 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
     path = str((place / MLFLOW_MODEL).relative_to(folder))
     objects.publish(place / MLFLOW_MODEL)
-    journal.append("model", trial_id=final.trial_id, path=path, name=MODEL_NAME)
+    journal.append("model", trial_id=final.trial_id, path=path)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:

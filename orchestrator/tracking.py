@@ -49,9 +49,6 @@ TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
 NAME_CHARACTERS = 250
 DIGEST_CHARACTERS = 36
 
-MODEL_NAME = "encoder"
-"""What a run's MLflow model is called: not as a folder of its artifacts, which MLflow would take for the same."""
-
 NOTE = "mlflow.note.content"
 SOURCE = {
     "mlflow.source.name": "command",
@@ -111,7 +108,7 @@ class Update:
     tags: dict[str, str] = field(default_factory=dict)
     config: dict[str, Any] | None = None
     artifacts: dict[tuple[str, str], None] = field(default_factory=dict)  # (path, folder), ordered
-    models: dict[str, str] = field(default_factory=dict)  # path of an MLflow model's folder -> name
+    models: dict[str, None] = field(default_factory=dict)  # paths of MLflow models' folders, ordered
     dataset: tuple[str, str] | None = None  # name, digest
     status: tuple[str, int | None] | None = None  # status, end time
     views: dict[str, str] = field(default_factory=dict)  # tags of the experiment
@@ -177,9 +174,9 @@ class Projection:
         if digest := event["tags"].get("dataset.digest"):
             self.dataset = parent.dataset = (event["dataset"], str(digest))
 
-    def _views(self, important: Sequence[str] = ()) -> dict[str, str]:
+    def _views(self, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
         """None of an event that is no search's, as tests make them."""
-        return saved_views(self._started, important) if "raw_space" in self._started["config"] else {}
+        return saved_views(self._started, important, least) if "raw_space" in self._started["config"] else {}
 
     def _search_resumed(self, event: Event, update: Any) -> None:
         self._reconcile(event, update)
@@ -241,7 +238,7 @@ class Projection:
 
     def _note(self, event: Event, update: Any) -> None:
         update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
-        update(None).views = self._views(event.get("important", ()))
+        update(None).views = self._views(event.get("important", ()), event.get("least"))
 
     def _artifact(self, event: Event, update: Any) -> None:
         run = update(event["trial_id"])
@@ -250,7 +247,7 @@ class Projection:
             run.tags[LOGGED_TABLES] = json.dumps([{"path": path, "type": "table"} for path in tables])
 
     def _model(self, event: Event, update: Any) -> None:
-        update(event["trial_id"]).models[str(event["path"])] = str(event["name"])
+        update(event["trial_id"]).models[str(event["path"])] = None
 
     def _trial_ended(self, event: Event, update: Any) -> None:
         run, trial_id = update(event["trial_id"]), event["trial_id"]
@@ -314,7 +311,7 @@ class Store(Protocol):
     def log_config(self, run_id: str, config: dict[str, Any]) -> None: ...
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None: ...
     def log_dataset(self, run_id: str, name: str, digest: str) -> None: ...
-    def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str: ...
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str: ...
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
 
@@ -390,11 +387,11 @@ class MemoryStore:
     def log_dataset(self, run_id: str, name: str, digest: str) -> None:
         self._run(run_id)["dataset"] = (name, digest)
 
-    def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str:
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
         if not path.exists():
             raise _Refused(f"model {path} is not there any more")
-        self._run(run_id).setdefault("models", {})[name] = path
-        return f"{run_id}/{name}"
+        self._run(run_id).setdefault("models", []).append(path)
+        return f"{run_id}/model"
 
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None:
         run = self._run(run_id)
@@ -513,7 +510,7 @@ class MLflowStore:
         with self._errors():
             self._client.log_inputs(run_id, [DatasetInput(known, [InputTag("mlflow.data.context", "training")])])
 
-    def log_model(self, experiment_id: str, run_id: str, name: str, path: Path) -> str:
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
         """Log an MLflow model's folder as a model of the run, once, linked to its data set, code and scores; its id."""
         from mlflow.entities import LoggedModelOutput
         from mlflow.models import Model
@@ -521,18 +518,23 @@ class MLflowStore:
         if not (path / "MLmodel").exists():
             raise _Refused(f"{path} is no MLflow model (any more)")
         with self._errors():
-            query = f"source_run_id = '{run_id}' AND name = '{name}'"
-            known = self._client.search_logged_models([experiment_id], query)
-            for model in known:
+            for model in self._client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"):
                 if str(model.status) == "READY":
                     return str(model.model_id)
             about = Model.load(str(path)).metadata or {}
             run = self._client.get_run(run_id)
             tags = {key: value for key, value in run.data.tags.items() if key in SOURCE}
             tags[NOTE] = str(about.get("description", ""))[:TAG_CHARACTERS]
+            # not the name of a folder of its artifacts, which MLflow would take for the same
+            name = "-".join(str(about[part]) for part in ("search", "method") if part in about).replace(".", "-")
             settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
             model = self._client.create_logged_model(
-                experiment_id, name, run_id, tags, _texts(settings, PARAM_CHARACTERS), model_type="embedding"
+                experiment_id,
+                name.replace(".", "-"),
+                run_id,
+                tags,
+                _texts(settings, PARAM_CHARACTERS),
+                model_type="embedding",
             )
             with tempfile.TemporaryDirectory() as folder:  # it is to know its ids, which each tracker gives
                 copy = Path(folder) / "model"
@@ -573,7 +575,7 @@ class MLflowStore:
             _validate_model_name(name)  # before anything is written
             _validate_model_alias_name(alias)
             experiment_id = self._client.get_run(run_id).info.experiment_id
-        model_id = self.log_model(experiment_id, run_id, MODEL_NAME, folder)
+        model_id = self.log_model(experiment_id, run_id, folder)
         with self._errors(never=False):
             try:
                 self._client.create_registered_model(name)
@@ -828,9 +830,9 @@ class _Sender:
         for path, folder in update.artifacts:
             with self._noting():
                 self.store.log_artifact(run_id, self._place(path), folder)
-        for path, name in update.models.items():
+        for path in update.models:
             with self._noting():
-                self.store.log_model(str(self.cursor.experiment_id), run_id, name, self._place(path))
+                self.store.log_model(str(self.cursor.experiment_id), run_id, self._place(path))
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)

@@ -19,7 +19,7 @@ MOST_CHARTS = 8
 """So many settings get a chart of their own."""
 MOST_COMPARED = 10
 
-View = Literal["table", "charts", "methods"]
+View = Literal["table", "charts", "best", "methods"]
 ML = "workflowType=machine_learning"
 
 
@@ -30,7 +30,7 @@ def view_key(search_id: str, view: View) -> str:
 
 def view_path(experiment_id: str, search_id: str, view: View) -> str:
     """Where MLflow shows a view, from its address on."""
-    mode = "&compareRunsMode=CHART" if view == "charts" else ""
+    mode = "&compareRunsMode=CHART" if view in ("charts", "best") else ""
     return f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_key(search_id, view)}{mode}&{ML}"
 
 
@@ -45,12 +45,15 @@ def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
 
 
-def saved_views(started: Mapping[str, Any], important: Sequence[str] = ()) -> dict[str, str]:
+def saved_views(
+    started: Mapping[str, Any], important: Sequence[str] = (), least: float | None = None
+) -> dict[str, str]:
     """The tags of an experiment that hold a search's views.
 
     Args:
         started: the `search_started` event of its journal.
         important: searched settings, the most important first; those of the space come after them.
+        least: the objective of the last of the best trials that are to have a view of their own.
     """
     config, name, search_id = started["config"], started["name"], started["search_id"]
     objective = started["objective"]
@@ -71,9 +74,12 @@ def saved_views(started: Mapping[str, Any], important: Sequence[str] = ()) -> di
         "groupBy": {"aggregateFunction": "min" if ascending else "max", "groupByKeys": groups},
     }
     order = {"orderByKey": f"metrics.`{best}`", "orderByAsc": ascending}
+    among = f"{trials} and metrics.`{best}` {'<=' if ascending else '>='} {least!r}"
+    few = {"searchFilter": f"{among} and tags.`orchestrator.state` != 'failed'"}
     views: dict[View, tuple[str, dict[str, Any]]] = {
         "table": (f"{name}: leaderboard", table),
         "charts": (f"{name}: charts", charts),
+        **({} if least is None else {"best": (f"{name}: the best", charts | few)}),
         "methods": (f"{name if several else started['dataset']}: by method", methods),
     }
     return {

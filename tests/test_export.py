@@ -18,7 +18,7 @@ from orchestrator.export import ABOUT, SUFFIXES, TOLERANCE, Source, check_packag
 from orchestrator.journal import Journal
 from orchestrator.loop import build_learner, embed_split, model_state
 from orchestrator.spec import resolve_experiment
-from orchestrator.tracking import MODEL_NAME, MLflowTracker, register_model
+from orchestrator.tracking import MLflowTracker, register_model
 
 SETTINGS: dict[str, Any] = {"method": "idml", "dataset": "glyphs-small", "embedding_dim": 8, "mixup": False}
 
@@ -139,7 +139,7 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, m
         journal.append("trial_started", trial_id="final", kind="final", params={}, config={}, tags={}, note=None)
         journal.append("result", trial_id="final", metrics={"test/map_at_r": 0.5, "test/recall_at_1": 0.7})
         for _ in range(2):  # said twice, it is logged once
-            journal.append("model", trial_id="final", path="trials/final/mlflow", name=MODEL_NAME)
+            journal.append("model", trial_id="final", path="trials/final/mlflow")
         tracker = MLflowTracker(journal.path, uri, tmp_path / "artifacts")
         assert tracker.close(120), tracker.problem
         run_id = tracker.run_id("final")
@@ -150,6 +150,7 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, m
     (dataset,) = run.inputs.dataset_inputs
     assert (dataset.dataset.name, dataset.dataset.digest) == ("glyphs", ("ab" * 32)[:36])
     model = client.get_logged_model(run.outputs.model_outputs[0].model_id)
+    assert model.name == "s-idml"
     (score,) = model.metrics  # what the model's own file knows, and not once more
     assert (score.key, score.value, score.run_id) == ("test/map_at_r", 0.5, run_id)
     assert (score.dataset_name, score.dataset_digest) == (dataset.dataset.name, dataset.dataset.digest)

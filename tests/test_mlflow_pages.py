@@ -82,8 +82,9 @@ def test_views_are_of_this_search_sorted_by_its_objective() -> None:
     assert [chart["type"] for chart in charts] == ["PARALLEL", "BAR", "LINE", "CONTOUR", *["SCATTER"] * 3, *["BAR"] * 3]
     assert [chart["deleted"] for chart in charts] == [False] * 7 + [True] * 3
     assert [charts[3][axis]["key"] for axis in ("xaxis", "yaxis", "zaxis")] == ["nu", "delta", "best/val_map_at_r"]
-    lower = saved_views(started(objective={"metric": "train/loss", "mode": "min"}))
+    lower = saved_views(started(objective={"metric": "train/loss", "mode": "min"}), least=1e-05)
     assert state(lower[f"{TAG}0123456789abcdef-table"])["orderByAsc"] is True
+    assert "metrics.`best/train_loss` <= 1e-05" in state(lower[f"{TAG}0123456789abcdef-best"])["searchFilter"]
 
 
 def test_a_tag_holds_the_views_of_a_large_space() -> None:
@@ -150,7 +151,8 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
                 best_values = {f"best/{name}": value for name, value in values.items()}
                 journal.append("result", trial_id=trial.trial_id, metrics=best_values)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
-        journal.append("note", text=note(findings), important=list(findings.importances.shares))
+        least = ledger.finished()[9].best
+        journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     with pytest.raises(SystemExit) as ended:
         main(["sync", "made", "--storage", str(storage)])
     assert ended.value.code == 0
@@ -218,6 +220,18 @@ def test_the_searchs_run_begins_with_the_verdict(reviewer: Reviewer) -> None:
     winner = reviewer.ledger.winner()
     assert winner is not None
     expect(page.get_by_text(f"Best: trial {winner.trial_id}").first).to_be_visible()
+    assert reviewer.complaints == []
+
+
+@pages
+def test_the_ten_best_have_their_charts(reviewer: Reviewer) -> None:
+    page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "best"))
+    expect(page.get_by_text("10 matching runs").first).to_be_visible()
+    names = page.locator("a[href*='/runs/']").all_inner_texts()
+    assert [name for name in names if name in reviewer.runs] == [t.trial_id for t in reviewer.ledger.finished()[:10]]
+    expect(page.get_by_text("Parallel Coordinates").first).to_be_visible()
+    expect(page.locator("svg.main-svg").nth(2)).to_be_visible()
+    assert reviewer.picture(page, "best") > 300
     assert reviewer.complaints == []
 
 
