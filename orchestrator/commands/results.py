@@ -1,6 +1,7 @@
 """What searches found out: reports, comparisons, MLflow's pages."""
 
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -149,15 +150,16 @@ def ui(
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
         raise InputError(_no_runs(places.storage))
     command = ui_command(uri, places.artifacts, port)
+    address = f"http://127.0.0.1:{port}"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
+            seen = f"another ui may be there, at {address}; else " if error.errno == errno.EADDRINUSE else ""
             raise InputError(
-                f"--port: {port} cannot be used ({error.strerror}): name another, say {port + 1}"
+                f"--port: {port} cannot be used ({error.strerror}): {seen}name another, say {port + 1}"
             ) from None
-    address = f"http://127.0.0.1:{port}"
     if name is not None:
         refuse_benchmark(name, storage, "name a search of it")
         address = landing(places.journal(name), uri, port)
