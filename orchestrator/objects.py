@@ -29,7 +29,7 @@ import tempfile
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -534,6 +534,13 @@ class TrialFiles:
         if self.found is not None:
             manifest = agreed(_manifest(*self.found) if leader else None)
             _fetch(*self.found, manifest, self.folder)
+
+    def share(self, agreed: Callable[[Any], Any], *, leader: bool, names: Collection[str]) -> None:
+        """The leader's files of these names, which it has kept, for the other processes of its group."""
+        manifest = agreed(self.manifest if leader else None)  # on a disk too: they wait until it is written
+        if self.found is not None and not leader:
+            wanted = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
+            _fetch(*self.found, wanted, self.folder)
 
     def keep(self) -> None:
         """What is in the folder counts from here on, all of it or, if this fails, nothing. One process of a group."""

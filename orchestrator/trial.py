@@ -110,6 +110,7 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
     full or gone is no trial's fault: the last result says `interrupted`.
     """
+    from orchestrator.checkpoint import BEST, MODEL
     from orchestrator.distributed import broadcast_object, rank
 
     known = {"orchestrator_trial": work["trial_id"]}
@@ -123,7 +124,7 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
                     files.keep()  # before anybody hears of the validation
                 tested: dict[str, float] = {}
                 if validation.finished and work["test"]:
-                    broadcast_object(None)  # by then rank 0 has written the model
+                    files.share(broadcast_object, leader=rank() == 0, names=(MODEL, BEST))
                     tested = run_test(arguments["settings"], **places)
                     if rank() == 0:
                         files.keep()
