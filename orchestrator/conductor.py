@@ -72,6 +72,8 @@ class Conductor:
         """Which files of the ended trials an object store was told to drop."""
         self.received: dict[str, int] = {}
         """The number of each running trial's latest result, known already or new."""
+        self.losses: dict[str, list[str]] = {}
+        """Of the trials whose processes were begun again: why, as far as that is known."""
         self.stopping = False
         """Running trials are interrupted, and nothing new begins."""
         self.pausing = False
@@ -270,8 +272,11 @@ class Conductor:
             self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
             return True
         stop = False
-        if result["validation"] <= self.received.get(trial.trial_id, 0):
-            self.listener("restarted", trial)  # only processes that were lost and begun again repeat themselves
+        known, lost = self.losses.get(trial.trial_id, []), result.get("lost", [])
+        # only processes that were lost and begun again repeat themselves, or say so
+        if result["validation"] <= self.received.get(trial.trial_id, 0) or len(lost) > len(known):
+            self.losses[trial.trial_id] = lost
+            self.listener("restarted", trial)
         self.received[trial.trial_id] = result["validation"]
         if result["validation"] > trial.validations:
             value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out

@@ -163,7 +163,8 @@ class Display(Watcher):
             how = f"goes on from validation {trial.validations}" if trial.validations else "started"
             self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
         elif event == "restarted":
-            self.line(f"{self.label(trial)} lost a process and goes on from validation {trial.validations}")
+            why = f" ({losses[-1]})" if (losses := self.conductor.losses.get(trial.trial_id)) else ""
+            self.line(f"{self.label(trial)} lost a process{why} and goes on from validation {trial.validations}")
         elif event == "validated" and trial.curve and trial.last_metrics:
             value = trial.last_metrics.get(self.conductor.search.objective.metric)
             score = f"{value:.4f} (best {trial.best:.4f}){self.carried()}"

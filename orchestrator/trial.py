@@ -322,20 +322,24 @@ class Mailbox:
         self.changed = asyncio.Condition()
         self.results: list[dict[str, Any]] = []
         self.failures: list[dict[str, Any]] = []
+        self.losses: list[str] = []
         self.attempt = 0
         self.answered = 0
         self.stopped = False
 
     async def begin(self) -> int | None:
         """A worker group is ready: the number of its attempt, None if it is not wanted any more."""
+        if self.attempt:
+            self.losses.append(self.failures[0]["failed"] if self.failures else "it ended")
         self.attempt += 1
         self.failures.clear()
         return None if self.stopped else self.attempt
 
     async def put(self, result: dict[str, Any]) -> bool:
-        """A result of rank 0. Returns when the trial wants the next one, or True to stop."""
+        """A result of rank 0, with why earlier attempts were lost. Returns when the trial wants the next one, or True
+        to stop."""
         async with self.changed:
-            self.results.append(result)
+            self.results.append(result | {"lost": list(self.losses)})
             self.changed.notify_all()
             # by number: after a restart known validations come again and are let through
             await self.changed.wait_for(lambda: self.stopped or result["done"] or self.answered >= result["validation"])

@@ -23,7 +23,7 @@ from orchestrator.journal import Journal
 from orchestrator.method import Batch
 from orchestrator.search import InlineRunner, Places, resume, scratch, start
 from orchestrator.spec import resolve_search, single_training
-from orchestrator.trial import results, train_worker
+from orchestrator.trial import Mailbox, results, train_worker
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "device": "cpu", "embedding_dim": 8}
@@ -165,6 +165,23 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
     with pytest.raises(RuntimeError, match="out of GPU memory"):
         train_worker({"work": {}, "mailbox": Answering()})
     assert told == [("begin",), ("fail", 1, 1, failed), ("put", failed)]
+
+
+def test_why_a_group_of_workers_was_begun_again_is_told() -> None:
+    import asyncio
+
+    async def group() -> list[dict[str, Any]]:
+        mailbox = Mailbox()
+        for failure in ("KeyError: 'x'", None):
+            assert await mailbox.begin()
+            if failure:
+                mailbox.failures.append({"failed": failure})
+        await mailbox.begin()
+        mailbox.answered = 2
+        await mailbox.put({"validation": 1, "done": False})
+        return mailbox.results
+
+    assert asyncio.run(group()) == [{"validation": 1, "done": False, "lost": ["KeyError: 'x'", "it ended"]}]
 
 
 class Broken:

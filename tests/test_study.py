@@ -127,7 +127,12 @@ def test_a_trial_that_begins_again_is_told_and_counts_once(tmp_path: Path) -> No
     for number in (1, 2, 1, 2, 3):  # its process is lost after the second validation
         conductor.report(result(work, number, 0.1 * number, EPOCHS))
     assert told == ["started", "validated", "validated", "restarted", "validated"]
-    assert conductor.ledger.find(work["trial_id"]).curve == pytest.approx([0.1, 0.2, 0.3])
+    lost = {"lost": ["ValueError: x"]}
+    for number in (4, 5):  # of a group of processes, which was lost between two validations
+        conductor.report(result(work, number, 0.1, EPOCHS) | lost)
+    assert told[5:] == ["restarted", "validated", "validated"]
+    assert conductor.losses == {work["trial_id"]: ["ValueError: x"]}
+    assert conductor.ledger.find(work["trial_id"]).curve == pytest.approx([0.1, 0.2, 0.3, 0.1, 0.1])
     conductor.interrupt()
     conductor.journal.close()
 
@@ -136,9 +141,9 @@ def test_a_trial_that_begins_again_is_told_and_counts_once(tmp_path: Path) -> No
     told.clear()
     work = conductor.next()
     assert work is not None
-    for number in (1, 2, 3, 4):  # a resume says that it goes on; its repetitions are no restart
+    for number in (1, 2, 3, 4, 5, 6):  # a resume says that it goes on; its repetitions are no restart
         conductor.report(result(work, number, 0.1 * number, EPOCHS))
-    assert told == ["started", "validated"]
+    assert told == ["started", "validated", "ended"]
     conductor.journal.close()
 
 
