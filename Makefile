@@ -17,8 +17,8 @@ test: setup ## all quick tests
 	@echo "== running the tests"
 	@$(BIN)/pytest -m "not slow" $(TESTS)
 
-test-slow: setup ## the tests that take minutes
-	@$(BIN)/pytest -m slow $(TESTS)
+test-slow: setup ## the tests that take minutes, two files at a time: half of it is waiting
+	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile $(TESTS)
 
 lint: setup ## style, format and types
 	@$(BIN)/ruff check .
