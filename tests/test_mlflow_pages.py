@@ -227,8 +227,10 @@ def test_the_searchs_run_begins_with_the_verdict(reviewer: Reviewer) -> None:
 def test_the_ten_best_have_their_charts(reviewer: Reviewer) -> None:
     page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "best"))
     expect(page.get_by_text("10 matching runs").first).to_be_visible()
+    best = [trial.trial_id for trial in reviewer.ledger.finished()[:10]]
+    expect(page.get_by_text(best[-1], exact=True).first).to_be_visible()
     names = page.locator("a[href*='/runs/']").all_inner_texts()
-    assert [name for name in names if name in reviewer.runs] == [t.trial_id for t in reviewer.ledger.finished()[:10]]
+    assert [name for name in names if name in reviewer.runs] == best
     expect(page.get_by_text("Parallel Coordinates").first).to_be_visible()
     expect(page.locator("svg.main-svg").nth(2)).to_be_visible()
     assert reviewer.picture(page, "best") > 300
