@@ -120,7 +120,8 @@ def _answers(findings: Findings, images: str) -> str:
     items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
     if findings.confused:
         link = f' The images: <a href="{escape(images)}">{escape(images)}</a>, beside this page.' if images else ""
-        items += f"<div><dt>Which classes are confused most?</dt><dd>{escape(findings.confused)}{link}</dd></div>"
+        told = f"{escape(findings.confused)}{link}"
+        items += f'<div class="wide"><dt>Which classes are confused most?</dt><dd>{told}</dd></div>'
     return f'<dl class="answers">{items}</dl>'
 
 
