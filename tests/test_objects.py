@@ -363,7 +363,7 @@ def test_a_training_goes_on_elsewhere(
 # Steering ---------------------------------------------------------------------------------------------------
 
 
-def tested(work: dict[str, Any], environment: dict[str, str]) -> list[dict[str, Any]]:
+def results_of(work: dict[str, Any], environment: dict[str, str]) -> list[dict[str, Any]]:
     """On one of two processes: the results, as a worker of Ray Train has them."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
@@ -378,7 +378,7 @@ def test_each_process_of_a_group_tests_what_the_first_has_written(
     arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": trial(storage, "final")}
     work = {"trial_id": "final", "test": True, "arguments": arguments}
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
-    one, other = pair.run(tested, work, environment | {"ORCHESTRATOR_CACHE": str(tmp_path / "here")})
+    one, other = pair.run(results_of, work, environment | {"ORCHESTRATOR_CACHE": str(tmp_path / "here")})
     assert one[-1]["done"] and "failed" not in one[-1] and "failed" not in other[-1], other[-1]
     assert 0 < one[-1]["test"]["map_at_r"] <= 1 and one[-1]["test"] == other[-1]["test"]
     bring_trial(place(trial(storage, "final")))
