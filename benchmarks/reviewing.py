@@ -6,10 +6,11 @@
 
 `tracking` runs the same search of real trainings on embedded data, two at a time, all that is recorded on, in turns
 with MLflow (in sqlite, as `orchestrator search` has it) and without; random points and no early stopping, so that both
-train the same. It says how much longer the one with MLflow took, and what a trial weighs in the tracker's database and
-among its artifacts. `made` makes a storage of trials without training, by overhead.py's real search. `pages` opens what
-a search links to by `orchestrator ui` and Debian's Chromium, and gives the seconds from the address to the last of what
-the page is opened for: of a browser that has never been there (cold), and of one that has (warm).
+train the same. It says how much longer the one with MLflow took, how much more of the processor its driver used (which
+repeats where clocks do not), and what a trial weighs in the tracker's database and among its artifacts. `made` makes a
+storage of trials without training, by overhead.py's real search. `pages` opens what a search links to by
+`orchestrator ui` and Debian's Chromium, and gives the seconds from the address to the last of what the page is opened
+for: of a browser that has never been there (cold), and of one that has (warm).
 """
 
 import argparse
@@ -17,6 +18,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import shutil
 import statistics
 import subprocess
@@ -74,7 +76,8 @@ def recorded(storage: Path, name: str) -> tuple[Any, Any]:
 
 
 def one(trials: int, storage: Path, tracked: bool) -> dict[str, float]:
-    """One search, in this process: seconds from its first trial to its last, of its trainings, and to its end."""
+    """One search, in this process: seconds from its first trial to its last, of these without the first tenth, in which
+    MLflow is imported and its database made, of its trainings, to its end, and of the processor here."""
     from orchestrator import search
     from orchestrator.cluster import RayRunner
     from orchestrator.journal import Journal
@@ -91,7 +94,10 @@ def one(trials: int, storage: Path, tracked: bool) -> dict[str, float]:
     started = [event["time"] for event in events if event["event"] == "trial_started"]
     ended = [event["time"] for event in events if event["event"] == "trial_ended"]
     trained = sum(trial.seconds for trial in outcome.ledger.everyone())
-    return {"loop": (ended[-1] - started[0]) / 1000, "trained": trained, "whole": whole}
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    processor = used.ru_utime + used.ru_stime
+    loop, settled = (ended[-1] - started[0]) / 1000, (ended[-1] - ended[trials // 10]) / 1000
+    return {"loop": loop, "settled": settled, "trained": trained, "whole": whole, "processor": processor}
 
 
 def tracking(arguments: argparse.Namespace) -> None:
@@ -108,11 +114,22 @@ def tracking(arguments: argparse.Namespace) -> None:
                 raise SystemExit(done.returncode)
             found[tracked].append(json.loads(done.stdout.splitlines()[-1]))
             print(f"  {storage.name}: {found[tracked][-1]}", file=sys.stderr, flush=True)
-    for key, what in (("loop", "from the first trial to the last"), ("trained", "in trainings"), ("whole", "in all")):
+    told = {
+        "loop": "from the first trial to the last",
+        "settled": "from the end of the first tenth to the last",
+        "trained": "in trainings",
+        "whole": "in all",
+        "processor": "of the driver's processor",
+    }
+    for key, what in told.items():
         with_it, without = ([run[key] for run in found[tracked]] for tracked in (True, False))
         ratio = statistics.median(a / b for a, b in zip(with_it, without, strict=True))
         each = ", ".join(f"{a:.1f} against {b:.1f}" for a, b in zip(with_it, without, strict=True))
         print(f"{arguments.trials} trials of {EPOCHS} epochs, seconds {what}: {each}; ratio {ratio:.3f}", flush=True)
+    more = statistics.median(
+        (a["processor"] - b["processor"]) / b["trained"] for a, b in zip(found[True], found[False], strict=True)
+    )
+    print(f"what the tracker adds to the driver's processor is {more:.1%} of the time in trainings", flush=True)
     weigh(kept / "tracked-0")
     if arguments.keep is None:
         shutil.rmtree(kept)

@@ -62,6 +62,10 @@ class Benchmark(BaseModel):
         """The name of its search."""
         return check_name(f"{self.name}-{label}")
 
+    def members_text(self) -> str:
+        """The names of its searches, as messages list them."""
+        return ", ".join(map(self.member, self.labels))
+
     def search(self, label: str) -> Search:
         """The search of one method, with the benchmark's budget in place of its file's."""
         path = _space_of(self.labels[label])

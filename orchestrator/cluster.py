@@ -282,13 +282,19 @@ def shipped() -> bool:
 SHARED = "name a --storage that all nodes share"
 
 
+def living_nodes() -> list[dict[str, Any]]:
+    """The nodes of the cluster that can run trials."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+
+
 def check_nodes(storage: Path) -> None:
-    """InputError naming the first node that lacks the storage, or has other versions than this process."""
+    """InputError naming the first node that lacks the storage, or has other versions than this process; one that dies
+    while it is asked is none of the cluster's."""
     probe = storage / f".node-probe-{uuid.uuid4().hex}"
     objects.write(probe, b"")
     here = versions(COMPARED)
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+        nodes = living_nodes()
         answers = [
             ray.remote(num_cpus=0, max_retries=0)(describe_node)
             .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
@@ -300,6 +306,8 @@ def check_nodes(storage: Path) -> None:
             try:
                 there, sees = ray.get(answer, timeout=NODE_SECONDS)
             except RayError as error:
+                if node["NodeID"] not in {one["NodeID"] for one in living_nodes()}:  # it died meanwhile
+                    continue
                 reason = " ".join(str(error).split())[:300]
                 raise InputError(f"{where} cannot run this version's code ({reason})") from None
             if not sees:

@@ -103,6 +103,11 @@ class Searched:
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
     @property
+    def varied(self) -> bool:
+        """Whether trials differ in it."""
+        return len(self.values) > 1
+
+    @property
     def log(self) -> bool:
         """Whether it is looked at on a logarithmic axis."""
         return self.parameter is not None and self.parameter.log
@@ -286,12 +291,9 @@ def _marked(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | N
 # What mattered -----------------------------------------------------------------------------------------------
 
 
-def _varied(searched: Sequence[Searched]) -> list[Searched]:
-    return [setting for setting in searched if len(setting.values) > 1]
-
-
-def _needed(varied: Sequence[Searched]) -> int:
-    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * len(varied))
+def _needed(searched: Sequence[Searched]) -> int:
+    """So many trials explain so many settings."""
+    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * sum(setting.varied for setting in searched))
 
 
 def _comparable(ledger: Ledger, searched: Sequence[Searched]) -> Comparable:
@@ -301,7 +303,7 @@ def _comparable(ledger: Ledger, searched: Sequence[Searched]) -> Comparable:
     aged = [trial for trial in ended if trial.curve]
     age = min((len(trial.curve) for trial in aged), default=None)
     values: dict[str, float]
-    if age is None or len(done) == len(ended) or len(done) >= _needed(_varied(searched)):
+    if age is None or len(done) == len(ended) or len(done) >= _needed(searched):
         values = {trial.trial_id: trial.best for trial in done if trial.best is not None}
         early = "" if len(done) == len(ended) else " that were not stopped early"
         return Comparable(values, f"{ledger.metric} of the {len(done)} trials{early}", None)
@@ -315,13 +317,13 @@ def _comparable(ledger: Ledger, searched: Sequence[Searched]) -> Comparable:
 def _importances(
     ledger: Ledger, space: Space | None, searched: Sequence[Searched], comparable: Comparable
 ) -> Importances:
-    varied, basis = _varied(searched), comparable.basis
+    varied, basis = sum(setting.varied for setting in searched), comparable.basis
     if space is None or not varied:
         return Importances({}, "no importances: nothing was searched that this version can read")
     points = [(ledger.trials[trial_id].params, value) for trial_id, value in comparable.values.items()]
-    if len(points) < (needed := _needed(varied)):
+    if len(points) < (needed := _needed(searched)):
         return Importances(
-            {}, f"too few trials for importances: {len(points)}, where {counted(len(varied), 'setting')} need {needed}"
+            {}, f"too few trials for importances: {len(points)}, where {counted(varied, 'setting')} need {needed}"
         )
     if len(points) > MOST_TRIALS:
         points = [points[i * len(points) // MOST_TRIALS] for i in range(MOST_TRIALS)]
@@ -523,12 +525,12 @@ def _warnings(
         yield f"{counted(len(failed), 'training')} failed; the first: {failed[0].reason}."
     if winner is None:
         return
-    varied = [setting for setting in searched if len(setting.values) > 1]
+    varied = sum(setting.varied for setting in searched)
     with_value = len(ledger.finished())
     grid = ledger.config.get("algorithm") == "grid"
-    if varied and not grid and with_value < ENOUGH_TRIALS * len(varied):
+    if varied and not grid and with_value < ENOUGH_TRIALS * varied:
         yield (
-            f"The budget is small: {counted(with_value, 'result')} for {counted(len(varied), 'searched setting')}; "
+            f"The budget is small: {counted(with_value, 'result')} for {counted(varied, 'searched setting')}; "
             f"{ENOUGH_TRIALS} for each is a usual minimum."
         )
     for setting in searched:

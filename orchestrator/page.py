@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.checkpoint import write_whole
+from orchestrator.checkpoint import IMAGES, write_whole
 from orchestrator.elements import (
     Figure,
     Html,
@@ -34,11 +34,11 @@ from orchestrator.findings import Findings, Searched
 from orchestrator.ledger import Ledger, TrialRecord, counted, duration, params_text, repeated_tests, value_text
 from orchestrator.spec import Search
 
-MODEL = "model.html"
-"""The name of its model's page, in the same folder."""
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
 LEADERS = 300
 """So many trials stand in a table, the best; a large search keeps a page that opens at once."""
+DRAWN = 1500
+"""So many trials are drawn in a figure."""
 WORDY = 300
 """With more trials than this, hovering over a point shows its numbers only."""
 CURVES = 60
@@ -63,7 +63,7 @@ def page(findings: Findings, images: str = "") -> str:
 
 def write_page(findings: Findings, path: Path) -> None:
     """The report as a file, whole or not at all; the model's page is looked for beside it."""
-    images = MODEL if path.with_name(MODEL).exists() else ""
+    images = IMAGES if path.with_name(IMAGES).exists() else ""
     write_whole(path, page(findings, images).encode())
 
 
@@ -74,6 +74,11 @@ def _body(findings: Findings, figures: dict[str, Figure], images: str) -> Iterat
     ledger = findings.ledger
     yield '<a class="skip" href="#leaderboard">Skip to the leaderboard</a><main><header>'
     yield f"<h1>{escape(ledger.name)}</h1>" + _subtitle(findings)
+    if len(ledger.trials) > DRAWN:
+        yield (
+            f'<p class="sub">Each figure draws at most {DRAWN:,} of the {len(ledger.trials):,} trials, the best and, '
+            "evenly, of the others; what is said is of all.</p>"
+        )
     first, second = findings.verdict
     yield f'<div class="verdict" role="note" aria-label="Verdict"><p>{escape(first)}</p><p>{escape(second)}</p></div>'
     yield _answers(findings, images)
@@ -178,7 +183,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     trials = [trial for trial in ledger.trials.values() if trial.best is not None]
     if not trials:
         return empty_html("No trial has a value yet.")
-    data = _by_state(trials, lambda t: t.number, lambda t: t.best)
+    data = _by_state(_drawn(ledger, trials), lambda t: t.number, lambda t: t.best)
     steps = _best_so_far(ledger, trials, lambda number, trial: trial.number)
     data.append(_step_line(steps))
     values = [trial.best for trial in trials if trial.best is not None]
@@ -212,7 +217,7 @@ def _front(findings: Findings, figures: dict[str, Figure]) -> str:
         return empty_html("No trial has a value of both objectives yet.")
     front = sorted((ledger.trials[key] for key in ledger.front), key=lambda trial: trial.second or 0.0)
     second = ledger.config["second_objective"]
-    data = _by_state(trials, lambda trial: trial.second, lambda trial: trial.best)
+    data = _by_state(_drawn(ledger, trials), lambda trial: trial.second, lambda trial: trial.best)
     line = {"shape": "hv" if second["mode"] == "min" else "vh", "color": "var(--best)", "width": 2}
     trace: Figure = {"type": "scatter", "mode": "lines+markers", "name": "front", "line": line, "marker": {"size": 11}}
     trace |= {"x": [trial.second for trial in front], "y": [trial.best for trial in front]}
@@ -273,6 +278,7 @@ def _best(trial: TrialRecord) -> float:
 
 
 def _step_line(steps: Sequence[Step]) -> Figure:
+    steps = [*_improvements(steps), steps[-1]]
     return {
         "type": "scatter",
         "mode": "lines",
@@ -282,6 +288,18 @@ def _step_line(steps: Sequence[Step]) -> Figure:
         "y": [y for _, y, _ in steps],
         "hovertemplate": "%{y:.4f}<extra>best so far</extra>",
     }
+
+
+def _drawn(ledger: Ledger, trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+    """These trials, or the best of them and, evenly, of the others: half of what is drawn each, in their order."""
+    if len(trials) <= DRAWN:
+        return trials
+    rank = {trial.trial_id: place for place, trial in enumerate(ledger.ranking())}
+    ranked = sorted(trials, key=lambda trial: rank[trial.trial_id])
+    best, others = ranked[: DRAWN // 2], ranked[DRAWN // 2 :]
+    count = DRAWN - len(best)
+    chosen = {t.trial_id for t in [*best, *(others[i * len(others) // count] for i in range(count))]}
+    return [trial for trial in trials if trial.trial_id in chosen]
 
 
 def _by_state(
@@ -336,7 +354,7 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
         "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": escape(ledger.metric)}},
     }
-    figure = {"data": _by_state(trials, lambda t: t.seconds, lambda t: t.best), "layout": layout}
+    figure = {"data": _by_state(_drawn(ledger, trials), lambda t: t.seconds, lambda t: t.best), "layout": layout}
     what = "Each trial's best value over the seconds that it trained; its numbers are in the leaderboard."
     return said + figure_html(figures, "quality", "Quality against cost", what, figure) + table
 
@@ -347,7 +365,7 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
 def _what_mattered(findings: Findings, figures: dict[str, Figure]) -> str:
     ledger = findings.ledger
     trials = [trial for trial in ledger.finished() if trial.best is not None]
-    varied = [s for s in findings.searched if len(s.values) > 1]
+    varied = [setting for setting in findings.searched if setting.varied]
     if not varied or len(trials) < 2:
         return empty_html("Nothing to compare: fewer than two values of a setting have a result.")
     ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
@@ -410,6 +428,7 @@ def _parallel(
     own = [trial for trial in trials if all(s.key in trial.params for s in varied)]
     if len(own) < 2:
         return ""
+    own = _drawn(ledger, own)
     dimensions: list[Figure] = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
     values = [_best(trial) for trial in own]
     dimensions.append({"label": escape(ledger.metric), "values": values})
@@ -472,7 +491,7 @@ def _slice(
 ) -> str:
     ledger = findings.ledger
     own = [trial for trial in trials if setting.key in trial.params]
-    data = _by_state(own, lambda t: _place(setting, t.params[setting.key]), lambda t: t.best)
+    data = _by_state(_drawn(ledger, own), lambda t: _place(setting, t.params[setting.key]), lambda t: t.best)
     winner = findings.winner
     if winner is not None and setting.key in winner.params:
         data.append(_star(_place(setting, winner.params[setting.key]), winner.best, "best"))
@@ -581,7 +600,7 @@ def _map(
         at_x, at_y, z = grid
         trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
         data = [trace | {"line": {"width": 0.5}, "hovertemplate": "%{z:.4f}<extra></extra>"}]
-        data += _by_state(own, lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
+        data += _by_state(_drawn(ledger, own), lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
         for points in data[1:]:
             points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
             points["hovertemplate"] = "%{text}<extra></extra>" if "text" in points else "%{x}, %{y}<extra></extra>"

@@ -18,7 +18,15 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from orchestrator import objects
-from orchestrator.checkpoint import BEST, INSIGHT, MODEL, model_folders, remove_unfinished, write_whole
+from orchestrator.checkpoint import (
+    BEST,
+    IMAGES,
+    INSIGHT,
+    MODEL,
+    model_folders,
+    remove_unfinished,
+    write_whole,
+)
 from orchestrator.conductor import Conductor
 from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, starting
 from orchestrator.errors import InputError, storage_fault, suggestion
@@ -47,7 +55,7 @@ from orchestrator.views import MOST_COMPARED
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 PAGE = "report/search.html"
-MODEL_PAGE = "report/model.html"
+MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take what it has not yet taken."""
 
@@ -617,7 +625,7 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
         if view is None:
             continue
         shown = folder / "trials" / trial.trial_id / INSIGHT
-        pages = [shown / Path(MODEL_PAGE).name, *([folder / MODEL_PAGE] if place == 0 else [])]
+        pages = [shown / IMAGES, *([folder / MODEL_PAGE] if place == 0 else [])]
         write_model_page(view, *pages)
         table = write_gallery(view, shown, INSIGHT)
         path = str(shown.relative_to(folder))

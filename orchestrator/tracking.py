@@ -526,7 +526,7 @@ class MLflowStore:
             tags = {key: value for key, value in run.data.tags.items() if key in SOURCE}
             tags[NOTE] = str(about.get("description", ""))[:TAG_CHARACTERS]
             # not the name of a folder of its artifacts, which MLflow would take for the same
-            name = "-".join(str(about[part]) for part in ("search", "method") if part in about).replace(".", "-")
+            name = "-".join(str(about[part]) for part in ("search", "method") if part in about) or "model"
             settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
             model = self._client.create_logged_model(
                 experiment_id,

@@ -13,7 +13,7 @@ import ray
 from ray.util import placement_group_table
 
 from orchestrator.cli import main
-from orchestrator.cluster import RayRunner, Trial, placement_groups, resources
+from orchestrator.cluster import RayRunner, Trial, check_nodes, placement_groups, resources
 from orchestrator.errors import InputError
 from orchestrator.search import start
 from orchestrator.spec import Search, resolve_search
@@ -94,6 +94,21 @@ def metrics_of(given: list[dict[str, Any]]) -> list[dict[str, float]]:
     """The numbers of all results, those of the test at the end included."""
     assert not any("failed" in result for result in given), given
     return [result["metrics"] | {f"test/{k}": v for k, v in result["test"].items()} for result in given]
+
+
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_node_that_dies_while_it_is_asked_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (real,) = ray.nodes()
+    gone = real | {"NodeID": "ab" * 28}
+    asked = iter([[gone, real]])
+    monkeypatch.setattr(ray, "nodes", lambda: next(asked, [real]))
+    check_nodes(tmp_path)
+    assert list(asked) == [] and list(tmp_path.iterdir()) == []
+
+    monkeypatch.setattr(ray, "nodes", lambda: [gone, real])
+    refusal = f"^--address: node {real['NodeManagerAddress']} cannot run this version's code"
+    with pytest.raises(InputError, match=refusal):
+        check_nodes(tmp_path)
 
 
 @pytest.mark.usefixtures("clean")

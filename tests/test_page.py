@@ -377,6 +377,7 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
 def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("LEADERS", "WORDY", "CURVES"):
         monkeypatch.setattr(f"orchestrator.page.{limit}", 20)
+    monkeypatch.setattr("orchestrator.page.DRAWN", 40)
     monkeypatch.setattr("orchestrator.findings.MOST_TRIALS", 30)
     findings = Findings.of(made(tmp_path, spread(60), epochs=2))
     assert "(30 of them, evenly from best to worst)" in findings.importances.basis
@@ -384,7 +385,17 @@ def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.M
     assert "The best 20 of 60; all: orchestrator report made --format csv" in html
     assert sum(tag == "tr" for tag, _ in Elements(html.partition('id="settings"')[0]).tags) < 40
     shown = figures(html)
-    assert len(shown["learning"]["data"]) == 20 and len(shown["history"]["data"][0]["x"]) == 60
+    assert len(shown["learning"]["data"]) == 20
+    assert "at most 40 of the 60 trials" in html
+    best = [trial.number for trial in findings.ledger.ranking()]
+    drawn = shown["history"]["data"][0]["x"]
+    assert len(drawn) == 40 and drawn == sorted(drawn) and {*best[:20]} < {*drawn}
+    assert [sum(number in drawn for number in best[i : i + 10]) for i in range(20, 60, 10)] == [5, 5, 5, 5]
+    for name in ("slice-0", "quality"):
+        assert len(shown[name]["data"][0]["x"]) == 40
+    assert len(shown["parallel"]["data"][0]["dimensions"][0]["values"]) == 40
+    line = shown["history"]["data"][-1]
+    assert line["x"][-1] == 59 and line["y"] == sorted(line["y"]) and len(set(line["y"][:-1])) == len(line["y"]) - 1
     assert not any("text" in trace for trace in shown["history"]["data"])
 
 

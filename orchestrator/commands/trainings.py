@@ -273,8 +273,8 @@ def resume(
             if num_trials or budget or workers or max_concurrent:
                 if workers or max_concurrent:
                     option = f"--workers: {workers}" if workers else f"--max-concurrent: {max_concurrent}"
-                    searches = ", ".join(map(found.member, found.labels))
-                    raise InputError(f"{option}: is for one search, and {name} is a benchmark: resume one ({searches})")
+                    among = found.members_text()
+                    raise InputError(f"{option}: is for one search, and {name} is a benchmark: resume one ({among})")
                 option = f"--num-trials {num_trials}" if num_trials else f"--budget {' --budget '.join(budget)}"
                 more = f"orchestrator benchmark --name {name} {option}"
                 raise InputError(f"NAME: {name}: is a benchmark: give all its searches more by: {more}")
