@@ -71,6 +71,15 @@ def sections_html(sections: Sequence[tuple[str, str, str]]) -> str:
     return f'<nav aria-label="Sections">{links}</nav>{"".join(parts)}'
 
 
+def answers_html(answers: Mapping[str, str], confused: str = "") -> str:
+    """A card for each question; which classes are confused takes names and room, so that it has the whole width, and
+    may hold HTML."""
+    items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
+    if confused:
+        items += f'<div class="wide"><dt>Which classes are confused most?</dt><dd>{confused}</dd></div>'
+    return f'<dl class="answers">{items}</dl>'
+
+
 def figure_html(figures: dict[str, Figure], name: str, title: str, said: str, figure: Figure, table: str = "") -> str:
     """One figure with its caption and, for who cannot see it, the same as a table."""
     figures[name] = figure

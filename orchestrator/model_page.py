@@ -27,6 +27,7 @@ from PIL import Image, ImageDraw, ImageOps
 from orchestrator.checkpoint import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders, write_whole
 from orchestrator.data.store import Store
 from orchestrator.elements import (
+    answers_html,
     details_html,
     document,
     empty_html,
@@ -242,8 +243,8 @@ def _body(view: View, maps: Mapping[str, Any]) -> Iterator[str]:
     yield f'<p class="sub">{" · ".join(escape(fact) for fact in view.facts)}</p>'
     lines = "".join(f"<p>{escape(line)}</p>" for line in view.told)
     yield f'<div class="verdict" role="note" aria-label="Verdict">{lines}</div>'
-    items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers(view.insight).items())
-    yield f'<dl class="answers">{items}</dl>'
+    insight = view.insight
+    yield answers_html(answers(insight), escape(confused_most(insight.classes, insight.confusions)))
     sections = [
         ("gallery", "What it finds", _gallery(view)),
         ("map", "The embedding space", _map(view, maps)),
@@ -264,11 +265,10 @@ def answers(insight: Insight) -> dict[str, str]:
     classes = insight.classes
     recalls = [value for value in classes["recall_at_1"] if value is not None]
     perfect, half = sum(value == 1 for value in recalls), sum(value < 0.5 for value in recalls)
-    found = {"Which classes are confused most?": confused_most(classes, insight.confusions)}
-    found["How many classes are hard?"] = (
-        f"Of {counted(len(recalls), 'class', 'classes')}, {perfect} have the right nearest neighbour "
-        f"for every query, {half} for less than half."
-    )
+    found = {
+        "How many classes are hard?": f"Of {counted(len(recalls), 'class', 'classes')}, {perfect} have the right "
+        f"nearest neighbour for every query, {half} for less than half."
+    }
     if (apart := separation(insight.similarities)) is not None:
         positive, negative = (_mean_similarity(insight.similarities, kind) for kind in ("positive", "negative"))
         found["Do similarities part the classes?"] = (

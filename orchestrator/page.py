@@ -18,6 +18,7 @@ from orchestrator.checkpoint import IMAGES, write_whole
 from orchestrator.elements import (
     Figure,
     Html,
+    answers_html,
     details_html,
     difference_table,
     document,
@@ -122,12 +123,8 @@ def _answers(findings: Findings, images: str) -> str:
         "Should a range be widened?": findings.widen,
         "How far from the paper?": findings.distance,
     }
-    items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
-    if findings.confused:
-        link = f' The images: <a href="{escape(images)}">{escape(images)}</a>, beside this page.' if images else ""
-        told = f"{escape(findings.confused)}{link}"
-        items += f'<div class="wide"><dt>Which classes are confused most?</dt><dd>{told}</dd></div>'
-    return f'<dl class="answers">{items}</dl>'
+    link = f' The images: <a href="{escape(images)}">{escape(images)}</a>, beside this page.' if images else ""
+    return answers_html(answers, f"{escape(findings.confused)}{link}" if findings.confused else "")
 
 
 # Leaderboard -------------------------------------------------------------------------------------------------
@@ -290,7 +287,7 @@ def _step_line(steps: Sequence[Step]) -> Figure:
     }
 
 
-def _drawn(ledger: Ledger, trials: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
+def _drawn(ledger: Ledger, trials: list[TrialRecord]) -> list[TrialRecord]:
     """These trials, or the best of them and, evenly, of the others: half of what is drawn each, in their order."""
     if len(trials) <= DRAWN:
         return trials
