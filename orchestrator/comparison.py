@@ -175,7 +175,17 @@ class Comparison:
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     """Heads and cells of the table, best first, as text."""
-    heads = ["#", "search", f"test {comparison.metric}", "seeds", "held-out", "trials", "epochs", "hours", "s/training"]
+    heads = [
+        "#",
+        "search",
+        f"test {comparison.metric}",
+        "seeds",
+        "held-out",
+        "trials",
+        "epochs",
+        "hours of trials",
+        "s/training",
+    ]
     lines = []
     for rank, member in enumerate(comparison.members, start=1):
         winner = member.winner
@@ -278,6 +288,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         lines.append(
             f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} are a usual minimum."
         )
+        moving = []
     elif not moving:
         lines.append(
             f"A bigger budget would likely change little: none gained more than {RISING:.0%} on held-out classes in "

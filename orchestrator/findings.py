@@ -222,7 +222,7 @@ def _searched(
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
         values.sort(key=(lambda value: value) if numeric else str)
         best = None if winner is None else winner.params.get(key)
-        edge = None if best is None else _edge(key, by_key.get(key), best, settings)
+        edge = None if best is None or len(values) < 2 else _edge(key, by_key.get(key), best, settings)
         yield Searched(key, by_key.get(key), tuple(values), best, edge, _marked(key, ledger, settings))
 
 
@@ -243,7 +243,7 @@ def _edge(
     low, high = parameter.low, parameter.high
     if parameter.kind == "categorical":
         numbers = [c for c in parameter.choices if isinstance(c, int | float) and not isinstance(c, bool)]
-        if len(numbers) < 3 or len(numbers) < len(parameter.choices):
+        if len(numbers) < len(parameter.choices):
             return None
         low, high = min(numbers), max(numbers)
         place = 0.0 if best == low else 1.0 if best == high else 0.5
@@ -318,12 +318,14 @@ def _importances(
     ledger: Ledger, space: Space | None, searched: Sequence[Searched], comparable: Comparable
 ) -> Importances:
     varied, basis = sum(setting.varied for setting in searched), comparable.basis
-    if space is None or not varied:
+    if space is None or not searched:
         return Importances({}, "no importances: nothing was searched that this version can read")
+    if not varied:
+        return Importances({}, "no importances: one value of each setting was tried")
     points = [(ledger.trials[trial_id].params, value) for trial_id, value in comparable.values.items()]
     if len(points) < (needed := _needed(searched)):
         return Importances(
-            {}, f"too few trials for importances: {len(points)}, where {counted(varied, 'setting')} need {needed}"
+            {}, f"too few trials for importances: {len(points)}; {counted(varied, 'setting')} would take {needed}"
         )
     if len(points) > MOST_TRIALS:
         points = [points[i * len(points) // MOST_TRIALS] for i in range(MOST_TRIALS)]
@@ -340,11 +342,18 @@ def _importances(
 def _first_line(ledger: Ledger, winner: TrialRecord | None) -> str:
     where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
     if winner is None:
-        return f"No trial of {ledger.name} has a result yet ({_states(ledger)})."
+        yet = " yet" if ledger.state == "running" else ""
+        return f"No trial of {ledger.name} has a result{yet} ({_states(ledger)})."
     so_far = "" if ledger.state == "done" else " so far"
     value = value_text(winner.best) if winner.best is None else f"{winner.best:.4f}"
-    point = f" with {params_text(winner.params)}" if winner.params else ""
-    return f"Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where},{point}.".replace(",.", ".")
+    point = f", with {params_text(winner.params)}" if winner.params else ""
+    if ledger.second is not None and winner.second is not None:
+        return (
+            f"On the front{so_far}: {counted(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
+            f"{winner.trial_id}, {value} on {where}, {ledger.config['second_objective']['metric']} "
+            f"{value_text(winner.second)}{point}."
+        )
+    return f"Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where}{point}."
 
 
 def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
@@ -426,6 +435,11 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Dif
     others = [trial for trial in ledger.finished() if trial is not winner]
     if not others:
         return "There is one result only: nothing to compare it with."
+    if ledger.second is not None:
+        return (
+            "Of the trials on the front none is better than another in both objectives; with one seed each, their "
+            "order may be chance."
+        )
     metric = ledger.metric.removeprefix("val/")
     mine, rival, apart = _rival(ledger, winner, between)
     if mine is not None and rival is not None and apart is not None:
@@ -446,12 +460,16 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Dif
     rival_trial = others[0]
     lead = abs(winner.best - (rival_trial.best or 0.0))
     early = " (which was stopped early)" if rival_trial.state == "pruned" else ""
-    ahead = f"It leads trial {rival_trial.trial_id}{early} by {lead:.4f}{_in_common(ledger, winner, rival_trial)}"
+    other = f"trial {rival_trial.trial_id}{early}"
+    ahead = f"It leads {other} by {lead:.4f}" if lead else f"It ties with {other}"
+    alone = ""
     if mine is not None:
         noise = mine.metrics[metric].standard_deviation
-        than = "more" if lead > 2 * noise else "not clearly more"
-        return f"{ahead}, {than} than seeds change its test (deviation {noise:.4f} over {len(mine.trial_ids)} seeds)."
-    return f"{ahead}, with one seed each: that may be chance. Final runs of the best over seeds would tell."
+        alone = f" Over {len(mine.trial_ids)} seeds its test has a deviation of {noise:.4f}."
+    return (
+        f"{ahead}{_in_common(ledger, winner, rival_trial)}, with one seed each: that may be chance.{alone} Final runs "
+        "of the best two over seeds would tell (--final-trials 2 --final-seeds 5)."
+    )
 
 
 def _in_common(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
@@ -490,6 +508,8 @@ def _widen(
         return "No result yet."
     if not searched:
         return "Nothing was searched."
+    if not any(setting.varied for setting in searched):
+        return "One value of each setting was tried: it says nothing of the ranges."
     ends = [_beyond(s, s.best, s.edge) for s in searched if s.edge]
     answer = f"Yes: {'; '.join(ends)}." if ends else "No: the best point lies inside every range."
     early = ledger.trials[next(iter(comparable.values), winner.trial_id)]
@@ -519,18 +539,17 @@ def _warnings(
     if ledger.selection == "test":
         yield "selection: test: the best validation was chosen on the TEST classes; no number is of unseen classes."
     if ledger.state in ("interrupted", "failed"):
-        yield f"The search is {ledger.state}: {_states(ledger)}."
+        yield f"The search {'failed' if ledger.state == 'failed' else 'was interrupted'}: {_states(ledger)}."
     failed = [trial for trial in ledger.everyone() if trial.state == "failed"]
     if failed:
         yield f"{counted(len(failed), 'training')} failed; the first: {failed[0].reason}."
     if winner is None:
         return
-    varied = sum(setting.varied for setting in searched)
     with_value = len(ledger.finished())
     grid = ledger.config.get("algorithm") == "grid"
-    if varied and not grid and with_value < ENOUGH_TRIALS * varied:
+    if searched and not grid and with_value < ENOUGH_TRIALS * len(searched):
         yield (
-            f"The budget is small: {counted(with_value, 'result')} for {counted(varied, 'searched setting')}; "
+            f"The budget is small: {counted(with_value, 'result')} for {counted(len(searched), 'searched setting')}; "
             f"{ENOUGH_TRIALS} for each is a usual minimum."
         )
     for setting in searched:
@@ -540,8 +559,9 @@ def _warnings(
                 f"({setting.range_text}): the optimum may lie outside."
             )
     if gain := _still_rising(ledger, winner):
+        count = _last_fifth(winner.curve)
         yield (
-            f"The winner's objective still rose by {gain:.4f} in the last fifth of its "
+            f"The winner's objective still rose by {gain:.4f} in the last{f' {count}' if count > 1 else ''} of its "
             f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
@@ -553,12 +573,16 @@ def _warnings(
             yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead, {lead:.4f}."
 
 
+def _last_fifth(curve: Sequence[float]) -> int:
+    return max(1, len(curve) // 5)
+
+
 def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
     """What the last fifth of a full training gained, if it is much."""
     curve = winner.curve
     if winner.state != "done" or len(curve) < 3 or winner.best is None:
         return 0.0
-    before = ledger.best_of(curve[: len(curve) - max(1, len(curve) // 5)])
+    before = ledger.best_of(curve[: len(curve) - _last_fifth(curve)])
     gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
     return gain if gain > RISING * abs(winner.best) else 0.0
 

@@ -277,7 +277,8 @@ def answers(insight: Insight) -> dict[str, str]:
         )
     if UNCERTAINTY in classes and len(recalls) > 2:
         known = [(u, r) for u, r in zip(classes[UNCERTAINTY], classes["recall_at_1"], strict=True) if r is not None]
-        correlation = float(spearmanr(*zip(*known, strict=True)).statistic)
+        varied = all(len(set(values)) > 1 for values in zip(*known, strict=True))
+        correlation = float(spearmanr(*zip(*known, strict=True)).statistic) if varied else math.nan
         if math.isfinite(correlation):
             how = "lower" if correlation < 0 else "higher"
             found["Is it uncertain where it errs?"] = (
@@ -305,7 +306,8 @@ def _gallery(view: View) -> str:
     parts = [
         "<p>The first image of a row is the query, the others are its nearest neighbours, the nearest first. "
         '<span class="key right">✓ solid frame: of its class</span> '
-        '<span class="key wrong">✗ dashed frame: of another class, which is named</span></p>',
+        '<span class="key wrong">✗ dashed frame: of another class, which is named</span>'
+        f"{' Below an image, u: its uncertainty.' if insight.uncertainty else ''}</p>",
         f"<h3>The worst query of each of the {counted(len(worst), 'worst class', 'worst classes')}</h3>",
         f'<ol class="queries">{"".join(worst)}</ol>',
     ]
@@ -322,7 +324,8 @@ def _found(view: View, place: int) -> str:
     name = names[own]
     query = _picture(view, int(insight.query_K[place]), f"Query: {name}", _level(insight, "K", place))
     cells = []
-    for rank, row in enumerate(insight.neighbour_KN[place].tolist()):
+    count = neighbours(insight, place, insight.neighbour_KN.shape[1])
+    for rank, row in enumerate(insight.neighbour_KN[place, :count].tolist()):
         label = int(insight.neighbour_label_KN[place, rank])
         right = label == own
         distance = f"distance {insight.distance_KN[place, rank]:.3f}"
@@ -331,10 +334,18 @@ def _found(view: View, place: int) -> str:
         picture = _picture(view, row, said, _level(insight, "KN", (place, rank)))
         kind = "right" if right else "wrong"
         cells.append(f'<li class="{kind}" title="{escape(said)}">{picture}<span>{escape(caption)}</span></li>')
-    hits = int((insight.neighbour_label_KN[place] == own).sum())
-    count = f"{hits} of {insight.neighbour_KN.shape[1]} right"
-    head = f'<div class="asked"><div>{query}</div><span><b>{escape(name)}</b><br>{count}</span></div>'
+    hits = int((insight.neighbour_label_KN[place, :count] == own).sum())
+    said = f"{hits} of {count} right"
+    head = f'<div class="asked"><div>{query}</div><span><b>{escape(name)}</b><br>{said}</span></div>'
     return f'<li>{head}<ol class="found">{"".join(cells)}</ol></li>'
+
+
+def neighbours(insight: Insight, place: int, most: int) -> int:
+    """How many neighbours of a query are looked at: no more than can be right, its class's other images."""
+    own = int(insight.query_label_K[place])
+    images = dict(zip(insight.classes["label"], insight.classes["queries"], strict=True))
+    hits = int((insight.neighbour_label_KN[place, :most] == own).sum())
+    return min(most, max(1, hits, int(images.get(own, most + 1)) - 1))
 
 
 def _picture(view: View, row: int, said: str, level: str) -> str:
@@ -644,10 +655,10 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     heads = ["class", "query", *(f"neighbour {rank + 1}" for rank in range(shown)), "found"]
     rows = []
     for number, (row, label) in enumerate(zip(insight.query_K.tolist(), insight.query_label_K.tolist(), strict=True)):
-        own = insight.neighbour_label_KN[number, :shown]
+        own = insight.neighbour_label_KN[number, : neighbours(insight, number, shown)]
         images = [_framed(view.thumbnails[row], None, _level(insight, "K", number))]
         for rank in range(shown):
-            right = bool(own[rank] == label)
+            right = bool(insight.neighbour_label_KN[number, rank] == label)
             level = _level(insight, "KN", (number, rank))
             images.append(_framed(view.thumbnails[int(insight.neighbour_KN[number, rank])], right, level))
         cells = []
@@ -658,7 +669,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
             write_whole(folder / file, content.getvalue())
             cells.append({"type": "image", "filepath": f"{place}/{file}", "compressed_filepath": f"{place}/{file}"})
         said = ", ".join(f"{'✓' if other == label else '✗'} {names[other]}" for other in own.tolist())
-        rows.append([names[label], *cells, f"{int((own == label).sum())} of {shown} right: {said}"])
+        rows.append([names[label], *cells, f"{int((own == label).sum())} of {len(own)} right: {said}"])
     table = json.dumps({"columns": heads, "data": rows}, ensure_ascii=False)
     write_whole(folder / f"{GALLERY}.json", table.encode())
     return f"{place}/{GALLERY}.json"

@@ -108,7 +108,9 @@ def _subtitle(findings: Findings) -> str:
     if "embedding_dim" in settings:
         parts.append(f"{escape(str(settings['embedding_dim']))}-D")
     parts += [escape(str(settings[key])) for key in ("protocol",) if key in settings]
-    parts.append(f"{escape(ledger.metric)} ({'higher' if ledger.mode == 'max' else 'lower'} is better)")
+    first = {"metric": ledger.metric, "mode": ledger.mode}
+    for goal in filter(None, (first, ledger.config.get("second_objective"))):
+        parts.append(f"{escape(goal['metric'])} ({'higher' if goal['mode'] == 'max' else 'lower'} is better)")
     parts.append(f"begun {began:%Y-%m-%d %H:%M} UTC")
     return f'<p class="sub">{" · ".join(parts)}</p>'
 
@@ -136,8 +138,8 @@ def _leaderboard(findings: Findings) -> str:
     tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
     shown = [name for name in ("map_at_r", "recall_at_1") if name in tests]
     also = "" if ledger.metric == "val/recall_at_1" else "val/recall_at_1"
-    heads = ["#", "trial", "state", ledger.metric, *([also] if also else []), *keys, "validations", "time"]
-    heads += [f"test {name}" for name in shown] + ["note"]
+    heads = ["#", "trial", "state", ledger.metric, *([also] if also else []), *(f"test {name}" for name in shown)]
+    heads += [*keys, "validations", "time", "note"]
     rows, best = [], None
     ranking = ledger.ranking()
     for rank, trial in enumerate(ranking[:LEADERS], start=1):
@@ -165,11 +167,13 @@ def _leaderboard(findings: Findings) -> str:
 def _trial_row(rank: Any, trial: TrialRecord, keys: Sequence[str], also: str, tests: Sequence[str]) -> list[Any]:
     row = [rank, trial.trial_id, state_cell(trial.state), score_cell(trial.best)]
     row += [score_cell(trial.best_metrics.get(also))] if also else []
-    row += [trial.params.get(key) for key in keys] + [
+    row += [score_cell(trial.test.get(name)) for name in tests] + [trial.params.get(key) for key in keys]
+    return [
+        *row,
         trial.validations,
         number_cell(duration(trial.seconds), trial.seconds),
+        trial.reason or trial.note or "",
     ]
-    return row + [score_cell(trial.test.get(name)) for name in tests] + [trial.reason or trial.note or ""]
 
 
 # Progress and cost -------------------------------------------------------------------------------------------
@@ -758,7 +762,9 @@ def _reproduce(findings: Findings) -> str:
     ledger = findings.ledger
     parts = []
     if findings.command:
-        parts.append("<p>Train the winner again, with the same seed:</p>")
+        finals = " It repeats the trial, not its final runs: these trained on the held-out classes too."
+        again = "Train the winner again, with the same seed and the same classes held out."
+        parts.append(f"<p>{again}{finals if ledger.finals else ''}</p>")
         parts.append('<button type="button" class="copy" data-of="command">Copy the command</button>')
         parts.append(f'<pre id="command" tabindex="0"><code>{escape(findings.command)}</code></pre>')
     if (file := _search_file(ledger)) is not None:

@@ -69,7 +69,11 @@ def saved_views(
     table: dict[str, Any] = {"searchFilter": mine, "selectedColumns": columns, "columnOrder": columns}
     charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, objective["metric"])}
     groups = [{"mode": "tag", "groupByData": "orchestrator.method"}]
+    # of a group of runs MLflow shows the greatest value of each setting, as if it were a point
+    scores = [column for column in columns if not column.startswith("params.")]
     methods = table | {
+        "selectedColumns": scores,
+        "columnOrder": scores,
         "searchFilter": trials if several else "tags.`orchestrator.kind` = 'trial'",
         "groupBy": {"aggregateFunction": "min" if ascending else "max", "groupByKeys": groups},
     }

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from orchestrator.insight import (
 )
 from orchestrator.loop import keep_insight, look, save_insight
 from orchestrator.method import Embedded
-from orchestrator.model_page import View, family, model_page, read_insight, write_gallery
+from orchestrator.model_page import View, family, model_page, neighbours, read_insight, write_gallery
 from tests.test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
 IMAGES, WIDTH = 120, 6
@@ -245,20 +246,24 @@ def test_the_page_is_whole_and_offline() -> None:
     assert len(ids) == len(set(ids))
     assert {"gallery", "map", "similarities", "confusions", "classes", "training", "proxies"} <= set(ids)
     pictures = [found for tag, found in elements.tags if tag == "img"]
-    assert len(pictures) == 20 * (NEIGHBOURS + 1) + 1 and all(found["alt"] for found in pictures)
+    found = view().insight
+    reach = np.array([[neighbours(found, place, NEIGHBOURS)] for place in range(20)])
+    assert len(pictures) == reach.sum() + 20 + 1 and all(found["alt"] for found in pictures)
     labelled = [found["aria-labelledby"] for _, found in elements.tags if found.get("aria-labelledby")]
     assert set(labelled) <= set(ids)
     frames = Counter(found["class"] for tag, found in elements.tags if tag == "li" and found.get("class"))
-    found = view().insight
     right = found.neighbour_label_KN == found.query_label_K[:, None]
-    assert frames == {"right": int(right.sum()), "wrong": int((~right).sum())}
+    shown = np.arange(NEIGHBOURS) < reach
+    assert frames == {"right": int((right & shown).sum()), "wrong": int((~right & shown).sum())}
     first = Image.open(io.BytesIO(base64.b64decode(str(pictures[0]["src"]).partition(",")[2])))
     assert max(first.size) == 64 and first.size[1] < 64, "a thumbnail keeps the image's shape"
     points = json.loads(re.findall(r'id="points">(.*?)</script>', html)[0])
     assert set(points["maps"]) == {"t-SNE", "principal components"} and len(points["maps"]["t-SNE"]) == IMAGES
     text = "".join(elements.text)
     assert confused_most(found.classes, found.confusions) in text and "uncertainty_mixed 6" in text
-    assert "u 0." in text and "u 0." not in "".join(Elements(model_page(view(uncertain=False))).text)
+    plain = "".join(Elements(model_page(view(uncertain=False))).text)
+    for words in ("u: its uncertainty", "u 0."):
+        assert words in text and words not in plain
 
 
 def test_names_cannot_break_out() -> None:
@@ -316,3 +321,12 @@ def test_a_browser_shows_the_map_and_the_images_of_its_points(tmp_path: Path, da
     assert len(at) == 1
     faded = [found for tag, found in elements.tags if tag == "circle" and found.get("class") == "faded"]
     assert len(faded) == IMAGES - int((LABELS == 0).sum())
+
+
+def test_no_more_neighbours_are_looked_at_than_can_be_right() -> None:
+    """A class of three images has two others: a perfect query finds 2 of 2."""
+    found = view().insight
+    classes = {**found.classes, "label": [0, 1], "queries": [3, 50]}
+    labels = np.array([[0, 0, 1, 1], [0, 1, 0, 0], [1, 0, 0, 0]])
+    few = replace(found, classes=classes, query_label_K=np.array([0, 0, 1]), neighbour_label_KN=labels)
+    assert [neighbours(few, place, 4) for place in range(3)] == [2, 3, 4]

@@ -184,6 +184,10 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     assert f"over seeds trial {second} is the better one" in Findings.of(reversed_).certainty
     alone = made(tmp_path / "d", points, finals={first: [0.52]})
     assert "one seed each" in Findings.of(alone).certainty
+    only = Findings.of(made(tmp_path / "f", points, finals={first: [0.520, 0.521]})).certainty
+    assert "that may be chance. Over 2 seeds its test has a deviation of 0.0007." in only
+    level = Findings.of(made(tmp_path / "g", spread(3), lambda p: 0.5)).certainty
+    assert level.startswith("It ties with trial 0001, with one seed each")
     stopped = made(tmp_path / "e", points, pruned=lambda number: number != int(first))
     said = Findings.of(stopped).certainty
     rival, won = stopped.finished()[1], stopped.trials[first]
@@ -196,7 +200,11 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
 def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     raw = {"method": "pfml", "dataset": "cub200", "space": PFML_SPACE, "objectives": ["val/map_at_r", "cost/seconds"]}
     ledger = made(tmp_path, spread(20), raw=raw, pruned=lambda n: n % 3 == 1)
-    html = page(Findings.of(ledger))
+    found = Findings.of(ledger)
+    html = page(found)
+    assert found.verdict[0].startswith(f"On the front: {len(ledger.front)} trials. Best in val/map_at_r: trial ")
+    assert "cost/seconds" in found.verdict[0] and "none is better than another in both" in found.certainty
+    assert "cost/seconds (lower is better)" in html
     front = next(t for t in figures(html)["front-figure"]["data"] if t["name"] == "front")
     pairs = {(trial.second, trial.best) for trial in ledger.trials.values()}
     unbeaten = {(s, b) for s, b in pairs if not any(s2 <= s and b2 >= b and (s2, b2) != (s, b) for s2, b2 in pairs)}
@@ -224,6 +232,21 @@ def test_the_edge_of_a_range(tmp_path: Path, delta: float, proxies: int, said: s
     assert any("edge of its range" in line for line in found.warnings) == said.startswith("Yes")
 
 
+def test_one_point_says_nothing_of_ranges(tmp_path: Path) -> None:
+    found = Findings.of(made(tmp_path, [{"delta": 0.349, "alpha": 1.0, "proxies_per_class": 30}]))
+    assert found.widen == "One value of each setting was tried: it says nothing of the ranges."
+    assert found.importances.basis == "no importances: one value of each setting was tried"
+    assert found.warnings[0].startswith("The budget is small: 1 result for 3 searched settings")
+
+
+def test_a_list_of_two_numbers_has_edges(tmp_path: Path) -> None:
+    space = {"alpha": [1.0, 4.0], "delta": [0.1, 0.2, 0.3]}
+    raw = {"method": "pfml", "dataset": "cub200", "space": space, "algorithm": "grid"}
+    points = [{"alpha": alpha, "delta": delta} for alpha in (1.0, 4.0) for delta in (0.1, 0.2, 0.3)]
+    found = Findings.of(made(tmp_path, points, lambda p: 0.5 - 0.01 * p["alpha"] - abs(p["delta"] - 0.2), raw=raw))
+    assert found.widen == "Yes: alpha below 1 (best: 1 in 1, 4)."
+
+
 def test_warnings(tmp_path: Path) -> None:
     raw = {"method": "pfml", "dataset": "cub200", "settings": {"selection": "test"}, "space": PFML_SPACE}
     found = Findings.of(made(tmp_path, spread(6), raw=raw, reason="the loss is NaN", end="interrupted", epochs=5))
@@ -231,7 +254,7 @@ def test_warnings(tmp_path: Path) -> None:
     assert found.warnings[0].startswith("selection: test")
     for words in ("interrupted", "1 training failed; the first: the loss is NaN", "The budget is small", "still rose"):
         assert words in told
-    assert "too few trials for importances: 5, where 3 settings need 12" in found.importances.basis
+    assert "too few trials for importances: 5; 3 settings would take 12" in found.importances.basis
 
 
 def test_early_stops_are_compared_at_one_age(tmp_path: Path) -> None:
