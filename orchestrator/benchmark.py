@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from orchestrator import objects
 from orchestrator.checkpoint import write_whole
 from orchestrator.comparison import Comparison
+from orchestrator.control import between_searches
 from orchestrator.errors import InputError, suggestion
 from orchestrator.journal import refresh
 from orchestrator.ledger import BENCHMARK, Ledger
@@ -62,10 +63,6 @@ class Benchmark(BaseModel):
         """The name of its search."""
         return check_name(f"{self.name}-{label}")
 
-    def members_text(self) -> str:
-        """The names of its searches, as messages list them."""
-        return ", ".join(map(self.member, self.labels))
-
     def search(self, label: str) -> Search:
         """The search of one method, with the benchmark's budget in place of its file's."""
         path = _space_of(self.labels[label])
@@ -86,8 +83,10 @@ class Result:
 
     comparison: Comparison
     page: Path
-    outcome: Outcome | None
-    """Of the search that ended it before its end, if one did."""
+    stopped: str | None
+    """Why it ended before its end, if it did."""
+    fault: bool
+    """Whether it was the machine's, and no wish."""
 
 
 def folder(storage: Path, name: str) -> Path:
@@ -170,6 +169,7 @@ def run(
         check_data(search, places)
     record = folder(places.storage, benchmark.name) / RECORD
     outcome: Outcome | None = None
+    stopped: str | None = None
     if searches:
         with scratch(), runner.ready(next(iter(searches.values())), places.storage):
             for search in searches.values():
@@ -178,22 +178,28 @@ def run(
                     pass  # each of them fits
             write_whole(record, benchmark.model_dump_json(indent=1).encode())
             objects.publish(record)
-            for place, (label, search) in enumerate(searches.items(), start=1):
-                outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
-                if outcome.state == "interrupted":
-                    break
+            with between_searches(record.parent) as asked_to:
+                for place, (label, search) in enumerate(searches.items(), start=1):
+                    if asked_to() is not None:
+                        stopped = "stopped before its next search"
+                        break
+                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
+                    if outcome.state == "interrupted":
+                        stopped = outcome.fault or outcome.ledger.reason or "interrupted"
+                        break
     comparison = compared(benchmark, places)
     page = record.with_name(PAGE)
     write_comparison(comparison, page)
     objects.publish(page)
-    ended = outcome is None or outcome.state != "interrupted"
-    return Result(comparison, page, None if ended else outcome)
+    return Result(comparison, page, stopped, fault=stopped is not None and outcome is not None and bool(outcome.fault))
 
 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
     """Its searches that have not begun, have not ended, or had another budget."""
     if len(benchmark.labels) < len(benchmark.methods):
         raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
+    for method in benchmark.methods:
+        _space_of(method)  # a misspelling comes before what is wrong with the budget
     begun, left = members(benchmark, places), {}
     for label in benchmark.labels:
         ledger = begun.get(label)

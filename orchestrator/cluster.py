@@ -165,6 +165,7 @@ class RayRunner:
                 verbose=0,
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
+                callbacks=[Restarts(points)],
             ),
         )
         before = placement_groups()
@@ -448,6 +449,17 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing: the journal is the record."""
+
+
+class Restarts(_InThisProcess, tune.Callback):  # type: ignore[misc]
+    """Tune tells of a trial whose process or node was lost, and which it begins again."""
+
+    def __init__(self, points: Points) -> None:
+        self.points = points
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if work := self.points.works.get(trial.trial_id):
+            self.points.conductor.restarted(work["trial_id"], "killed, or its node is gone")
 
 
 class Reports(_InThisProcess, Stopper):  # type: ignore[misc]

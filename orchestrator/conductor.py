@@ -70,8 +70,6 @@ class Conductor:
         self.waiting: list[TrialRecord] = []
         self.dropped: dict[str, tuple[str, ...]] = {}
         """Which files of the ended trials an object store was told to drop."""
-        self.received: dict[str, int] = {}
-        """The number of each running trial's latest result, known already or new."""
         self.losses: dict[str, list[str]] = {}
         """Of the trials whose processes were begun again: why, as far as that is known."""
         self.stopping = False
@@ -272,12 +270,9 @@ class Conductor:
             self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
             return True
         stop = False
-        known, lost = self.losses.get(trial.trial_id, []), result.get("lost", [])
-        # only processes that were lost and begun again repeat themselves, or say so
-        if result["validation"] <= self.received.get(trial.trial_id, 0) or len(lost) > len(known):
+        if (lost := result.get("lost")) and lost != self.losses.get(trial.trial_id):  # of its workers
             self.losses[trial.trial_id] = lost
             self.listener("restarted", trial)
-        self.received[trial.trial_id] = result["validation"]
         if result["validation"] > trial.validations:
             value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out
             if trial.kind == "trial" and value is not None:
@@ -300,6 +295,13 @@ class Conductor:
         elif stop:
             self._end(trial, "pruned")
         return stop or bool(result["finished"])
+
+    def restarted(self, trial_id: str, reason: str) -> None:
+        """A trial's process was lost, and the trial goes on in another."""
+        trial = self.ledger.find(trial_id)
+        if trial.state == "running":
+            self.losses[trial_id] = [reason]
+            self.listener("restarted", trial)
 
     def lost(self, trial_id: str, reason: str) -> None:
         """A trial whose process could not be kept alive; for want of a disk, it is only interrupted."""

@@ -108,6 +108,20 @@ def at_the_wheel(conductor: Conductor) -> Iterator[None]:
                     objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
 
 
+@contextlib.contextmanager
+def between_searches(folder: Path) -> Iterator[Callable[[], Wish | None]]:
+    """While a benchmark runs: its driver shows itself in the benchmark's folder too, and gives what was asked for
+    there, between two of its searches as well."""
+    objects.remove(folder / REQUEST)  # meant for an earlier driver
+    try:
+        with _meanwhile("benchmark", lambda: _show(folder)):
+            yield lambda: pending(folder)
+    finally:
+        for name in (DRIVER, REQUEST):
+            with contextlib.suppress(OSError):
+                objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
+
+
 def _obey(conductor: Conductor) -> None:
     path = conductor.folder / REQUEST
     request = _read(path)
@@ -133,10 +147,10 @@ def request(folder: Path, wish: Wish) -> None:
     _write(folder / REQUEST, {"wish": wish, "by": myself()})
 
 
-def pending(folder: Path) -> str | None:
+def pending(folder: Path) -> Wish | None:
     """What the driver was asked and has not noticed yet."""
-    asked = _read(folder / REQUEST)
-    return None if asked is None else str(asked.get("wish"))
+    wish = (_read(folder / REQUEST) or {}).get("wish")
+    return wish if wish in DONE_BY else None
 
 
 def driver(folder: Path) -> dict[str, Any] | None:

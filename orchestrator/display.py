@@ -146,10 +146,10 @@ class Display(Watcher):
             trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
             self.line(f"{conductor.ledger.noun} {conductor.search.name}: {trials}, {conductor.slots} at a time")
             if conductor.ledger.trials:
-                ended = len(conductor.ledger.trials) - len(conductor.waiting)
-                self.line(
-                    f"resumed: {counted(ended, 'trial')} ended, {len(conductor.waiting)} to go on where they were"
-                )
+                runs = [*conductor.ledger.everyone()]
+                ended = len(runs) - len(conductor.waiting)
+                what = "training" if conductor.ledger.finals else "trial"
+                self.line(f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} to go on where they were")
 
     def end(self) -> None:
         if self.live is not None:
@@ -333,7 +333,8 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
         )
     for trial in found["running"]:
         best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
-        lines.append(Text(f"  running  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
+        word = "running" if found["driver"] else "was at "
+        lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
     if found["state"] in ("lost", "interrupted"):
         why = "its driver is gone; " if found["state"] == "lost" else ""
         lines.append(Text(f"  {why}go on with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}"))

@@ -19,14 +19,16 @@ STEPS = 5
 """Training steps that are timed."""
 
 
-def plan(search: Search, storage: Path) -> dict[str, Any]:
+def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     """The resolved search, and its cost extrapolated from a few training steps timed here and now.
 
     The cost is that of the space's first point, and an upper bound: early stopping only takes away from it. Of a data
-    set that is not prepared yet, how to prepare it in place of the cost.
+    set that is not prepared yet, how to prepare it in place of the cost. InputError if a `new` one has a name that was
+    used before.
     """
     places = Places(storage.expanduser().resolve())
-    places.new_journal(search.name)
+    if new:
+        places.new_journal(search.name)
     experiment = search.example()
     most = Study(search).budget
     trials = int(most) if math.isfinite(most) else None

@@ -27,7 +27,12 @@ from orchestrator.learner import Pooling
 from orchestrator.method import MethodConfig, find_method
 
 SEARCH_SPACES = Path(__file__).resolve().parent.parent / "search_spaces"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME_CHARACTERS = 100
+MOST_POINTS = 1_000_000
+"""A grid has at most so many."""
+LARGEST_INTEGER = 2**53
+"""Up to here a float, as samplers have it, is the integer."""
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]*) (epoch|step)s?")
 
 
@@ -290,6 +295,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = (error.problem or error.context or "cannot be parsed").split("\n")[0]
+        problem = problem.partition(" with value ")[0]  # of a key that stands there twice: not as it was written
         raise InputError(f"{path}{line}: not YAML: {problem}") from None
     except YAMLError as error:
         raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
@@ -331,6 +337,8 @@ def find_search(name: str) -> Path:
 
 def check_name(name: str, option: str = "--name") -> str:
     """A search's name is a folder name and part of addresses."""
+    if len(name) > NAME_CHARACTERS:
+        raise InputError(f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are taken")
     if not NAME.fullmatch(name):
         raise InputError(
             f"{option}: '{name}' should be letters, digits, '.', '_' or '-', beginning with a letter or digit"
@@ -355,16 +363,24 @@ class Parameter:
     choices: tuple[Any, ...] = ()
     branches: Mapping[Any, tuple["Parameter", ...]] = field(default_factory=dict)
 
-    def values(self) -> list[Any] | None:
-        """All its values, or None if there are infinitely many."""
+    def count(self) -> float:
+        """How many values it has; infinitely many in a continuous range."""
+        if self.kind == "categorical":
+            return len(self.choices)
+        step = self.step or (1.0 if self.kind == "int" else 0.0)
+        if not step:
+            return 1 if self.low == self.high else math.inf
+        return math.floor((self.high - self.low) / step + 1e-9) + 1
+
+    def values(self) -> list[Any]:
+        """All its values; ValueError if there are infinitely many."""
         if self.kind == "categorical":
             return list(self.choices)
+        if not math.isfinite(count := self.count()):
+            raise ValueError(f"{self.key} has infinitely many values")
         if self.kind == "int":
-            return list(range(int(self.low), int(self.high) + 1, int(self.step or 1)))
-        if self.step is None:
-            return [self.low] if self.low == self.high else None
-        count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-        return [round(self.low + i * self.step, 12) for i in range(count)]
+            return [int(self.low) + i * int(self.step or 1) for i in range(int(count))]
+        return [round(self.low + i * (self.step or 0), 12) for i in range(int(count))]
 
     def take(self, value: Any) -> Any:
         """This value as the parameter has it; InputError says what would be right."""
@@ -405,10 +421,18 @@ class Space:
             yield from walk(alternative)
 
     def size(self) -> float:
-        """How many points it holds; infinite with a continuous parameter."""
-        if any(parameter.values() is None for parameter in self.parameters()):
-            return math.inf
-        return len(self.grid())
+        """How many points it holds; infinite with a continuous parameter. Of more than MOST_POINTS, which no search
+        tries, those that are the same in several alternatives or branches are counted several times."""
+
+        def product(parameters: tuple[Parameter, ...]) -> float:
+            return math.prod(expand(parameter) for parameter in parameters)
+
+        def expand(parameter: Parameter) -> float:
+            rest = parameter.count() - len(parameter.branches)
+            return rest + sum(product(branch) for branch in parameter.branches.values())
+
+        most = sum(product(alternative) for alternative in self.alternatives)
+        return most if most > MOST_POINTS else len(self.grid())
 
     def first(self) -> dict[str, Any]:
         """One of its points: every range at its low end, every choice the first."""
@@ -445,7 +469,7 @@ class Space:
 
         def expand(parameter: Parameter) -> list[dict[str, Any]]:
             points = []
-            for value in parameter.values() or []:
+            for value in parameter.values():
                 branch = product(parameter.branches.get(value, ()))
                 points += [{parameter.key: value} | point for point in branch]
             return points
@@ -518,12 +542,16 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
         raise InputError(f"{where}: low {given.low:g}: a logarithmic range starts above 0")
     if given.log and given.step is not None:
         raise InputError(f"{where}: step: not together with log")
+    if given.step is not None and given.step > given.high - given.low:
+        raise InputError(f"{where}: step: {given.step:g} is more than the whole range, {given.low:g} to {given.high:g}")
     kind = given.type or ("int" if _is_integer_setting(key, fixed) else "float")
     low, high, step = given.low, given.high, given.step
     if kind == "int":
         for name, value in (("low", low), ("high", high), ("step", step or 1)):
             if value != int(value):
                 raise InputError(f"{where}: {name}: {value:g} should be a whole number")
+            if abs(value) > LARGEST_INTEGER:
+                raise InputError(f"{where}: {name}: {value:g} should be at most {LARGEST_INTEGER}")
         _check_value(key, int(low), where, fixed)
         _check_value(key, int(high), where, fixed)
     else:
@@ -1002,6 +1030,9 @@ def _starting_points(
         else:
             raise InputError(f"{where}: {entry!r} should be a point (a mapping), a preset or a search")
         for settings in found:
+            ours = search.settings.get("method")
+            if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
+                raise InputError(f"{where}: is of the method '{its}', and this search of '{ours}'")
             try:
                 point = search.space.point(settings)
                 if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
@@ -1106,10 +1137,15 @@ def _check_search(search: Search) -> None:
         raise InputError(f"{search.source}: space: it is empty; give at least one setting a range or choices")
     if search.algorithm == "grid":
         for parameter in space.parameters():
-            if parameter.values() is None:
+            if parameter.count() == math.inf:
                 raise InputError(
                     f"{search.source}: space.{parameter.key}: a grid needs choices or a step, not a continuous range"
                 )
+        if (size := space.size()) > MOST_POINTS:
+            raise InputError(
+                f"{search.source}: space: a grid of {size:.3g} points: at most {MOST_POINTS:,} can be tried; give its "
+                "ranges larger steps"
+            )
     elif len(space.alternatives) > 1:
         raise InputError(f"{search.source}: space: a list of spaces (their union) is for algorithm: grid only")
     elif search.num_trials is None and not search.budget.limits():

@@ -21,9 +21,10 @@ from orchestrator.cli import main
 from orchestrator.comparison import Comparison, seeds_needed
 from orchestrator.comparison_page import comparison_page
 from orchestrator.conductor import Conductor
+from orchestrator.control import driver, request
 from orchestrator.errors import InputError
 from orchestrator.ledger import BENCHMARK, Ledger
-from orchestrator.search import Places
+from orchestrator.search import Places, Watcher
 from orchestrator.significance import differences
 from orchestrator.spec import Search
 from orchestrator.tracking import MemoryTracker
@@ -104,7 +105,7 @@ def states(storage: Path, chosen: Benchmark) -> dict[str, str]:
 def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_path: Path) -> None:
     chosen = asked_for("pfml", "proxy_anchor", "multi_similarity")
     result = run(chosen, MadeRunner())
-    assert result.outcome is None
+    assert result.stopped is None
     assert [member.label for member in result.comparison.members] == ["pfml", "proxy_anchor", "multi_similarity"]
     for member in result.comparison.members:
         assert 60 - EPOCHS < member.ledger.epochs <= 60
@@ -140,10 +141,10 @@ def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "s" / "searches")
         shutil.rmtree(tmp_path / "s" / "benchmarks")
         stopped = run(chosen, MadeRunner(stop_after))
-        assert stopped.outcome is not None and stopped.outcome.state == "interrupted"
+        assert stopped.stopped == "interrupted" and not stopped.fault
         before = known(tmp_path / "s", "b")
         assert before == chosen
-        assert run(before, MadeRunner()).outcome is None
+        assert run(before, MadeRunner()).stopped is None
         found = {label: board(ledger) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
         assert found == expected, stop_after
 
@@ -163,7 +164,7 @@ def test_more_budget_goes_to_all(run: Run, tmp_path: Path) -> None:
         assert len(member.ledger.trials) > before[member.label]
         assert 120 - EPOCHS < member.ledger.epochs <= 120
     assert not any("Budgets differ" in note for note in result.comparison.notes)
-    assert run(more, MadeRunner(stop_after=0)).outcome is None  # there is nothing left to do
+    assert run(more, MadeRunner(stop_after=0)).stopped is None  # there is nothing left to do
 
 
 def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -181,16 +182,39 @@ def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys:
     assert "go on with:  orchestrator resume b --storage" in told
     assert [one["state"] for one in json.loads(ask("status b --json")[1])] == ["interrupted", "to come"]
     assert "benchmark 'b' does not run; go on with: orchestrator resume b" in ask("stop b")[1]
+    code, told = ask("benchmark --name b --budget epochs=90 --dry-run")
+    assert code == 0 and re.search(r"== pfml \(goes on: \d+ trials so far\)", told) and "== proxy_anchor\n" in told
+    assert known(tmp_path / "s", "b") == chosen
+    code, told = ask("search pfml --dataset glyphs-small --num-trials 1 --name b")
+    assert (code, told) == (2, "error: --name: 'b' is a benchmark's; choose another name for the search\n")
     run(chosen, MadeRunner())
+    assert "benchmark 'b' is done: nothing would run" in ask("benchmark --name b --dry-run")[1]
     told = ask("status b")[1]
     assert "2 of 2 searches done" in told and "the verdict:  " in told and "go on" not in told
     assert ask("stop b") == (2, "error: stop: benchmark 'b' does not run (it is done)\n")
     assert {one["benchmark"] for one in json.loads(ask("list --json")[1])} == {"b"}
     assert ask("resume b --workers 2") == (
         2,
-        "error: --workers: 2: is for one search, and b is a benchmark: resume one (b-pfml, b-proxy_anchor)\n",
+        "error: --workers: 2: is for one search, and b is a benchmark: resume one of its searches (they are told by: "
+        "orchestrator status b)\n",
     )
     assert "orchestrator benchmark --name b --budget epochs=90" in ask("resume b --budget epochs=90")[1]
+
+
+def test_it_can_be_stopped_between_two_searches(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 24}, final_seeds=2)
+
+    def ask_once_begun(label: str, place: int) -> Watcher:
+        wait(lambda: driver(benchmark.folder(tmp_path / "s", "b")), 60)
+        request(benchmark.folder(tmp_path / "s", "b"), "stop")
+        return Watcher()
+
+    result = benchmark.run(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
+    assert result.stopped == "stopped before its next search" and not result.fault
+    assert states(tmp_path / "s", chosen) == {"pfml": "done"}
+    assert {path.name for path in (tmp_path / "s" / "benchmarks" / "b").iterdir()} == {"benchmark.json", "report.html"}
+    assert run(chosen, MadeRunner()).stopped is None
+    assert states(tmp_path / "s", chosen) == {"pfml": "done", "proxy_anchor": "done"}
 
 
 def test_a_method_that_fails_is_told(run: Run) -> None:
@@ -221,8 +245,14 @@ def test_ccp_is_searched_by_its_shipped_space() -> None:
         ),
         (["--methods", "pfml,./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
         (
-            ["--methods", "pfml,", "--budget", "epochs=40"],
+            ["--methods", "pfml", "--budget", "epochs=40"],
             "--methods: pfml: give two or more to compare; one alone is:",
+        ),
+        (["--methods", "pfml,,ccp", "--budget", "epochs=40"], "--methods: 'pfml,,ccp': a name is missing between its"),
+        (["--methods", "pfml,ccp", "--budget", "trials_without_improvement=3"], "--budget: missing; give each method"),
+        (
+            ["--methods", "ccp,proxy_anchr", "--budget", "epochs=4"],
+            "proxy_anchr: no such method or search (did you",
         ),
         (["--name", "../b", "--methods", "pfml"], "--name: '../b' should be letters"),
     ],

@@ -171,10 +171,24 @@ def test_given_points_are_as_the_space_has_them() -> None:
         {"alpha": 4.5, "proxies_per_class": 9, "lr": 2},
     ]
     assert [type(value) for value in search.start_from[0].values()] == [float, int, int]
+    with pytest.raises(InputError, match="start_from: best: is of the method 'ccp', and this search of 'pfml'"):
+        resolve(PFML | {"space": space, "start_from": ["best"]}, find_settings=lambda name: [found | {"method": "ccp"}])
     conditional = resolve(
         {"space": METHODS, "num_trials": 2, "start_from": [{"method": "proxy_anchor", "margin": 0.1}]}
     )
     assert conditional.start_from == [{"method": "proxy_anchor", "margin": 0.1}]
+
+
+def test_a_space_of_more_points_than_any_search_tries() -> None:
+    """Nobody waits until they are counted one by one."""
+    space = {"seed": {"low": 0, "high": 10**9}, "proxies_per_class": {"low": 0, "high": 10**6}, "alpha": [1, 2]}
+    assert resolve(PFML | {"space": space}).space.size() == (10**9 + 1) * (10**6 + 1) * 2
+    with pytest.raises(InputError, match="space: a grid of 2e[+]15 points: at most 1,000,000 can be tried"):
+        resolve(PFML | {"space": space, "algorithm": "grid"})
+    with pytest.raises(InputError, match="seed: high: 1e[+]30 should be at most 9007199254740992"):
+        resolve(PFML | {"space": {"seed": {"low": 0, "high": 10**30}}})
+    with pytest.raises(InputError, match="delta: step: 5 is more than the whole range, 0.1 to 0.3"):
+        resolve(PFML | {"space": {"delta": {"low": 0.1, "high": 0.3, "step": 5}}})
 
 
 def test_conditional_space_over_methods() -> None:

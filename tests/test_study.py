@@ -124,8 +124,11 @@ def test_a_trial_that_begins_again_is_told_and_counts_once(tmp_path: Path) -> No
     conductor.listener = lambda event, trial: told.append(event)
     work = conductor.next()
     assert work is not None
-    for number in (1, 2, 1, 2, 3):  # its process is lost after the second validation
+    for number in (1, 2, 1, 2, 3):
+        if told == ["started", "validated", "validated"]:
+            conductor.restarted(work["trial_id"], "killed")
         conductor.report(result(work, number, 0.1 * number, EPOCHS))
+    assert conductor.losses == {work["trial_id"]: ["killed"]}
     assert told == ["started", "validated", "validated", "restarted", "validated"]
     lost = {"lost": ["ValueError: x"]}
     for number in (4, 5):  # of a group of processes, which was lost between two validations

@@ -140,7 +140,7 @@ def places_of(storage: Path) -> "Places":
 def refuse_benchmark(name: str, storage: Path, instead: str) -> None:
     """InputError if the name is a benchmark's where a search is asked for."""
     if (found := benchmark_of(name, storage)) is not None:
-        raise InputError(f"NAME: {name}: is a benchmark: {instead} ({found.members_text()})")
+        raise InputError(f"NAME: {name}: is a benchmark: {instead} ({', '.join(map(found.member, found.labels))})")
 
 
 def benchmark_of(name: str, storage: Path) -> "Benchmark | None":

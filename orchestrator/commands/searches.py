@@ -128,13 +128,8 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
 
     again = f"orchestrator resume {name} --storage {shlex.quote(objects.shown(storage))}"
     if (found_ := benchmark_of(name, storage)) is not None:
-        begun = _members(found_, storage)
-        driven = [ledger.name for ledger, folder in begun if driver(folder)]
-        if not driven:
-            done = len(begun) == len(found_.labels) and all(ledger.state == "done" for ledger, _ in begun)
-            then = " (it is done)" if done else f"; go on with: {again}"
-            raise InputError(f"{wish}: benchmark '{name}' does not run{then}")
-        name = driven[0]
+        _steer_benchmark(found_, storage, wish, again, as_json=as_json)
+        return
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
@@ -156,6 +151,40 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
         typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
 
 
+def _steer_benchmark(
+    found: "Benchmark", storage: Path, wish: Literal["stop", "pause"], again: str, *, as_json: bool
+) -> None:
+    """Ask its driver, and that of the search which it is at, and wait until it has ended, or its search has noticed."""
+    from orchestrator.benchmark import folder as folder_of
+    from orchestrator.control import driver, pending, request
+
+    home = folder_of(places_of(storage).storage, found.name)
+    begun = _members(found, storage)
+    if not driver(home):
+        done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
+        raise InputError(
+            f"{wish}: benchmark '{found.name}' does not run{' (it is done)' if done else f'; go on with: {again}'}"
+        )
+    asked: set[Path] = set()
+    try:
+        request(home, wish)
+        end = time.monotonic() + STOP_SECONDS
+        with Console(stderr=True).status(f"asking it to {wish}"):
+            while driver(home) and time.monotonic() < end:
+                for _, folder in _members(found, storage):
+                    if folder not in asked and driver(folder):
+                        request(folder, wish)
+                        asked.add(folder)
+                if wish == "pause" and asked and not any(map(pending, asked)):
+                    break
+                time.sleep(0.2)
+    except OSError as error:
+        raise InputError(f"--storage: {objects.shown(storage)} cannot be written ({error.strerror})") from None
+    _show_benchmark(found, storage, as_json=as_json)
+    if driver(home) and not as_json:
+        typer.echo(f"{'pausing' if wish == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
+
+
 def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
     """The searches of a benchmark that have begun, and their folders."""
     from orchestrator.benchmark import members
@@ -166,6 +195,8 @@ def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
 
 def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None:
     """Its searches, also those to come, and what to do next."""
+    from orchestrator.benchmark import folder as folder_of
+    from orchestrator.control import driver
     from orchestrator.control import status as state_of
     from orchestrator.ledger import BENCHMARK, Ledger, counted
 
@@ -183,7 +214,7 @@ def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None
     typer.echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
     if begun:
         typer.echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
-    if done < len(states) and not any(one["driver"] for one in states):
+    if done < len(states) and not driver(folder_of(places_of(storage).storage, found.name)):
         typer.echo(f"go on with:  orchestrator resume {found.name} {place}")
 
 

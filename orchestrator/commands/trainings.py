@@ -138,7 +138,10 @@ def search(
         with waiting("timing a few steps"):
             resolved = _resolve(space, name, preset, epochs, set_, changes, storage)
             from orchestrator.plan import plan
+            from orchestrator.tracking import check_tracking_uri
 
+            if tracking_uri:
+                check_tracking_uri(tracking_uri)
             planned = plan(resolved, storage)
         warn_of_plugins()
         _note_idle(resolved)
@@ -224,15 +227,21 @@ def benchmark(
     }
     with waiting("starting: the data set, then Ray") as status:
         from orchestrator.benchmark import Benchmark, asked, known
+        from orchestrator.search import JOURNAL, has_begun
         from orchestrator.spec import find_search
 
         overrides = _overrides(set_, changes, epochs)
-        named = [word.strip() for word in (methods or "").split(",") if word.strip()]
+        named = [word.strip() for word in methods.split(",")] if methods else []
+        if not all(named):
+            raise InputError(f"--methods: '{methods}': a name is missing between its commas")
         named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
         before = None if name is None else known(places_of(storage).storage, name)
         wanted = {key: value for key, value in changes.items() if value is not None}
-        if before is None and named and not ({"budget", "num_trials"} & wanted.keys()):
+        limits = {*_limits(budget)} - {"trials_without_improvement"}  # which ends each at its own time
+        if before is None and named and not limits and num_trials is None:
             raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
+        if before is None and name is not None and has_begun(places_of(storage).search(name) / JOURNAL):
+            raise InputError(f"--name: '{name}' is a search's; choose another name for the benchmark")
         given = None
         if before is not None or named:
             methods_ = named or (before.methods if before is not None else [])
@@ -273,8 +282,10 @@ def resume(
             if num_trials or budget or workers or max_concurrent:
                 if workers or max_concurrent:
                     option = f"--workers: {workers}" if workers else f"--max-concurrent: {max_concurrent}"
-                    among = found.members_text()
-                    raise InputError(f"{option}: is for one search, and {name} is a benchmark: resume one ({among})")
+                    raise InputError(
+                        f"{option}: is for one search, and {name} is a benchmark: resume one of its searches (they are "
+                        f"told by: orchestrator status {name})"
+                    )
                 option = f"--num-trials {num_trials}" if num_trials else f"--budget {' --budget '.join(budget)}"
                 more = f"orchestrator benchmark --name {name} {option}"
                 raise InputError(f"NAME: {name}: is a benchmark: give all its searches more by: {more}")
@@ -379,8 +390,10 @@ def _resolve(
 ) -> "Search":
     from orchestrator.presets import find_preset
     from orchestrator.search import starting_settings
-    from orchestrator.spec import find_search, read_yaml, resolve_search
+    from orchestrator.spec import check_name, find_search, read_yaml, resolve_search
 
+    if name is not None and benchmark_of(check_name(name), storage) is not None:
+        raise InputError(f"--name: '{name}' is a benchmark's; choose another name for the search")
     path = find_search(space)
     return resolve_search(
         read_yaml(path),
@@ -419,21 +432,26 @@ def _run_benchmark(
     as_json: bool,
     ray_output: bool,
 ) -> None:
-    from orchestrator.benchmark import run, to_do
+    from orchestrator.benchmark import members, run, to_do
     from orchestrator.display import Display
+    from orchestrator.ledger import counted
 
     searches = to_do(chosen, places_of(storage))
     warn_of_plugins()
     if dry_run:
         from orchestrator.plan import plan
 
-        plans = {label: plan(search, storage) for label, search in searches.items()}
+        begun = members(chosen, places_of(storage))
+        plans = {label: plan(search, storage, new=label not in begun) for label, search in searches.items()}
         status.stop()
         if as_json:
             print(json.dumps(plans))
         for label, planned in plans.items() if not as_json else ():
-            typer.echo(f"== {label}")
+            ended = f" (goes on: {counted(len(begun[label].trials), 'trial')} so far)" if label in begun else ""
+            typer.echo(f"== {label}{ended}")
             _show_plan(planned, as_json=False)
+        if not plans and not as_json:
+            typer.echo(f"benchmark '{chosen.name}' is done: nothing would run")
         return
     for search in searches.values():
         _note_idle(search)
@@ -450,12 +468,10 @@ def _run_benchmark(
     show_comparison(result.comparison, as_json=as_json)
     console = Console(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
-    if result.outcome is not None:
-        place = shlex.quote(objects.shown(storage))
-        again = f"orchestrator benchmark --name {chosen.name} --storage {place}"
-        why = result.outcome.fault or result.outcome.ledger.reason or "interrupted"
-        console.print(Text(f"{why}; go on with:  {again}"), soft_wrap=True)
-        raise typer.Exit(1 if result.outcome.fault else 130)
+    if result.stopped is not None:
+        again = f"orchestrator resume {chosen.name} --storage {shlex.quote(objects.shown(storage))}"
+        console.print(Text(f"{result.stopped}; go on with:  {again}"), soft_wrap=True)
+        raise typer.Exit(1 if result.fault else 130)
 
 
 def _note_idle(search: "Search") -> None:
