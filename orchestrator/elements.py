@@ -74,10 +74,12 @@ def sections_html(sections: Sequence[tuple[str, str, str]]) -> str:
 def answers_html(answers: Mapping[str, str], confused: str = "") -> str:
     """A card for each question; which classes are confused takes names and room, so that it has the whole width, and
     may hold HTML."""
-    items = "".join(f"<div><dt>{escape(q)}</dt><dd>{escape(a)}</dd></div>" for q, a in answers.items())
-    if confused:
-        items += f'<div class="wide"><dt>Which classes are confused most?</dt><dd>{confused}</dd></div>'
-    return f'<dl class="answers">{items}</dl>'
+    cards = {escape(question): escape(answer) for question, answer in answers.items()}
+    rows = [cards, *([{"Which classes are confused most?": confused}] if confused else [])]
+    return "".join(
+        f'<dl class="answers">{"".join(f"<div><dt>{q}</dt><dd>{a}</dd></div>" for q, a in row.items())}</dl>'
+        for row in rows
+    )
 
 
 def figure_html(figures: dict[str, Figure], name: str, title: str, said: str, figure: Figure, table: str = "") -> str:
