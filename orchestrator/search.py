@@ -241,15 +241,20 @@ def scratch() -> Iterator[Path]:
 
 def sweep(base: Path) -> None:
     """Remove the folders of killed processes: their lock is free. Ray's processes outlive a killed driver by a minute
-    and may write there again when its folder is gone: then nothing is in it but their own, and no lock."""
+    and may write there again when its folder is gone, and so may torch: then nothing is in it but their own, and no
+    lock."""
     for folder in base.glob(f"{SCRATCH}*"):
         with contextlib.suppress(OSError):  # others' folders are closed to us
             if (folder / "lock").exists():
                 with open(folder / "lock", "r+b") as file:
                     if lock(file):
                         shutil.rmtree(folder, ignore_errors=True)
-            elif [entry.name for entry in folder.iterdir()] == ["ray"] and any((folder / "ray").glob("session_*")):
+            elif (found := [*folder.iterdir()]) and all(map(_orphaned, found)):
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _orphaned(folder: Path) -> bool:
+    return folder.name.startswith("torchinductor_") or (folder.name == "ray" and any(folder.glob("session_*")))
 
 
 def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:

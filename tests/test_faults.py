@@ -260,6 +260,7 @@ def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:
             assert folder.exists() and Path(other.stdout.strip()) != folder
             ghost, other = Path(base) / "orchestrator-ghost", Path(base) / "orchestrator-notes"
             (ghost / "ray" / "session_2026" / "logs").mkdir(parents=True)  # by Ray, when its folder was gone
+            (ghost / "torchinductor_me").mkdir()
             (other / "ray").mkdir(parents=True)
         assert not folder.exists() and not ghost.exists() and other.exists()
         assert tempfile.tempdir == base
