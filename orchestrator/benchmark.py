@@ -191,7 +191,7 @@ def run(
     page = record.with_name(PAGE)
     write_comparison(comparison, page)
     objects.publish(page)
-    return Result(comparison, page, stopped, fault=stopped is not None and outcome is not None and bool(outcome.fault))
+    return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
 
 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:

@@ -91,35 +91,35 @@ def _me() -> dict[str, Any]:
 @contextlib.contextmanager
 def at_the_wheel(conductor: Conductor) -> Iterator[None]:
     """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
-    folder = conductor.folder
-    objects.remove(folder / REQUEST)  # meant for an earlier driver
-
-    def look() -> None:
-        _show(folder)
-        _obey(conductor)
-
-    try:
-        with _meanwhile("control", look):
-            yield
-    finally:
-        if _me().items() <= (_read(folder / DRIVER) or _me()).items():  # no other driver has taken the search over
-            for name in (DRIVER, REQUEST):
-                with contextlib.suppress(OSError):
-                    objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
+    with _driving(conductor.folder, "control", lambda: _obey(conductor)):
+        yield
 
 
 @contextlib.contextmanager
 def between_searches(folder: Path) -> Iterator[Callable[[], Wish | None]]:
     """While a benchmark runs: its driver shows itself in the benchmark's folder too, and gives what was asked for
     there, between two of its searches as well."""
+    with _driving(folder, "benchmark", lambda: None):
+        yield lambda: pending(folder)
+
+
+@contextlib.contextmanager
+def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[None]:
+    """While something runs: its driver shows itself in the folder and does `also`, again and again."""
     objects.remove(folder / REQUEST)  # meant for an earlier driver
+
+    def look() -> None:
+        _show(folder)
+        also()
+
     try:
-        with _meanwhile("benchmark", lambda: _show(folder)):
-            yield lambda: pending(folder)
+        with _meanwhile(thread, look):
+            yield
     finally:
-        for name in (DRIVER, REQUEST):
-            with contextlib.suppress(OSError):
-                objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
+        if _me().items() <= (_read(folder / DRIVER) or _me()).items():  # no other driver has taken over
+            for name in (DRIVER, REQUEST):
+                with contextlib.suppress(OSError):
+                    objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
 
 
 def _obey(conductor: Conductor) -> None:

@@ -146,8 +146,7 @@ class Display(Watcher):
             trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
             self.line(f"{conductor.ledger.noun} {conductor.search.name}: {trials}, {conductor.slots} at a time")
             if conductor.ledger.trials:
-                runs = [*conductor.ledger.everyone()]
-                ended = len(runs) - len(conductor.waiting)
+                ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
                 what = "training" if conductor.ledger.finals else "trial"
                 self.line(f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} to go on where they were")
 

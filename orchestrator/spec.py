@@ -542,7 +542,7 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
         raise InputError(f"{where}: low {given.low:g}: a logarithmic range starts above 0")
     if given.log and given.step is not None:
         raise InputError(f"{where}: step: not together with log")
-    if given.step is not None and given.step > given.high - given.low:
+    if given.step is not None and 0 < given.high - given.low < given.step:
         raise InputError(f"{where}: step: {given.step:g} is more than the whole range, {given.low:g} to {given.high:g}")
     kind = given.type or ("int" if _is_integer_setting(key, fixed) else "float")
     low, high, step = given.low, given.high, given.step
@@ -1017,6 +1017,7 @@ def _starting_points(
 ) -> list[dict[str, Any]]:
     """The points of `start_from`, each once: mappings as they are, and what names stand for."""
     points: list[dict[str, Any]] = []
+    ours = search.settings.get("method")
     if given and search.algorithm == "grid":
         raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
     for place, entry in enumerate(given):
@@ -1030,7 +1031,6 @@ def _starting_points(
         else:
             raise InputError(f"{where}: {entry!r} should be a point (a mapping), a preset or a search")
         for settings in found:
-            ours = search.settings.get("method")
             if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
                 raise InputError(f"{where}: is of the method '{its}', and this search of '{ours}'")
             try:

@@ -122,7 +122,7 @@ def sync(
 
 def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
     """Ask the driver of a search, and wait until it has stopped or has noticed."""
-    from orchestrator.control import driver, pending, request
+    from orchestrator.control import driver, pending
     from orchestrator.control import status as state_of
     from orchestrator.report import read_search
 
@@ -135,10 +135,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
     if before["driver"] is None:
         then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
         raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
-    try:
-        request(journal.parent, wish)
-    except OSError as error:
-        raise InputError(f"--storage: {objects.shown(journal.parent)} cannot be written ({error.strerror})") from None
+    _ask(journal.parent, wish)
     end = time.monotonic() + STOP_SECONDS
     with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
         while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
@@ -155,34 +152,45 @@ def _steer_benchmark(
     found: "Benchmark", storage: Path, wish: Literal["stop", "pause"], again: str, *, as_json: bool
 ) -> None:
     """Ask its driver, and that of the search which it is at, and wait until it has ended, or its search has noticed."""
-    from orchestrator.benchmark import folder as folder_of
-    from orchestrator.control import driver, pending, request
+    from orchestrator.control import driver, pending
 
-    home = folder_of(places_of(storage).storage, found.name)
-    begun = _members(found, storage)
-    if not driver(home):
+    home, *searches = folders = _folders(found, storage)
+    if not any(map(driver, folders)):
+        begun = _members(found, storage)
         done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
         raise InputError(
             f"{wish}: benchmark '{found.name}' does not run{' (it is done)' if done else f'; go on with: {again}'}"
         )
     asked: set[Path] = set()
-    try:
-        request(home, wish)
-        end = time.monotonic() + STOP_SECONDS
-        with Console(stderr=True).status(f"asking it to {wish}"):
-            while driver(home) and time.monotonic() < end:
-                for _, folder in _members(found, storage):
-                    if folder not in asked and driver(folder):
-                        request(folder, wish)
-                        asked.add(folder)
-                if wish == "pause" and asked and not any(map(pending, asked)):
-                    break
-                time.sleep(0.2)
-    except OSError as error:
-        raise InputError(f"--storage: {objects.shown(storage)} cannot be written ({error.strerror})") from None
+    end = time.monotonic() + STOP_SECONDS
+    with Console(stderr=True).status(f"asking it to {wish}"):
+        while (driven := {folder for folder in folders if driver(folder)}) and time.monotonic() < end:
+            for folder in driven - asked:
+                _ask(folder, wish)
+            asked |= driven
+            if wish == "pause" and asked - {home} and not any(pending(folder) for folder in searches):
+                break
+            time.sleep(0.2)
     _show_benchmark(found, storage, as_json=as_json)
-    if driver(home) and not as_json:
+    if any(map(driver, folders)) and not as_json:
         typer.echo(f"{'pausing' if wish == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
+
+
+def _ask(folder: Path, wish: Literal["stop", "pause"]) -> None:
+    from orchestrator.control import request
+
+    try:
+        request(folder, wish)
+    except OSError as error:
+        raise InputError(f"--storage: {objects.shown(folder)} cannot be written ({error.strerror})") from None
+
+
+def _folders(found: "Benchmark", storage: Path) -> list[Path]:
+    """Where drivers show themselves: the benchmark's own folder, then those of its searches."""
+    from orchestrator.benchmark import folder
+
+    places = places_of(storage)
+    return [folder(places.storage, found.name), *(places.search(found.member(label)) for label in found.labels)]
 
 
 def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
@@ -195,7 +203,6 @@ def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
 
 def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None:
     """Its searches, also those to come, and what to do next."""
-    from orchestrator.benchmark import folder as folder_of
     from orchestrator.control import driver
     from orchestrator.control import status as state_of
     from orchestrator.ledger import BENCHMARK, Ledger, counted
@@ -214,7 +221,7 @@ def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None
     typer.echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
     if begun:
         typer.echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
-    if done < len(states) and not driver(folder_of(places_of(storage).storage, found.name)):
+    if done < len(states) and not any(map(driver, _folders(found, storage))):
         typer.echo(f"go on with:  orchestrator resume {found.name} {place}")
 
 

@@ -214,10 +214,11 @@ def benchmark(
 
     - `orchestrator benchmark --name my-benchmark --budget epochs=400`
     """
+    limits = _limits(budget)
     changes = {
         "dataset": dataset,
         "num_trials": num_trials,
-        "budget": _limits(budget) or None,
+        "budget": limits or None,
         "algorithm": algorithm,
         "scheduler": scheduler,
         "final_seeds": final_seeds,
@@ -227,7 +228,6 @@ def benchmark(
     }
     with waiting("starting: the data set, then Ray") as status:
         from orchestrator.benchmark import Benchmark, asked, known
-        from orchestrator.search import JOURNAL, has_begun
         from orchestrator.spec import find_search
 
         overrides = _overrides(set_, changes, epochs)
@@ -237,11 +237,11 @@ def benchmark(
         named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
         before = None if name is None else known(places_of(storage).storage, name)
         wanted = {key: value for key, value in changes.items() if value is not None}
-        limits = {*_limits(budget)} - {"trials_without_improvement"}  # which ends each at its own time
-        if before is None and named and not limits and num_trials is None:
+        same = limits.keys() - {"trials_without_improvement"}  # which ends each at its own time
+        if before is None and named and not same and num_trials is None:
             raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
-        if before is None and name is not None and has_begun(places_of(storage).search(name) / JOURNAL):
-            raise InputError(f"--name: '{name}' is a search's; choose another name for the benchmark")
+        if before is None and name is not None:
+            places_of(storage).new_journal(name)  # no search's name
         given = None
         if before is not None or named:
             methods_ = named or (before.methods if before is not None else [])
