@@ -7,8 +7,10 @@ must amount to.
 
 import csv
 import difflib
+import io
 import os
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -45,7 +47,8 @@ class Picture(NamedTuple):
 class Listing:
     """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is told and recorded.
 
-    `table`: the file of one's own that lists the images; `beside`: images that lie outside the folders of classes.
+    `table`: the file of one's own that lists the images; `beside`: images that lie outside the folders of classes;
+    `loops`: links in these to a folder above them, which are not followed.
     """
 
     root: Path
@@ -55,6 +58,7 @@ class Listing:
     layout: str = ""
     table: Path | None = None
     beside: Sequence[str] = ()
+    loops: Sequence[str] = ()
 
     @property
     def origin(self) -> Path:
@@ -385,7 +389,10 @@ def _cifar(source: Path, reader: Any) -> Listing:
 
 
 def read_folder(source: Path) -> Listing:
-    """A folder per class, with images in it, at any depth; or one such tree in each of train, test, query, gallery."""
+    """A folder per class, with images in it, at any depth; or one such tree in each of train, test, query, gallery.
+
+    Links to folders are followed, each folder of a class once; a link to a folder above it is told and not followed.
+    """
     children = _subfolders(source)
     if not children:
         raise DataError(f"{source}: no folders in it; there should be one per class")
@@ -396,6 +403,7 @@ def read_folder(source: Path) -> Listing:
             "validation classes are held out of train: rename or merge them"
         )
     files: list[tuple[str, str, str]] = []  # class, path, split
+    loops: list[Path] = []
     parents = [(child.name, child) for child in children] if own else [("train", source)]
     beside = [
         path.relative_to(source).as_posix()
@@ -408,11 +416,14 @@ def read_folder(source: Path) -> Listing:
         if not classes:
             raise DataError(f"{parent}: no folders in it; there should be one per class")
         for folder in classes:
-            found = sorted(_images_under(folder))
+            if problem := _no_name(folder.name):
+                raise DataError(f"{parent}: the folder {folder.name!r}: {problem}; rename it")
+            found = sorted(_images_under(folder, loops))
             if not found:
                 raise DataError(f"{folder}: no images ({', '.join(IMAGE_SUFFIXES)}); every class needs one")
             files += [(folder.name, path.relative_to(source).as_posix(), split) for path in found]
-    return replace(_own(source, files), beside=beside)
+    below = [loop.relative_to(source).as_posix() for loop in loops]
+    return replace(_own(source, files), beside=beside, loops=below)
 
 
 def read_csv(source: Path) -> Listing:
@@ -423,7 +434,7 @@ def read_csv(source: Path) -> Listing:
             which = f"{len(found)} CSV files; name the one that is meant" if found else "no CSV file in it"
             raise DataError(f"{source}: {which}")
         source = found[0]
-    reader = csv.reader(line for _, line in _lines(source, keep_empty=True))
+    reader = csv.reader(io.StringIO(_text(source), newline=""))  # a cell in quotes may hold any end of a line
     try:
         rows = [(f"{source} line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
@@ -432,7 +443,9 @@ def read_csv(source: Path) -> Listing:
         raise DataError(f"{source}: empty; it needs columns path, label and perhaps split")
     header, *table = rows
     columns = header[1]
-    for column in columns:
+    for column, times in Counter(columns).items():
+        if times > 1:
+            raise DataError(f"{header[0]}: column '{column}' is there {times} times; keep one of them")
         if column != "split" and difflib.get_close_matches(column.lower(), ["split"], cutoff=0.7):
             raise DataError(f"{header[0]}: column '{column}' (did you mean 'split'?)")
     if not table:
@@ -453,10 +466,21 @@ def read_csv(source: Path) -> Listing:
             raise DataError(f"{where}: split '{split}'{suggestion(split, SPLITS)}")
         if not row["label"]:
             raise DataError(f"{where}: no label")
+        if problem := _no_name(row["label"]):
+            raise DataError(f"{where}: label {row['label']!r}: {problem}")
         path = _inside(row["path"], where)
         _once(seen, path, where)
         files.append((row["label"], path, split))
     return replace(_own(source.parent, files), table=source)
+
+
+def _no_name(name: str) -> str | None:
+    """Why a class cannot be called so: its name is a line of tables, messages and files."""
+    if not name.strip():
+        return "a class's name is more than blanks"
+    if name != " ".join(name.splitlines()) or any(unicodedata.category(letter) == "Cc" for letter in name):
+        return "a class's name is one line, without control characters"
+    return None
 
 
 def _own(root: Path, files: Sequence[tuple[str, str, str]]) -> Listing:
@@ -473,12 +497,31 @@ def _subfolders(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
 
 
-def _images_under(folder: Path) -> Iterator[Path]:
+def _images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
+    """The images at any depth, each folder's once. Links that lead to a folder above them go to `loops`."""
+    above = {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
+    seen = {_identity(folder)}
     for parent, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        entered = []
+        for name in sorted(folders):
+            path = Path(parent, name)
+            if name.startswith("."):
+                continue
+            if (identity := _identity(path)) in above:
+                loops.append(path)
+            elif identity not in seen:
+                seen.add(identity)
+                entered.append(name)
+        folders[:] = entered
         for name in files:
             if _is_image(name):
                 yield Path(parent, name)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What a file or folder is, by whatever name it is reached."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _is_image(name: str) -> bool:
@@ -498,19 +541,22 @@ def _root(source: Path, markers: Sequence[str], inside: str) -> Path:
     raise DataError(f"{source}: no {markers[0]} in it, nor in {inside}/; name the folder that the archive unpacks to")
 
 
-def _lines(path: Path, *, keep_empty: bool = False) -> Iterator[tuple[str, str]]:
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
     """`FILE line N` and the line, for each that is not empty."""
+    for number, line in enumerate(_text(path).split("\n"), start=1):
+        if line.strip():
+            yield f"{path} line {number}", line
+
+
+def _text(path: Path) -> str:
     try:
-        text = path.read_text("utf-8-sig")
+        return path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise DataError(f"{path}: no such file{_UNPACK}") from None
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({_reason(error)})") from None
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a text file in UTF-8 ({_reason(error)})") from None
-    for number, line in enumerate(text.splitlines(), start=1):
-        if keep_empty or line.strip():
-            yield f"{path} line {number}", line
 
 
 def _rows(path: Path, fields: int, *, skip: int = 0) -> Iterator[tuple[str, list[str]]]:

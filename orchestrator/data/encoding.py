@@ -25,6 +25,14 @@ QUALITY = 95  # on photographs an error of about two grey levels, at a quarter o
 KEPT_FORMATS = ("JPEG", "PNG")
 PART_SCHEMA = pa.schema([("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
 
+CONVERSION = 2
+"""Goes up when images become other pixels than before: parts of an interrupted preparation are not taken then."""
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+SCALED_TO_SIXTEEN = ("PNG", "PPM")
+"""Formats whose grey levels of more than 8 bits Pillow may give as 32-bit integers, from 0 to 65535."""
+BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0
+"""TIFF's tags, and a value of the second."""
+
 Content = str | NDArray[np.uint8]
 """A file, or pixels (H, W, 3)."""
 
@@ -49,8 +57,8 @@ def encode(content: Content, size: int | None) -> Encoded:
 
     It is never enlarged. A JPEG or PNG file that is RGB and small enough already is kept as it is, byte for byte, and
     pixels become PNG. A rotation that the file's EXIF asks for is not carried out, and what is encoded anew carries
-    no metadata. Every image is decoded to its end. Raises OSError (also Pillow's, for broken files), or whatever else
-    a decoder raises on garbage.
+    no metadata. Every image is decoded to its end. Raises OSError (also Pillow's, for broken files), ValueError for
+    pixels that `as_mode` refuses, or whatever else a decoder raises on garbage.
     """
     if not isinstance(content, str):
         return Encoded(_written(Image.fromarray(content), "PNG"), content.shape[1], content.shape[0])
@@ -60,9 +68,12 @@ def encode(content: Content, size: int | None) -> Encoded:
         width, height = image.size
         shorter = min(width, height)
         small = size is None or shorter <= size
-        if size is None or (small and image.mode == "RGB" and image.format in KEPT_FORMATS):
+        if size is None:
+            as_mode(image, "RGB")  # also what is kept as it is must be understood when it is used
             return Encoded(data, width, height)
-        rgb = image.convert("RGB")
+        if small and image.mode == "RGB" and image.format in KEPT_FORMATS:
+            return Encoded(data, width, height)
+        rgb = as_mode(image, "RGB")
     if not small:
         scaled = tuple(size if side == shorter else round(side * size / shorter) for side in (width, height))
         rgb = rgb.resize((scaled[0], scaled[1]), Image.Resampling.BICUBIC)
@@ -70,12 +81,33 @@ def encode(content: Content, size: int | None) -> Encoded:
     return Encoded(_written(rgb, "JPEG"), width, height)
 
 
+def as_mode(image: Image.Image, mode: str) -> Image.Image:
+    """An image in Pillow's mode `L` or `RGB`, 8 bits per channel.
+
+    Grey levels of 9 to 16 bits are scaled by their depth: round(255 v / (2^bits - 1)); Pillow itself would clip them at
+    255. Colours of 16 bits have been cut to their upper byte by Pillow. Transparency is left out. Raises ValueError for
+    numbers whose range no file states: 32-bit and signed integers, and floats.
+    """
+    if image.mode in SIXTEEN_BITS or (image.mode == "I" and image.format in SCALED_TO_SIXTEEN):
+        tags = getattr(image, "tag_v2", {})
+        most = 2 ** int(tags.get(BITS_PER_SAMPLE, (16,))[0]) - 1
+        levels = np.asarray(image).astype(np.int64)
+        if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # which Pillow sees to in images of 8 bits only
+            levels = most - levels
+        scaled = (levels.clip(0, most) * 255 + most // 2) // most
+        return Image.fromarray(scaled.astype(np.uint8)).convert(mode)
+    if image.mode in ("I", "F"):
+        kind = "floating-point" if image.mode == "F" else "32-bit or signed"
+        raise ValueError(f"{kind} pixels, whose range the file does not state: scale them to 8 or 16 bits")
+    return image.convert(mode)
+
+
 def part_path(folder: Path, number: int, contents: Sequence[Content], size: int | None) -> Path:
     """The part's file. Its name tells what it was made of (files by path, length and time) and how.
 
     Raises OSError if a file is not there.
     """
-    digest = hashlib.sha256(repr((size, QUALITY, pillow_version)).encode())
+    digest = hashlib.sha256(repr((size, QUALITY, CONVERSION, pillow_version)).encode())
     for content in contents:
         if isinstance(content, str):
             status = Path(content).stat()

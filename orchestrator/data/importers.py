@@ -9,6 +9,7 @@ where it was.
 import contextlib
 import multiprocessing
 import signal
+import stat
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from orchestrator.data.archives import ARCHIVES, OWN, Listing, check_counts
+from orchestrator.data.archives import ARCHIVES, OWN, Listing, Picture, check_counts
 from orchestrator.data.catalog import datasets
 from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
 from orchestrator.data.store import LOCK, DataError, Row, Store, only_one, write_store, writing_problem
@@ -71,6 +72,8 @@ def prepare(
     listing = _read(importer, Path(source).expanduser().absolute(), name)
     if listing.beside and say is not None:
         say(f"{_some(len(listing.beside))} beside the folders of classes, not taken: {_named(listing.beside)}")
+    if listing.loops and say is not None:
+        say(f"links to a folder above them, not followed: {_named(listing.loops)}")
     folder = path.parent / f".{name}.parts"
 
     def busy() -> None:
@@ -157,15 +160,49 @@ def _read(importer: str, source: Path, name: str) -> Listing:
     twice = [source for source, count in sources.items() if count > 1]
     if twice:
         raise DataError(f"{listing.origin}: {_named(twice)} listed twice; every image has one class")
-    missing = [p.source for p in listing.pictures if p.pixels is None and not (listing.root / p.source).is_file()]
+    missing, same = _looked_up(listing)
     if missing:
         raise DataError(
             f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}: {_named(missing)}; "
             f"{_remedy(importer, listing)}"
         )
+    for one, other in same:
+        places = [f"{picture.source} ({_place(listing, picture)})" for picture in (one, other)]
+        more = f"; so are {len(same) - 1:,} more" if len(same) > 1 else ""
+        raise DataError(
+            f"{listing.origin}: {' and '.join(places)} are one file, by a link{more}; every image has one class and "
+            "one part: remove one of the two"
+        )
     if importer in ARCHIVES:
         check_counts(listing, ARCHIVES[importer].counts, importer)
     return listing
+
+
+def _looked_up(listing: Listing) -> tuple[list[str], list[tuple[Picture, Picture]]]:
+    """The files that are not there, and the pairs that are one file, reached by a link, in two classes or splits. Names
+    of one file that are no links (hard links) are what a tool may have made of equal files: they are no such pair."""
+    missing: list[str] = []
+    same: list[tuple[Picture, Picture]] = []
+    first: dict[tuple[int, int], Picture] = {}
+    for picture in listing.pictures if listing.pictures[0].pixels is None else ():
+        try:
+            status = (listing.root / picture.source).stat()
+        except (OSError, ValueError):
+            missing.append(picture.source)
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            missing.append(picture.source)
+        elif status.st_nlink == 1:
+            other = first.setdefault((status.st_dev, status.st_ino), picture)
+            if (other.class_id, other.split) != (picture.class_id, picture.split):
+                same.append((other, picture))
+    return missing, same
+
+
+def _place(listing: Listing, picture: Picture) -> str:
+    splits = {other.split for other in listing.pictures}
+    part = f", {picture.split}" if len(splits) > 1 else ""
+    return f"class '{listing.class_names[picture.class_id]}'{part}"
 
 
 def _remedy(importer: str, listing: Listing) -> str:

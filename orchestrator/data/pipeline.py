@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from orchestrator.data.encoding import as_mode
 from orchestrator.data.splits import Split
 from orchestrator.data.store import MODES, DataError, Store
 from orchestrator.data.transforms import CROP_DRAWS, CROPS, Degradation, augment, degrade, uniforms
@@ -176,7 +177,7 @@ def decode(data: bytes, channels: int) -> Tensor:
             return decode_jpeg(coded, ImageReadMode.RGB)  # type: ignore[no-any-return]
     try:
         with Image.open(io.BytesIO(data)) as image:
-            pixels = np.array(image.convert(MODES[channels]))
+            pixels = np.array(as_mode(image, MODES[channels]))
     except UnidentifiedImageError:
         raise ValueError("not an image") from None  # Pillow's words hold an address
     except Exception as error:  # a damaged file makes Pillow raise many kinds

@@ -35,6 +35,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from orchestrator.data.encoding import as_mode
 from orchestrator.errors import InputError, suggestion
 
 FORMAT_VERSION = 1
@@ -158,8 +159,8 @@ class Store:
         """One image, uint8 (H, W, channels). Raises DataError if its bytes are not an image."""
         try:
             with Image.open(io.BytesIO(self.encoded(index))) as image:
-                pixels = np.asarray(image.convert(MODES[self.channels]))
-        except OSError as error:
+                pixels = np.asarray(as_mode(image, MODES[self.channels]))
+        except (OSError, ValueError) as error:
             raise DataError(f"{self.path / IMAGES}: image {index} cannot be decoded ({_one_line(error)})") from None
         return pixels.reshape(*pixels.shape[:2], self.channels)
 
