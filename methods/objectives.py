@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 # ---------------------------------------------------------------- matrices and masks
 
@@ -33,8 +32,7 @@ def euclidean_distance(queries: Tensor, references: Tensor) -> Tensor:
     """Distances d_ij = ||q_i - r_j|| of queries (Q, D) to references (R, D): (Q, R).
 
     Close pairs are exact to rounding (a Gram matrix in float32 loses them), others to ten times that. Where two rows
-    coincide the distance and its gradient are zero. Memory is a few (Q, R), in the backward pass too. It can be
-    differentiated once, as can the objectives.
+    coincide the distance and its gradients are zero. Memory is a few (Q, R), in the backward pass too.
     """
     queries, references = _same_precision(queries, references)
     return cast(Tensor, _EuclideanDistance.apply(queries, references))
@@ -125,9 +123,10 @@ class _EuclideanDistance(torch.autograd.Function):
         return zip(*(torch.split(part, size) for part in lists), strict=True)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
         queries, references, distance = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _EuclideanDistance.differentiable(gradient, queries, references, distance)
         to_queries, to_references = torch.zeros_like(queries), torch.zeros_like(references)
         if not distance.numel():
             return to_queries, to_references
@@ -155,6 +154,18 @@ class _EuclideanDistance(torch.autograd.Function):
                 to_queries.index_add_(0, own + rows.start, vector)
                 to_references.index_add_(0, other + columns.start, vector, alpha=-1)
         return to_queries, to_references
+
+    @staticmethod
+    def differentiable(
+        gradient: Tensor, queries: Tensor, references: Tensor, distance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same by plain operations, in float64, where close pairs keep their digits."""
+        apart = distance > 0
+        weight = (torch.where(apart, gradient, 0) / torch.where(apart, distance, 1)).double()
+        q, r = queries.double(), references.double()
+        to_queries = weight.sum(1, keepdim=True) * q - weight @ r
+        to_references = weight.sum(0)[:, None] * r - weight.T @ q
+        return to_queries.to(queries.dtype), to_references.to(references.dtype)
 
 
 def _at_most(matrix: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
@@ -262,9 +273,11 @@ class _InBlocks(torch.autograd.Function):
         return sums, counts
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, on_sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         matrix, positive, negative = ctx.saved_tensors
+        if torch.is_grad_enabled():  # all at once, to be differentiated again
+            sums, _ = ctx.terms(matrix, positive, negative)
+            return *torch.autograd.grad(sums, matrix, on_sums, create_graph=True), None, None, None, None, None
         gradient = torch.empty_like(matrix)
         parts = (torch.split(part, ctx.size, ctx.dim) for part in (gradient, matrix, positive, negative))
         for to, block, *masks in zip(*parts, strict=True):
@@ -293,27 +306,36 @@ def _exp_of_at_most_zero(logits: Tensor) -> Tensor:
 
 
 class _LogSumExp(torch.autograd.Function):
-    """log sum e^logit over the masked entries along `dim`; about the lowest finite number where there is none."""
+    """log sum e^logit over the masked entries along `dim`; about the lowest finite number where there is none.
+
+    Beside it, the terms of the sum over the largest one: the gradient needs them, and its own gradient goes on there.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, mask: Tensor, dim: int) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, mask: Tensor, dim: int) -> tuple[Tensor, Tensor]:
         terms = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
         highest = terms.amax(dim, keepdim=True)
         total = _exp_of_at_most_zero(terms.sub_(highest)).sum(dim, keepdim=True)
         ctx.save_for_backward(terms, total, _any(mask, dim).unsqueeze(dim))
         ctx.dim = dim
-        return (total.log() + highest).squeeze(dim)
+        ctx.set_materialize_grads(False)
+        return (total.log() + highest).squeeze(dim), terms
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, gradient: Tensor | None, on_terms: Tensor | None) -> tuple[Tensor | None, None, None]:
         terms, total, filled = ctx.saved_tensors
-        return terms * torch.where(filled, gradient.unsqueeze(ctx.dim) / total, 0), None, None
+        if torch.is_grad_enabled():
+            total = terms.sum(ctx.dim, keepdim=True)
+        factor = None if gradient is None else torch.where(filled, gradient.unsqueeze(ctx.dim) / total, 0)
+        if on_terms is not None:
+            on_terms = torch.where(filled, on_terms, 0)
+            factor = on_terms if factor is None else factor + on_terms
+        return None if factor is None else terms * factor, None, None
 
 
 def _log_one_plus_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
     """log(1 + sum e^logit) over the masked entries along `dim`; the 1 is a logit of zero."""
-    total = cast(Tensor, _LogSumExp.apply(logits, mask, dim))
+    total, _ = cast(tuple[Tensor, Tensor], _LogSumExp.apply(logits, mask, dim))
     return torch.logaddexp(total, torch.zeros_like(total))
 
 
@@ -347,13 +369,17 @@ class _NegativeLogRatio(torch.autograd.Function):
                 logits.mul_(torch.where(kept[rows], scale / sum_below, 0)[:, None])
                 logits[i, j] -= torch.where(kept[rows], scale / total, 0)[i] * positive
         if gradient is not None:
-            ctx.save_for_backward(gradient)
+            ctx.save_for_backward(gradient, matrix, above, below, kept)
+        ctx.scale = scale
         return torch.stack(found).sum()
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, on_sum: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
+        gradient, matrix, above, below, kept = ctx.saved_tensors
+        if torch.is_grad_enabled():  # by plain operations, to be differentiated again
+            logits = ctx.scale * matrix[kept]
+            own, all_ = (logits.masked_fill(~mask[kept], -math.inf).softmax(1) for mask in (above, below))
+            gradient = torch.zeros_like(matrix).index_put((kept,), ctx.scale * (all_ - own))
         return gradient * on_sum, None, None, None, None
 
 
@@ -599,7 +625,6 @@ class _SoftHistograms(torch.autograd.Function):
         return torch.where(counted, matrix.square() * (num_bins / 4), num_bins + 1).clamp_(max=num_bins + 1)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, on_positive: Tensor, on_all: Tensor) -> tuple[Tensor | None, ...]:
         matrix, positive, counted = ctx.saved_tensors
         # behind the last edge nothing counts: two more, with gradient zero
@@ -608,11 +633,11 @@ class _SoftHistograms(torch.autograd.Function):
         slopes = slopes.flatten(1)
         gradient = torch.empty_like(matrix)
         for rows, _ in _tiles(matrix, _SoftHistograms.rows(matrix)):
-            place = _SoftHistograms.place(matrix[rows], counted[rows], ctx.num_bins)
+            place = _SoftHistograms.place(matrix[rows].detach(), counted[rows], ctx.num_bins)
             edge = place.floor()
             between = place != edge
             index = edge.nan_to_num_().long().add_(positive[rows], alpha=ctx.num_bins + 2)
-            slope = slopes[rows].gather(1, index).mul_(matrix[rows])
+            slope = slopes[rows].gather(1, index) * matrix[rows]
             gradient[rows] = torch.where(between, slope, 0)
         return gradient, None, None, None
 
@@ -736,15 +761,21 @@ class _SoftMaximum(torch.autograd.Function):
                 slope = similarity.sub_(mean).div_(gamma).add_(1).mul_(weight)
                 gradient[block].view(by_centre).copy_(slope.permute(1, 2, 0))
         if gradient is not None:
-            ctx.save_for_backward(gradient)
-        ctx.centres = centres
+            ctx.save_for_backward(gradient, matrix, counted)
+        ctx.centres, ctx.gamma = centres, gamma
         return found
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, on_found: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
+        gradient, matrix, counted = ctx.saved_tensors
         by_class = gradient.view(len(gradient), -1, ctx.centres)
+        if torch.is_grad_enabled():  # by plain operations, to be differentiated again
+            others = ~counted.view_as(by_class)
+            similarity = matrix.reshape(by_class.shape).masked_fill(others, 0)
+            logits = (similarity / ctx.gamma).masked_fill(others, torch.finfo(matrix.dtype).min)
+            weight = logits.softmax(2).masked_fill(others, 0)
+            mean = (weight * similarity).sum(2, keepdim=True)
+            by_class = weight * (1 + (similarity - mean) / ctx.gamma)
         return (by_class * on_found.unsqueeze(2)).view_as(gradient), None, None, None
 
 

@@ -18,7 +18,6 @@ import torch
 from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from methods.objectives import _full_precision
 from methods.proxies import Proxies
@@ -71,8 +70,8 @@ def potential_energy(
 
     Returns:
         U, a scalar in float64 whatever the inputs: with 20,000 points it reaches 5e14, where float32 steps by
-        3e7. NaN, as its gradient, if a point is not finite. Gradients come in the inputs' types; second
-        derivatives are not offered.
+        3e7. NaN, as its gradient, if a point is not finite. Gradients come in the inputs' types; to
+        differentiate them again is a RuntimeError.
 
     Raises:
         ValueError: if a shape, a type of labels, delta, alpha, delta_rep or share is not as above.
@@ -256,21 +255,38 @@ class _PairEnergy(torch.autograd.Function):
         with _full_precision(points.device):
             energy, gradient = _sum_over_pairs(points, labels, potential, share, needs_gradient)
         if gradient is not None:
-            ctx.save_for_backward(gradient)
+            ctx.save_for_backward(gradient, embeddings, proxies)
         ctx.split = len(embeddings), len(proxies)
         ctx.dtypes = embeddings.dtype, proxies.dtype
         return energy
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
-        (gradient,) = ctx.saved_tensors
+        gradient, *points = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            gradient = _NoSecondDerivative.apply(gradient, *points)
         parts = gradient.split(ctx.split)
         on_points = (
             (part * scale).to(dtype) if needed else None
             for part, dtype, needed in zip(parts, ctx.dtypes, ctx.needs_input_grad, strict=False)
         )
         return *on_points, None, None, None, None
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    """A gradient that depends on the points, but cannot be differentiated by them.
+
+    torch's once_differentiable refuses only where the gradient that comes in depends on something; elsewhere the second
+    derivative would be zero.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, *points: Tensor) -> Tensor:
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError("potential_energy and contrastive_potential_energy can be differentiated once")
 
 
 def _sum_over_pairs(

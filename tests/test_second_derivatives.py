@@ -1,0 +1,142 @@
+"""Second derivatives of the methods' pure functions: right, or refused by name."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from methods import anti_collapse, baselines, ccp, idml, objectives, pfml
+from methods.anti_collapse import coding_rate, language_guidance, mean_coding_rate
+from methods.ccp import lipschitz_normalize, proximal_term
+from methods.idml import introspective_distance, introspective_similarity
+from methods.objectives import centre_merging, cosine_similarity, euclidean_distance, pair_masks
+from methods.pfml import contrastive_potential_energy, potential_energy
+
+Q, R, D, CENTRES = 5, 8, 4, 2
+LABELS = torch.tensor([0, 0, 1, 2, 5])  # class 5 has no reference
+OTHERS = torch.arange(R // CENTRES).repeat_interleave(CENTRES)
+POSITIVE, NEGATIVE = pair_masks(LABELS, OTHERS, same=False)
+NEGATIVE[:, -1] = False  # neither
+
+
+def rows(count: int, seed: int, dim: int = D) -> Tensor:
+    return F.normalize(torch.randn(count, dim, dtype=torch.float64, generator=Generator().manual_seed(seed)))
+
+
+X, Y, U, V = (rows(*of) for of in ((Q, 0), (R, 1), (Q, 2, 3), (R, 3, 3)))
+BETAS = torch.full((Q,), 0.9, dtype=torch.float64)
+
+
+def on_distances(name: str, **given: Any) -> Callable[..., Tensor]:
+    return lambda x, y: getattr(objectives, name)(euclidean_distance(x, y), POSITIVE, NEGATIVE, **given)
+
+
+def on_similarities(name: str, **given: Any) -> Callable[..., Tensor]:
+    return lambda x, y: getattr(objectives, name)(cosine_similarity(x, y), POSITIVE, NEGATIVE, **given)
+
+
+def margin(x: Tensor, y: Tensor, beta: Tensor) -> Tensor:
+    generator = Generator().manual_seed(0)
+    distance = euclidean_distance(x, y)
+    return objectives.margin(distance, POSITIVE, NEGATIVE, dim=D, beta=beta, generator=generator)
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
+    "euclidean_distance": (euclidean_distance, (X, Y)),
+    "cosine_similarity": (cosine_similarity, (X, Y)),
+    "contrastive": (on_distances("contrastive", pos_margin=0.1, neg_margin=1.5), (X, Y)),
+    "triplet": (on_distances("triplet", margin=0.3), (X, Y)),
+    "triplet, all": (on_distances("triplet", margin=0.3, mining="all"), (X, Y)),
+    "margin": (margin, (X, Y, BETAS)),
+    "multi_similarity": (on_similarities("multi_similarity"), (X, Y)),
+    "multi_similarity, all": (on_similarities("multi_similarity", beta=5.0, epsilon=None), (X, Y)),
+    "fast_ap": (on_distances("fast_ap"), (X, Y)),
+    "proxy_nca": (on_distances("proxy_nca", scale=3.0), (X, Y)),
+    "proxy_nca, all": (on_distances("proxy_nca", scale=3.0, include_positive=True), (X, Y)),
+    "proxy_anchor": (on_similarities("proxy_anchor", alpha=4.0), (X, Y)),
+    "normalized_softmax": (on_similarities("normalized_softmax", temperature=0.5), (X, Y)),
+    "soft_triple": (on_similarities("soft_triple", centres_per_class=CENTRES, la=3.0, gamma=0.3), (X, Y)),
+    "centre_merging": (lambda y: centre_merging(y, CENTRES), (Y,)),
+    "introspective_distance": (introspective_distance, (X, U, Y, V)),
+    "introspective_similarity": (introspective_similarity, (X, U, Y, V)),
+    "coding_rate": (coding_rate, (X,)),
+    "mean_coding_rate": (lambda x: mean_coding_rate(x, LABELS), (X,)),
+    "language_guidance": (lambda x: language_guidance(x, U), (X,)),
+    "proximal_term": (lambda x: proximal_term([x], [Y[:Q]]), (X,)),
+    "lipschitz_normalize": (lambda x: lipschitz_normalize(2 * x), (X,)),
+}
+ONCE: dict[str, Callable[..., Tensor]] = {
+    "potential_energy": lambda x, y: potential_energy(x, LABELS, y, OTHERS, delta=0.2, alpha=2.0, delta_rep=1.9),
+    "contrastive_potential_energy": lambda x, y: contrastive_potential_energy(x, LABELS, y, OTHERS, delta=0.2),
+}
+
+
+NO_GRADIENT = {
+    "pair_masks",
+    "greedy_k_center",
+    "mixup_partners",
+    "similarity_histograms",
+    "read_texts",
+    "encode_texts",
+}
+
+
+def test_every_pure_function_is_here() -> None:
+    modules = (objectives, anti_collapse, baselines, ccp, idml, pfml)
+    public = {
+        name
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and function.__module__ == module.__name__ and not name.startswith("_")
+        if "Tensor" in str(inspect.signature(function).return_annotation)
+    }
+    assert public == {name.split(",")[0] for name in FUNCTIONS} | ONCE.keys() | NO_GRADIENT
+
+
+def leaves(points: tuple[Tensor, ...]) -> list[Tensor]:
+    return [point.clone().requires_grad_() for point in points]
+
+
+WHOLE = [pytest.param(name, False, id=name) for name in FUNCTIONS]
+IN_BLOCKS = [pytest.param(name, True, id=f"{name}, in blocks") for name in FUNCTIONS if hasattr(objectives, name)]
+
+
+@pytest.mark.parametrize(("name", "in_blocks"), WHOLE + IN_BLOCKS)
+def test_second_derivatives_are_right(name: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if in_blocks:
+        monkeypatch.setattr(objectives, "BLOCK", 2 * R)
+        monkeypatch.setattr(objectives, "CACHED", 2 * R)
+        monkeypatch.setattr(objectives._EuclideanDistance, "TILE", (2, 3))
+    function, points = FUNCTIONS[name]
+    assert torch.autograd.gradgradcheck(function, leaves(points), fast_mode=True)
+    # the gradient is the same, whether it is to be differentiated or not
+    own = leaves(points)
+    once, twice = (torch.autograd.grad(function(*own).sum(), own, create_graph=again) for again in (False, True))
+    torch.testing.assert_close(once, twice, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ONCE)
+def test_what_cannot_be_differentiated_twice_says_so(name: str) -> None:
+    own = leaves((X, Y))
+    once = torch.autograd.grad(ONCE[name](*own), own, create_graph=True)
+    torch.testing.assert_close(once, torch.autograd.grad(ONCE[name](*own), own), rtol=0, atol=0)
+    penalty = torch.stack([part.square().sum() for part in once]).sum()
+    with pytest.raises(RuntimeError, match=rf"\b{name}\b.* can be differentiated once"):
+        torch.autograd.grad(penalty, own)
+
+
+def test_second_derivatives_in_float32_of_points_that_are_close_or_coincide() -> None:
+    """A gradient penalty on a distance of 1e-3, beside one of 0."""
+    close = torch.stack([X[0], X[0] + 1e-3 * X[1], X[2]])
+    found = []
+    for dtype in (torch.float32, torch.float64):
+        # the float32 numbers in both, so that only the arithmetic differs
+        points = close.float().to(dtype).requires_grad_()
+        (gradient,) = torch.autograd.grad(euclidean_distance(points, points.detach()).sum(), points, create_graph=True)
+        found.append(torch.autograd.grad((gradient * X[:3].to(dtype)).sum(), points)[0].double())
+    assert torch.isfinite(found[0]).all()
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-3 * float(found[1].abs().max()))
