@@ -76,12 +76,7 @@ def potential_energy(
     Raises:
         ValueError: if a shape, a type of labels, delta, alpha, delta_rep or share is not as above.
     """
-    radius = _check_radii(delta, delta_rep)
-    if not (alpha >= 0 and math.isfinite(alpha)):
-        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}")
-    if alpha == 0:
-        warnings.warn("alpha = 0 makes PFML's potential constant: it exerts no force", stacklevel=2)
-    potential = _InversePower(float(delta), radius, float(alpha))
+    potential = _inverse_power(delta, delta_rep, alpha)
     return _energy(embeddings, labels, proxies, proxy_labels, potential, share)
 
 
@@ -102,8 +97,8 @@ def contrastive_potential_energy(
 
     Arguments, result and errors are those of `potential_energy`, without alpha.
     """
-    radius = _check_radii(delta, delta_rep)
-    return _energy(embeddings, labels, proxies, proxy_labels, _SquaredHinge(float(delta), radius), share)
+    potential = _SquaredHinge(float(delta), _check_radii(delta, delta_rep))
+    return _energy(embeddings, labels, proxies, proxy_labels, potential, share)
 
 
 def proxy_wasserstein_distance(
@@ -309,14 +304,19 @@ def _sum_over_pairs(
 
     index, shares = share
     if index == 0:
-        attraction, repulsion = potential.constants()
-        same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
-        energy += same_pairs * attraction + (count * count - same_pairs) * repulsion
+        energy += _resting_energy(labels, potential)
     blocks = ((first, second) for first in range(0, count, TILE) for second in range(first, count, TILE))
     for first, second in islice(blocks, index, None, shares):
         rows, columns = slice(first, first + TILE), slice(second, second + TILE)
         energy += _add_block(points, labels, rows, columns, points.dtype, largest, potential, gradient)
     return energy, gradient
+
+
+def _resting_energy(labels: Tensor, potential: _Potential) -> float:
+    """U where no pair exerts a force: all of one class in one point, those of others beyond delta_rep."""
+    attraction, repulsion = potential.constants()
+    same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
+    return same_pairs * attraction + (len(labels) ** 2 - same_pairs) * repulsion
 
 
 def _add_block(
@@ -398,6 +398,15 @@ def _check_radii(delta: float, delta_rep: float | None) -> float:
     return float(radius)
 
 
+def _inverse_power(delta: float, delta_rep: float | None, alpha: float) -> _InversePower:
+    radius = _check_radii(delta, delta_rep)
+    if not (alpha >= 0 and math.isfinite(alpha)):
+        raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}")
+    if alpha == 0:
+        warnings.warn("alpha = 0 makes PFML's potential constant: it exerts no force", stacklevel=3)
+    return _InversePower(float(delta), radius, float(alpha))
+
+
 def _check_points(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> None:
     for name, points, labels_name, classes in (
         ("embeddings", embeddings, "labels", labels),
@@ -427,7 +436,11 @@ class PotentialConfig(MethodConfig):
 
 
 class PotentialField(Method, abstract=True):
-    """The energy of a batch and all proxies, divided by the number of points; a subclass gives the energy."""
+    """The energy U of a batch and all proxies, not divided by anything; a subclass gives the potential.
+
+    The loss has two terms: `constant`, what U is where no pair exerts a force, by far the larger one and the same
+    whatever the model, and `interaction`, what the pairs have beyond it.
+    """
 
     Config: ClassVar[type[PotentialConfig]] = PotentialConfig
     config: PotentialConfig
@@ -435,22 +448,21 @@ class PotentialField(Method, abstract=True):
     def __init__(self, config: PotentialConfig, task: Task) -> None:
         super().__init__(config, task)
         self.proxies = Proxies(task, config.proxies_per_class)
+        self._potential = self.potential()
+
+    def potential(self) -> _Potential:
+        """psi by the configuration, in one class and across classes."""
+        raise NotImplementedError
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return self.proxies.group(lr, self.config.proxy_lr_multiplier)
 
-    def energy(
-        self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, share: tuple[int, int]
-    ) -> Tensor:
-        """A share of U of points (B, D) and (P, D) with their labels (B,) and (P,); a scalar."""
-        raise NotImplementedError
-
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        z, proxies = outputs["embedding"], self.proxies()
-        energy = self.shared_sum(
-            lambda index, shares: self.energy(z, labels[:, 0], proxies, self.proxies.labels, (index, shares))
-        )
-        return {"loss": energy / (len(z) + len(proxies))}
+        z, proxies, potential = outputs["embedding"], self.proxies(), self._potential
+        own, known = labels[:, 0], self.proxies.labels
+        energy = self.shared_sum(lambda index, shares: _energy(z, own, proxies, known, potential, (index, shares)))
+        constant = energy.new_tensor(_resting_energy(torch.cat([own, known]), potential))
+        return {"interaction": energy - constant, "constant": constant}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """`proxy_diagnostics` of the last batches."""
@@ -458,10 +470,14 @@ class PotentialField(Method, abstract=True):
 
 
 class PFML(PotentialField):
-    """Potential-field metric learning: the energy of a batch and all proxies, divided by the number of points.
+    """Potential-field metric learning: the energy of a batch and all proxies.
 
-    L = U / (B + C M), U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction -1/max(d, delta)^alpha in
-    one class, repulsion 1/min(d, delta_rep)^alpha across classes. Bhatnagar and Ahuja, CVPR 2025.
+    U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction -1/max(d, delta)^alpha in one class, repulsion
+    1/min(d, delta_rep)^alpha across classes. Bhatnagar and Ahuja, CVPR 2025, Eq. 6.
+
+    The loss is this sum, not divided by the number of points. Its terms: `constant` is what U is where no pair exerts a
+    force, whatever the model; `interaction` is the rest. Proxies have the training's weight_decay like the network, the
+    paper's; with Adam it is added to their gradient, which a division of U would make small beside it.
     """
 
     name = "pfml"
@@ -475,36 +491,21 @@ class PFML(PotentialField):
 
     config: Config
 
-    def energy(
-        self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, share: tuple[int, int]
-    ) -> Tensor:
-        config = self.config
-        return potential_energy(
-            embeddings,
-            labels,
-            proxies,
-            proxy_labels,
-            delta=config.delta,
-            alpha=config.alpha,
-            delta_rep=config.delta_rep,
-            share=share,
-        )
+    def potential(self) -> _Potential:
+        return _inverse_power(self.config.delta, self.config.delta_rep, self.config.alpha)
 
 
 class CPML(PotentialField):
     """Contrastive-potential metric learning, PFML's comparison: its forces grow with distance instead of decaying.
 
-    L = U / (B + C M), U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction max(d, delta)^2 in one class,
-    repulsion max(delta_rep - d, 0)^2 across classes. Bhatnagar and Ahuja, CVPR 2025, supplement Eq. 8.
+    U = sum over all ordered pairs (r, a) of psi(||r - a||): attraction max(d, delta)^2 in one class, repulsion
+    max(delta_rep - d, 0)^2 across classes. Bhatnagar and Ahuja, CVPR 2025, supplement Eq. 8.
+
+    Loss, terms and the proxies' weight decay are as those of pfml.
     """
 
     name = "cpml"
     paper = PFML.paper
 
-    def energy(
-        self, embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor, share: tuple[int, int]
-    ) -> Tensor:
-        config = self.config
-        return contrastive_potential_energy(
-            embeddings, labels, proxies, proxy_labels, delta=config.delta, delta_rep=config.delta_rep, share=share
-        )
+    def potential(self) -> _Potential:
+        return _SquaredHinge(self.config.delta, _check_radii(self.config.delta, self.config.delta_rep))

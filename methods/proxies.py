@@ -14,6 +14,9 @@ MATRIX = 1024  # so many proxies have their similarities kept
 class Proxies(nn.Module):
     """M proxies per class, drawn from a normal distribution and normalised at use.
 
+    The optimiser's weight decay is theirs too. Their gradient is at right angles to each of them; decay shortens
+    them, which makes their next steps turn them farther.
+
     `forward()` -> unit rows (C * M, D), class-major: the proxies of class c are rows c M to (c + 1) M - 1.
     """
 

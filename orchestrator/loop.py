@@ -54,6 +54,8 @@ from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, r
 EVALUATION_BATCH = 256
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """What torch says in a RuntimeError where others raise MemoryError."""
+SMALLEST_SCALE = 2.0**-64
+"""Of fp16's loss, which is halved wherever a gradient overflows: below it gradients are infinite or not numbers."""
 UNREADABLE = "unreadable.csv"
 """The images of a data set that a training or a test went without."""
 
@@ -110,7 +112,7 @@ def fit(
         learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
     module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
     optimizer = build_optimizer(learner, training)
-    scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16" and device.type == "cuda")
+    scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
     rng = Generator().manual_seed(training.seed)
     sampler = build_sampler(learner.method, labels, training)
     clock = Clock(training.validate_every, sampler.steps_per_epoch, training.epochs, stop_after)
@@ -138,7 +140,8 @@ def fit(
         saved = load_checkpoint(folder / CHECKPOINT)
         learner.load_state_dict(saved["model"]["learner"])
         optimizer.load_state_dict(saved["optimizer"])
-        scaler.load_state_dict(saved["scaler"])
+        if saved["scaler"]:  # none where it was not needed
+            scaler.load_state_dict(saved["scaler"])
         rng.set_state(saved["rng"])
         set_random_state(saved["global_rng"], device)
         step, best = saved["step"], saved["best"]
@@ -185,6 +188,8 @@ def fit(
 
             if not clock.ticks(step):
                 continue
+            if scaler.get_scale() < SMALLEST_SCALE:  # each further step would be left out too, and nobody told
+                raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
             held_out, evaluation = None, None
             if len(split.validation):

@@ -113,7 +113,9 @@ class Training(BaseModel):
     backbone_lr_multiplier: float = Field(1.0, gt=0, description="factor on lr for the backbone")
     layer_decay: float = Field(1.0, gt=0, le=1, description="factor on the backbone's lr per layer from its top down")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second-moment decay")
-    weight_decay: float = Field(1e-4, ge=0, description="weight decay")
+    weight_decay: float = Field(
+        1e-4, ge=0, description="of all parameters, proxies too; Adam adds it to the gradient, AdamW does not"
+    )
     warmup_epochs: int = Field(0, ge=0, description="first epochs that train heads and proxies only")
     lr_step_epochs: int = Field(0, ge=0, description="multiply lr by lr_gamma every so many epochs; 0: never")
     lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")

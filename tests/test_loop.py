@@ -444,6 +444,16 @@ def test_mixed_precision_computes_the_loss_in_float32(data_folder: Path) -> None
     assert half[0][3]["train/loss"] != full[0][3]["train/loss"]
 
 
+def test_fp16_takes_gradients_that_it_cannot_hold(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PFML's energy is a sum over all pairs, of 1/d^7 in its forces."""
+    settings = {"method": "pfml", "precision": "fp16", "delta": 0.1, "alpha": 6.0}
+    one = train(None, data_folder, settings)[-1][3]
+    assert one["train/loss"] == pytest.approx(one["train/interaction"] + one["train/constant"])
+    monkeypatch.setattr("orchestrator.loop.SMALLEST_SCALE", 2.0**17)
+    with pytest.raises(TrainingFailed, match=r"the gradients do not fit into fp16 at step \d+: set precision=bf16"):
+        train(None, data_folder, settings, stop_after=1)
+
+
 def test_an_experiment_says_what_it_is(data_folder: Path, tmp_path: Path) -> None:
     train(tmp_path, data_folder, {"method": "pfml", "delta": 0.3}, stop_after=1)
     saved = load_checkpoint(tmp_path / CHECKPOINT)["model"]

@@ -487,7 +487,7 @@ def test_wasserstein_distance_refuses_nothing_to_compare():
 @pytest.mark.parametrize("delta_rep", [None, 0.9])
 @pytest.mark.parametrize("proxies_per_class", [0, 2])
 @pytest.mark.parametrize("kind", [PFML, CPML])
-def test_the_loss_is_the_energy_by_the_loops_over_the_number_of_points(kind, proxies_per_class, delta_rep):
+def test_the_loss_is_the_energy_by_the_loops_undivided(kind, proxies_per_class, delta_rep):
     torch.manual_seed(0)
     config = kind.Config(delta=0.5, delta_rep=delta_rep, proxies_per_class=proxies_per_class)
     method = kind(config, Task(num_classes=3, embedding_dim=4, feature_dim=4)).double()
@@ -499,11 +499,14 @@ def test_the_loss_is_the_energy_by_the_loops_over_the_number_of_points(kind, pro
         return reference_contrastive_psi(d, same, 0.5, radius)
 
     z = unit(7, 4, spread=0.5).requires_grad_()
-    (loss,) = method.loss({"embedding": z}, LABELS[:, None]).values()
+    terms = method.loss({"embedding": z}, LABELS[:, None])
+    loss = torch.stack(list(terms.values())).sum()
     points = torch.cat([z, weight / weight.square().sum(1, keepdim=True).sqrt()])
     labels = torch.cat([LABELS, torch.arange(3).repeat_interleave(proxies_per_class)])
-    expected = reference_energy(points, labels, psi) / (7 + 3 * proxies_per_class)
+    expected = reference_energy(points, labels, psi)
     torch.testing.assert_close(loss, expected, rtol=1e-10, atol=0)
+    at_rest = sum(psi(loss.new_tensor(0.0 if same else 2.0), same) for same in (labels[:, None] == labels).flatten())
+    assert terms["constant"].item() == pytest.approx(float(at_rest), rel=1e-12)
     leaves = [z, weight] if proxies_per_class else [z]
     for found, slow in zip(torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True):
         assert slow.abs().max() > 0
