@@ -5,8 +5,8 @@ The files of `published/` hold the tables, one file per paper, a row as it stand
 other column is a metric under this project's name, after its data set where a row has several (`cub200 recall_at_1`).
 What holds for all rows stands beside `columns`. A cell is a number as printed, `73.4 ± 0.3`, or null where the page has
 none; cells that cannot be read with certainty are null too, and named in `left_out`. `methods` of a file says which
-rows are methods of this project, by their settings. `selection: unstated` where a paper does not say on what its best
-epoch was chosen.
+rows are methods of this project, by their settings, each one value or one for each data set; a table may have its own.
+`selection: unstated` where a paper does not say on what its best epoch was chosen.
 """
 
 import re
@@ -78,6 +78,7 @@ class Table(_Strict):
     settings: dict[str, Any] = Field(default_factory=dict, description="settings that all its rows have in common")
     columns: list[str] = Field(min_length=2)
     rows: list[list[str | float | int | None]]
+    methods: dict[str, dict[str, Any]] = {}
     left_out: list[str] = []
 
     @model_validator(mode="after")
@@ -109,6 +110,7 @@ class Paper(_Strict):
     def rows(self) -> Iterator[Row]:
         """Every row, apart for each data set."""
         for name, table in self.tables.items():
+            methods = self.methods | table.methods
             for cells in table.rows:
                 said: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
                 for dataset, values in _by_dataset(table, said).items():
@@ -116,7 +118,7 @@ class Paper(_Strict):
                         paper=self.paper,
                         table=name,
                         method=str(said["method"]),
-                        ours=self.methods.get(str(said["method"]), {}),
+                        ours=_on(dataset, methods.get(str(said["method"]), {})),
                         dataset=dataset,
                         backbone=said.get("backbone", table.backbone),
                         dimension=said.get("dimension", table.dimension),
@@ -126,6 +128,12 @@ class Paper(_Strict):
                         settings=table.settings,
                         values=values,
                     )
+
+
+def _on(dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings on a data set; nothing where one of them is not known of it."""
+    chosen = {key: value.get(dataset, _on) if isinstance(value, dict) else value for key, value in settings.items()}
+    return {} if _on in chosen.values() else chosen
 
 
 def _by_dataset(table: Table, said: Mapping[str, Any]) -> dict[str, dict[str, Value]]:

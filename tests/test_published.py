@@ -1,5 +1,6 @@
 """The papers' tables: how many numbers there are, some of them by heart, and which are put beside a run."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from orchestrator.backbones import check_backbone_name
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
+from orchestrator.presets import FOLDER, read_presets
 from orchestrator.published import IN_PERCENT, Row, Value, beside, papers, read_paper
 from orchestrator.spec import Training, resolve_experiment
 
@@ -166,3 +168,101 @@ def test_shares_are_shares() -> None:
         for metric, found in row.values.items():
             if IN_PERCENT.fullmatch(metric):
                 assert 0 < found.value < 1 and (found.deviation is None or found.deviation < 0.05), (row, metric)
+
+
+# Rows and presets ------------------------------------------------------------------------------------------
+
+PAPER_OF = {"anti_collapse": "Anti-Collapse", "ccp": "CCP", "idml": "IDML", "pfml": "PFML"}
+SETUP = ("backbone", "embedding_dim", "protocol", "label_noise", "condition")
+
+
+@cache
+def presets_by_paper() -> list[tuple[str, str, dict[str, Any]]]:
+    """Each preset's paper, name and resolved settings."""
+    return [
+        (PAPER_OF[path.stem], preset.name, resolve_experiment(preset.settings, preset.name).flat())
+        for path in sorted(FOLDER.glob("*.yaml"))
+        for preset in read_presets(path)
+    ]
+
+
+def found_by_presets(of: str = "") -> dict[tuple[str, ...], set[str]]:
+    """Each row of a paper that one of its presets finds as its own, under the row's setup, and these presets."""
+    metrics = sorted({metric for row in rows() for metric in row.values})
+    found: dict[tuple[str, ...], set[str]] = {}
+    for paper, name, settings in presets_by_paper():
+        if of not in f"{paper}: {name}":
+            continue
+        found[name,] = set()
+        for near in beside(settings, metrics):
+            row, differing = near.row, {difference.setting for difference in near.differences}
+            if row.paper == paper and near.same_method and not differing & set(SETUP):
+                assert differing <= {"selection"}, (name, row, differing)
+                key = (row.paper, row.table, row.method, row.dataset, str(row.backbone), str(row.dimension))
+                found.setdefault(key, set()).add(name)
+                found[name,].add(row.method)
+    return found
+
+
+def variants_of(names: set[str]) -> set[str]:
+    """What the names do not have in common, without the protocol, which their setup has."""
+    return {name.split("/")[-1].removesuffix("_conventional") for name in names}
+
+
+def check_rows(found: dict[tuple[str, ...], set[str]]) -> set[str]:
+    """Each row has one preset, but for those that a paper leaves open; the presets that have no row, by kind."""
+    by_row = {key: names for key, names in found.items() if len(key) > 1}
+    for (paper, _, method, *_), names in by_row.items():
+        if method in ("C1", "C1-CCP-L"):  # of two readings
+            assert variants_of(names) == {"c1", "c1_cosine"}, (method, names)
+        elif paper == "Anti-Collapse":  # which does not say its rows' base loss
+            assert variants_of(names) == {"proxy_anchor", "proxy_nca"}, (method, names)
+        else:
+            assert len(names) == 1, (paper, method, names)
+    wanted = {"c2": ("C2", "C2-CCP-L"), "c1_xbm_large": ("C1-XBM-L",), "c2_xbm_large": ("C2-XBM-L",)}
+    alone = set()
+    for (name,), methods in ((key, methods) for key, methods in found.items() if len(key) == 1):
+        kind = name.split("/")[-1].removesuffix("_conventional")
+        if kind in wanted:
+            assert methods == {wanted[kind][-1 if name.startswith("ccp") else 0]}, name
+        if not methods:
+            alone.add(
+                "/".join(
+                    part if part not in ("cub200", "cars196", "inshop", "sop") else "*" for part in name.split("/")
+                )
+            )
+    return alone
+
+
+def test_every_row_that_a_preset_is_of_is_found_by_it_and_by_no_other() -> None:
+    assert check_rows(found_by_presets()) == {
+        "anti_collapse/*/bn_inception/proxy_anchor",  # Cars; Tables I and II do not tell which row
+        "anti_collapse/*/bn_inception/proxy_nca",
+        "anti_collapse/*/resnet50/proxy_anchor",  # SOP
+        "anti_collapse/*/resnet50/proxy_nca",
+        "contrastive/*/bn_inception/c1_xbm_small",  # in a figure only
+        "contrastive/*/bn_inception/c2_xbm_small",
+        "cpml/*/bn_inception",  # the paper has it with another backbone
+        "soft_triple/*/bn_inception",  # SOP and In-Shop, whose rows have one centre
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "mapped"),
+    [
+        ("C2-CCP-L", {"method": "ccp", "objective": "contrastive", "metric": "cosine"}),
+        ("C1-XBM-L", {"method": "contrastive", "references": "batch+memory"}),
+        ("MS-CCP-L", {"method": "ccp"}),
+    ],
+)
+def test_a_row_mapped_too_widely_or_wrongly_would_be_seen(
+    method: str, mapped: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = [
+        paper.model_copy(update={"methods": paper.methods | {method: mapped}}) if paper.paper == "CCP" else paper
+        for paper in papers()
+    ]
+    monkeypatch.setattr("orchestrator.published.papers", lambda: tuple(wrong))
+    found = found_by_presets("CCP: ccp/cub200") | found_by_presets("CCP: contrastive/cub200")
+    with pytest.raises(AssertionError):
+        check_rows(found)
