@@ -49,7 +49,7 @@ from orchestrator.evaluation import (
 from orchestrator.insight import Insight, insight
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
-from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, resolve_experiment
+from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, chosen_by, resolve_experiment
 
 EVALUATION_BATCH = 256
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
@@ -91,7 +91,7 @@ def fit(
 
     Raises TrainingFailed if the loss is not finite, InputError if the batch does not fit the data.
     """
-    training, objective = experiment.training, objective or Objective()
+    training, objective = experiment.training, objective or chosen_by(experiment.training)
     torch.set_num_threads(training.threads)
     torch.manual_seed(training.seed)
     device = choose_device(training.device)

@@ -52,6 +52,22 @@ class Training(BaseModel):
         description="what the best validation is chosen on: held-out training classes, or, as most papers do, the test "
         "classes, and every number carries the word",
     )
+    selection_metric: (
+        Literal[
+            "val/map_at_r",
+            "val/r_precision",
+            "val/mean_average_precision_at_1000",
+            "val/recall_at_1",
+            "val/recall_at_2",
+            "val/recall_at_4",
+            "val/recall_at_8",
+        ]
+        | None
+    ) = Field(
+        None,
+        description="metric by which the best validation of `train` is chosen; a search chooses by its objective; "
+        "null: val/map_at_r",
+    )
     validation_share: float = Field(
         0.3,
         ge=0,
@@ -906,6 +922,7 @@ def _resolved(
         resolve_experiment(settings, f"{source}: settings")
     _refuse_fixed_and_searched(raw_space, settings, source)
     goals = _goals(merged, source)
+    settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
     algorithm = merged.get("algorithm", "tpe")
     if algorithm not in get_args(Algorithm):
         raise InputError(f"{source}: algorithm: '{algorithm}' is unknown{suggestion(algorithm, get_args(Algorithm))}")
@@ -1126,6 +1143,30 @@ def _without(alternative: Any, pinned: Mapping[str, Any]) -> Any:
     return {k: v for k, v in alternative.items() if k not in pinned} if isinstance(alternative, dict) else alternative
 
 
+def _by_objective(
+    settings: dict[str, Any],
+    raw_space: Any,
+    objective: Objective,
+    preset: Preset | None,
+    overrides: Mapping[str, Any],
+    source: str,
+) -> dict[str, Any]:
+    """The settings without a preset's `selection_metric`: a search chooses epochs as it chooses trials. InputError if
+    the file or `--set` give another one than the objective."""
+    key = "selection_metric"
+    if key in _searched(raw_space):
+        raise InputError(f"{source}: space: {key}: a search chooses by its objective, {objective.metric}")
+    if preset is not None and key in preset.settings and key not in overrides:
+        return {name: value for name, value in settings.items() if name != key}
+    if settings.get(key) not in (None, objective.metric):
+        where = "--set" if key in overrides else f"{source}: settings"
+        raise InputError(
+            f"{where}: {key}: {settings[key]!r}: a search chooses by its objective, {objective.metric}: "
+            f"give objective: {settings[key]} in its file"
+        )
+    return settings
+
+
 def _refuse_fixed_and_searched(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
     for alternative in raw_space if isinstance(raw_space, list) else [raw_space]:
         for key in alternative if isinstance(alternative, dict) else ():
@@ -1247,6 +1288,11 @@ def _check_scheduler(search: Search) -> None:
         )
 
 
+def chosen_by(training: Training) -> Objective:
+    """By what a training on its own chooses its best validation."""
+    return Objective() if training.selection_metric is None else Objective(metric=training.selection_metric)
+
+
 def single_training(
     name: str, settings: Mapping[str, Any], *, repeats: int = 1, preset: Preset | None = None
 ) -> Search:
@@ -1264,6 +1310,7 @@ def single_training(
         raw_space={"seed": seeds} if repeats > 1 else {},
         algorithm="grid" if repeats > 1 else "tpe",
         num_trials=repeats,
+        objective=chosen_by(training),
         test_trials=True,
         final=False,
     )

@@ -444,6 +444,20 @@ def test_mixed_precision_computes_the_loss_in_float32(data_folder: Path) -> None
     assert half[0][3]["train/loss"] != full[0][3]["train/loss"]
 
 
+@pytest.mark.parametrize(("metric", "best"), [(None, 0.9), ("val/recall_at_1", 0.8)])
+def test_the_best_validation_is_that_of_the_setting_s_metric(
+    metric: str | None, best: float, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = iter([{"val/map_at_r": 0.1, "val/recall_at_1": 0.8}, {"val/map_at_r": 0.9, "val/recall_at_1": 0.2}])
+    monkeypatch.setattr("orchestrator.loop.validate", lambda *_: (next(scores), None))
+    train(tmp_path, data_folder, {"method": "proxy_anchor", "selection_metric": metric})
+    assert load_checkpoint(tmp_path / CHECKPOINT)["best"] == best
+    same = load_checkpoint(tmp_path / BEST)["learner"]["network.head.weight"].equal(
+        weights(tmp_path)["network.head.weight"]
+    )
+    assert same == (metric is None)
+
+
 def test_fp16_takes_gradients_that_it_cannot_hold(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PFML's energy is a sum over all pairs, of 1/d^7 in its forces."""
     settings = {"method": "pfml", "precision": "fp16", "delta": 0.1, "alpha": 6.0}

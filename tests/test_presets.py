@@ -166,6 +166,44 @@ def test_section_4_1_of_idml(objective: str, dataset: str) -> None:
         holds(name, metric="euclidean")  # Equation 15
 
 
+@pytest.mark.parametrize(
+    ("dataset", "lr", "every", "factor"),
+    [("cub200", 6e-4, 5, 0.5), ("cars196", 2.5e-4, 10, 0.5), ("sop", 6e-4, 10, 0.25)],
+)
+def test_the_released_commands_of_idml(dataset: str, lr: float, every: int, factor: float) -> None:
+    name = f"idml/{dataset}/resnet50/proxy_anchor_released"
+    holds(
+        name, objective="proxy_anchor", lr=lr, warmup_epochs=5, lr_step_epochs=every, lr_gamma=factor, weight_decay=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("idml/cars196/resnet50/margin", "val/recall_at_1"),
+        ("proxy_nca/sop/resnet50", "val/recall_at_1"),
+        ("anti_collapse/cub200/resnet50/proxy_anchor", "val/recall_at_1"),
+        ("ccp/cub200/bn_inception/c2", "val/map_at_r"),
+        ("pfml/cub200/resnet50", "val/map_at_r"),
+    ],
+)
+def test_a_preset_s_training_chooses_its_epoch_as_the_paper_does(name: str, metric: str) -> None:
+    assert single_training("x", find_preset(name).settings).objective.metric == metric
+    assert experiment(name).training.selection_metric in (metric, None)
+
+
+def test_a_search_chooses_by_its_objective() -> None:
+    found = search("idml", "idml/cars196/resnet50/triplet")
+    assert found.objective.metric == "val/map_at_r" and "selection_metric" not in found.settings
+    with pytest.raises(
+        InputError, match=r"--set: selection_metric: 'val/recall_at_1': a search chooses by its objective"
+    ):
+        search("idml", "idml/cars196/resnet50/triplet", overrides={"selection_metric": "val/recall_at_1"})
+    file = {"method": "pfml", "space": {"selection_metric": ["val/recall_at_1"]}}
+    with pytest.raises(InputError, match="file: space: selection_metric: a search chooses by its objective"):
+        resolve_search(file, name="x", source="file")
+
+
 # CCP: batches, number of proxies, pool (Section 5.1), validation interval; supplement: margins and so on
 CCP_DATA = {
     "cub200": (8, 12, "25 steps"),
@@ -258,7 +296,7 @@ def test_what_ccp_compares_with(dataset: str) -> None:
         for size, batches in zip(("small", "large"), sizes, strict=True):
             name = f"contrastive/{dataset}/bn_inception/{variant}_xbm_{size}"
             holds(name, **MLRC, **pairs, **numbers[dataset])
-            holds(name, references="memory", memory_start=1000, memory_size=batches * 32)
+            holds(name, references="batch+memory", memory_start=1000, memory_size=batches * 32)
 
 
 @pytest.mark.parametrize("dataset", ["cub200", "cars196", "sop"])
