@@ -14,9 +14,11 @@ from pydantic import ValidationError
 from methods import anti_collapse
 from methods.anti_collapse import (
     AntiCollapse,
+    batch_proxy_coding_rate,
     coding_rate,
     density,
     encode_texts,
+    euclidean_density,
     language_guidance,
     mean_coding_rate,
     read_texts,
@@ -97,21 +99,47 @@ def test_mean_coding_rate_averages_classes():
 
 
 @pytest.mark.parametrize("block", [1, 30, 2**22])
-def test_density_counts_every_pair(monkeypatch, block):
+def test_the_euclidean_density_counts_every_pair(monkeypatch, block):
     monkeypatch.setattr(anti_collapse, "BLOCK", block)
     x, labels = unit(11, 4), torch.arange(11) % 3
     pairs = [(i, j) for i in range(11) for j in range(i)]
     within = [math.dist(x[i], x[j]) for i, j in pairs if labels[i] == labels[j]]
     across = [math.dist(x[i], x[j]) for i, j in pairs if labels[i] != labels[j]]
-    assert density(x, labels) == pytest.approx(np.mean(within) / np.mean(across))
+    assert euclidean_density(x, labels) == pytest.approx(np.mean(within) / np.mean(across))
 
 
+def test_density_is_of_cosine_distances_averaged_over_classes():
+    x, labels = unit(12, 4), torch.tensor([7, 7, 7, 7, 7, 7, 2, 2, 5, 5, 5, 9])
+    within, across = [], []
+    for one in (7, 2, 5, 9):
+        own = [i for i in range(12) if labels[i] == one]
+        within.append([1 - float(x[i] @ x[j]) for i in own for j in own if i != j])
+        across.append([1 - float(x[i] @ x[j]) for i in own for j in range(12) if labels[j] != one])
+    expected = np.mean([np.mean(pairs) for pairs in within if pairs]) / np.mean([np.mean(pairs) for pairs in across])
+    assert density(x, labels) == pytest.approx(expected, rel=1e-12)
+    by_pair = np.mean(np.concatenate(within)) / np.mean(np.concatenate(across))
+    assert density(x, labels) != pytest.approx(by_pair, rel=1e-3)
+
+
+def test_the_proxies_coding_rate_is_the_paper_s():
+    """Figure 3's mean is 60.74 on CUB: 100 classes, 512 dimensions, a batch of 90 as 45 drawn classes of 2 images."""
+    proxies, known = unit(100, 512), torch.arange(100)
+    drawn = torch.randint(100, (200, 45), generator=torch.Generator().manual_seed(0)).repeat_interleave(2, dim=1)
+    found = batch_proxy_coding_rate(proxies, known, drawn.flatten(), 90)
+    assert found == pytest.approx(60.74, abs=0.5)
+    first = proxies[drawn[0].unique()]
+    gram = torch.eye(512, dtype=torch.float64) + 512 / (len(first) * 0.5) * first.T @ first
+    assert batch_proxy_coding_rate(proxies, known, drawn[0], 90) == pytest.approx(0.5 * torch.logdet(gram).item())
+    assert coding_rate(first).item() > 67  # Eq. 1's factor, D / (n epsilon^2)
+
+
+@pytest.mark.parametrize("function", [density, euclidean_density])
 @pytest.mark.parametrize("labels", [torch.zeros(4), torch.arange(4)])
-def test_density_needs_both_kinds_of_pairs(labels):
+def test_density_needs_both_kinds_of_pairs(labels, function):
     with pytest.raises(ValueError, match="pairs within a class and pairs across classes"):
-        density(unit(4, 3), labels)
+        function(unit(4, 3), labels)
     with pytest.raises(ValueError, match="coincide"):
-        density(torch.ones(4, 3), torch.tensor([0, 0, 1, 1]))
+        function(unit(1, 3).expand(4, 3), torch.tensor([0, 0, 1, 1]))
 
 
 def test_density_of_close_embeddings_is_as_exact_as_by_differences():
@@ -119,9 +147,9 @@ def test_density_of_close_embeddings_is_as_exact_as_by_differences():
     distance = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").numpy()
     same = (labels[:, None] == labels).numpy()
     within, across = distance[np.triu(same, 1)].mean(), distance[np.triu(~same, 1)].mean()
-    assert density(x, labels) == pytest.approx(within / across, rel=1e-4)
+    assert euclidean_density(x, labels) == pytest.approx(within / across, rel=1e-4)
     with pytest.raises(ValueError, match="coincide"):
-        density(unit(1, 64).expand(12, 64) * (1 + 1e-15 * torch.arange(12)[:, None]), labels)
+        euclidean_density(unit(1, 64).expand(12, 64) * (1 + 1e-15 * torch.arange(12)[:, None]), labels)
 
 
 @pytest.mark.parametrize("block", [1, 30, 2**22])
@@ -367,8 +395,9 @@ def test_diagnostics_are_of_all_held_out_embeddings_and_of_the_proxies():
         {
             "coding_rate": rate(z, 0.3).item(),
             "class_coding_rate": np.mean(within),
-            "proxy_coding_rate": rate(proxies, 0.3).item(),
+            "all_proxies_coding_rate": rate(proxies, 0.3).item(),
             "density": density(z, labels),
+            "euclidean_density": euclidean_density(z, labels),
         }
     )
     np.testing.assert_allclose(told.arrays["proxy_similarity"], proxies @ proxies.T)
@@ -377,9 +406,14 @@ def test_diagnostics_are_of_all_held_out_embeddings_and_of_the_proxies():
     assert sum(table["positive_pairs"]) == 3 * 15 + 10 and sum(table["negative_pairs"]) == 23 * 22 / 2 - 55
     collapsed = Embedded({"embedding": unit(1, D).expand(23, D)}, labels, torch.arange(23))
     assert "density" not in method.diagnostics(None, collapsed).scalars
-    assert set(method.diagnostics(None, None).scalars) == {"proxy_coding_rate"}
+    assert set(method.diagnostics(None, None).scalars) == {"all_proxies_coding_rate"}
+    trained = Embedded({"embedding": z[:7]}, torch.tensor([1, 1, 2, 0, 0, 1, 1]), torch.arange(7))
+    assert method.diagnostics(trained, None).scalars["proxy_coding_rate"] == pytest.approx(
+        rate(proxies[:3], 0.3**0.5).item()
+    )
     unlabelled = build(**LABEL_FREE).diagnostics(None, Embedded({"embedding": z}, labels, torch.arange(23)))
-    assert set(unlabelled.scalars) == {"coding_rate", "class_coding_rate", "density"} and not unlabelled.arrays
+    named = {"coding_rate", "class_coding_rate", "density", "euclidean_density"}
+    assert set(unlabelled.scalars) == named and not unlabelled.arrays
 
 
 def test_diagnostics_become_files_of_the_best_validation(glyphs, tmp_path):
