@@ -24,9 +24,10 @@ from orchestrator.checkpoint import (
     remove_unfinished,
 )
 from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, TrialRecord, budget_used
+from orchestrator.ledger import Ledger, TrialRecord, budget_used, counted
 from orchestrator.method import find_method
 from orchestrator.spec import Experiment, Search
+from orchestrator.standing import to_confirm
 from orchestrator.study import Study
 
 FINAL = "final"
@@ -161,7 +162,10 @@ class Conductor:
         return self.elapsed_before + time.monotonic() - self.begun
 
     def _final_runs(self) -> list[TrialRecord]:
-        """What is trained again once all trials have ended: the best few, each with every seed.
+        """What is trained again once all trials have ended: the best few at equal age, each with every seed.
+
+        A trial that was stopped early is trained for as long as the winner, since its own best is not known: all of
+        them are compared after their final runs.
 
         Where more trials after an end have found another winner, its final run has a name of its own."""
         runs: list[TrialRecord] = []
@@ -169,7 +173,8 @@ class Conductor:
             return runs
         only = self.search.final_runs == 1
         known = self.ledger.finals.get(FINAL)
-        for trial in self.ledger.finished()[: self.search.final_trials]:
+        chosen = to_confirm(self.ledger, self.search.final_trials)
+        for trial in chosen:
             conventional = self.search.final_protocol == "conventional"
             point = trial.params | ({"protocol": "conventional"} if conventional else {})
             experiment = self.search.experiment(point)
@@ -182,13 +187,24 @@ class Conductor:
                 note += f", {FOLDS}"
             if experiment.training.selection == "test":
                 note += ", its best validation chosen on the test classes"
+            # each fold selects its own best model, and may need longer than their mean; so does a run that still selects
+            selects = experiment.training.protocol == "mlrc" or experiment.training.selection == "test"
+            stop_after = None if selects else trial.best_validation
+            longest = chosen[0].best_validation
+            if stop_after and longest and trial.state == "pruned" and stop_after < longest:
+                stop_after = longest
+                note += f", which was stopped early, for the winner's {counted(longest, 'validation')}"
             for repeat in range(self.search.final_seeds):
                 seed = experiment.training.seed + repeat
                 params = point if self.search.final_seeds == 1 else point | {"seed": seed}
                 name = f"{FINAL}-{trial.trial_id}-seed-{seed}"
                 if only and (known is None or known.source == trial.trial_id):
                     name = FINAL
-                runs.append(TrialRecord(name, len(runs), "final", params, 0, note=note, source=trial.trial_id))
+                runs.append(
+                    TrialRecord(
+                        name, len(runs), "final", params, 0, note=note, source=trial.trial_id, stop_after=stop_after
+                    )
+                )
         return runs
 
     @property
@@ -213,6 +229,8 @@ class Conductor:
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
         experiment = self.search.experiment(trial.params)
         more: dict[str, Any] = {"resources": self.resources} if trial.kind == "trial" else {}
+        if trial.kind == "final":
+            more["stop_after"] = trial.stop_after
         if attempts := self.study.attempts.get(trial.trial_id, 0):
             more["attempts"] = attempts
         self._record(
@@ -239,14 +257,15 @@ class Conductor:
         final = trial.kind == "final"
         source = self.ledger.find(trial.source) if trial.source else None
         training = experiment.training
-        # each fold selects its own best model, and may need longer than their mean; so does a run that still selects
-        selects = training.protocol == "mlrc" or training.selection == "test"
+        stop_after = trial.stop_after
+        if source and stop_after is None and training.protocol != "mlrc" and training.selection != "test":
+            stop_after = source.best_validation  # of a run that began before its length was recorded
         return {
             "settings": experiment.flat(),
             "data": objects.portable(self.data),
             "folder": objects.portable(self.trial_folder(trial)),
             "objective": self.search.objective.model_dump(),
-            "stop_after": source.best_validation if source and not selects else None,
+            "stop_after": stop_after,
             "hold_out": not final or find_method(experiment.method).needs_validation,
         }
 

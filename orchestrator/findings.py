@@ -31,6 +31,7 @@ from orchestrator.presets import presets
 from orchestrator.published import Beside, beside
 from orchestrator.significance import Difference, between_confirmed, how_tested
 from orchestrator.spec import VALIDATE_EVERY, Parameter, Search, Space, Training, resolve_experiment
+from orchestrator.standing import side_by_side, standing
 from orchestrator.study import importances
 
 HEADLINES = ("map_at_r", "recall_at_1")
@@ -432,7 +433,7 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Dif
     """How sure it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
         return "Nothing to compare yet."
-    others = [trial for trial in ledger.finished() if trial is not winner]
+    others = standing(ledger)[1:]
     if not others:
         return "There is one result only: nothing to compare it with."
     if ledger.second is not None:
@@ -457,28 +458,35 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Dif
             f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against "
             f"{theirs.mean:.4f} ± {theirs.standard_deviation:.4f} of trial {rival.source}: {verdict}."
         )
-    rival_trial = others[0]
-    lead = abs(winner.best - (rival_trial.best or 0.0))
-    early = " (which was stopped early)" if rival_trial.state == "pruned" else ""
-    other = f"trial {rival_trial.trial_id}{early}"
-    ahead = f"It leads {other} by {lead:.4f}" if lead else f"It ties with {other}"
     alone = ""
     if mine is not None:
         noise = mine.metrics[metric].standard_deviation
         alone = f" Over {len(mine.trial_ids)} seeds its test has a deviation of {noise:.4f}."
     return (
-        f"{ahead}{_in_common(ledger, winner, rival_trial)}, with one seed each: that may be chance.{alone} Final runs "
-        "of the best two over seeds would tell (--final-trials 2 --final-seeds 5)."
+        f"{_lead(ledger, winner, others[0])}{alone} Final runs of the best two over seeds would tell (--final-trials 2 "
+        "--final-seeds 5)."
     )
 
 
-def _in_common(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
-    """How they stood after the validations that both have, where the rival has fewer."""
-    count = len(rival.curve)
-    if not 0 < count < len(winner.curve):
-        return ""
-    ours, theirs = ledger.best_of(winner.curve[:count]), ledger.best_of(rival.curve)
-    return f" (after {counted(count, 'validation')}, as many as that one had: {ours:.4f} against {theirs:.4f})"
+def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
+    """By how much the winner led the next trial at the age that both have."""
+    pair, other = side_by_side(ledger, winner, rival), f"trial {rival.trial_id}"
+    gap = f"{abs(pair.one - pair.other):.4f}"
+    chance = "with one seed each: that may be chance."
+    if pair.age is None:
+        return f"It {f'leads {other} by {gap}' if pair.one != pair.other else f'ties with {other}'}, {chance}"
+    after, against = counted(pair.age, "validation"), f"({pair.one:.4f} against {pair.other:.4f})"
+    when = f"After {after}, where {other} was stopped"
+    if len(rival.curve) > pair.age or rival.state == "done":
+        when, other = f"After {after}, where it was stopped itself", f"trial {rival.trial_id}"
+    else:
+        other = "that one"
+    if pair.one == pair.other:
+        return f"{when}, it tied with {other} ({pair.one:.4f}), {chance}"
+    if ledger.better(pair.one, pair.other):
+        return f"{when}, it led {other} by {gap} {against}, {chance}"
+    against = f"({pair.other:.4f} against {pair.one:.4f})"
+    return f"{when}, {other} led by {gap} {against}: it might have won."
 
 
 def _rival(
@@ -566,11 +574,13 @@ def _warnings(
         )
     metric = ledger.metric.removeprefix("val/")
     mine, _, apart = _rival(ledger, winner, between)
-    others = [trial.best for trial in ledger.finished() if trial is not winner and trial.best is not None]
+    others = standing(ledger)[1:]
     if mine is not None and others and winner.best is not None and not (apart is not None and apart.real):
-        noise, lead = mine.metrics[metric].standard_deviation, abs(winner.best - others[0])
+        pair = side_by_side(ledger, winner, others[0])
+        noise, lead = mine.metrics[metric].standard_deviation, abs(pair.one - pair.other)
         if noise > lead:
-            yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead, {lead:.4f}."
+            at = "" if pair.age is None else f" after {counted(pair.age, 'validation')}"
+            yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead{at}, {lead:.4f}."
 
 
 def _last_fifth(curve: Sequence[float]) -> int:

@@ -71,6 +71,10 @@ class TrialRecord:
     note: str | None = None
     source: str | None = None
     """The trial that a final run trains again."""
+    among: int = 0
+    """So many trials the search had when a final run began."""
+    stop_after: int | None = None
+    """After so many validations a final run ends; None where it was not recorded, or trains to its end."""
     settings: dict[str, Any] = field(default_factory=dict)
     """All settings of its training, the point among them."""
 
@@ -162,6 +166,7 @@ class Ledger:
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
         trial.note, trial.source = event.get("note"), event.get("source")
+        trial.among, trial.stop_after = len(self.trials), event.get("stop_after")
         trial.settings = event.get("config", {})
         trial.resources = event.get("resources", {})
         trial.epochs_planned = event.get("config", {}).get("epochs", 0)
@@ -297,6 +302,16 @@ class Ledger:
         """The trials that may win, best first."""
         return [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
 
+    def equal_age(self) -> int | None:
+        """The validations that every ended trial has; None where none was stopped early, so that their bests compare."""
+        ended = self.finished()
+        stopped = any(trial.state == "pruned" for trial in ended)
+        return min(len(trial.curve) for trial in ended) if stopped else None
+
+    def best_at(self, trial: TrialRecord, age: int) -> float | None:
+        """A trial's best value after so many validations; None if it has fewer."""
+        return self.best_of(trial.curve[:age]) if len(trial.curve) >= age else None
+
     def counts(self) -> dict[str, int]:
         """How many trials are in each state."""
         found = Counter(trial.state for trial in self.trials.values())
@@ -316,12 +331,17 @@ def budget_used(ledger: Ledger) -> dict[str, float]:
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """One row per trial, best first, then the final runs: plain values for tables and files."""
-    rows = []
+    rows, age = [], ledger.equal_age()
     for rank, trial in enumerate(ledger.ranking(), start=1):
         row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
-        rows.append(row | _row(trial, ledger))
+        rows.append(row | _row(trial, ledger, age))
     rows += [{"rank": "final"} | _row(final, ledger) for final in ledger.finals.values()]
     return rows
+
+
+def at_age_head(ledger: Ledger, age: int) -> str:
+    """What a column of values at one age is called."""
+    return f"{ledger.metric} at {age}"
 
 
 @dataclass(frozen=True)
@@ -372,9 +392,11 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
     return found
 
 
-def _row(trial: TrialRecord, ledger: Ledger) -> dict[str, Any]:
+def _row(trial: TrialRecord, ledger: Ledger, age: int | None = None) -> dict[str, Any]:
     metric = ledger.metric
     row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best}
+    if age is not None:
+        row[at_age_head(ledger, age)] = ledger.best_at(trial, age)
     if ledger.second is not None:
         row |= {ledger.second: trial.second, "on_front": trial.trial_id in ledger.front}
     row |= {"selection": ledger.selection}

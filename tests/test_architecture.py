@@ -41,6 +41,7 @@ ORDER = [
     "trial",
     "conductor",
     "study",
+    "standing",
     "ledger",
     "tracking",
     "views",

@@ -1,0 +1,186 @@
+"""Trials are compared after equally much training: who stands next to the winner, and who has final runs."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.conductor import Conductor
+from orchestrator.findings import Findings
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger, leaderboard_rows
+from orchestrator.spec import resolve_search
+from orchestrator.standing import side_by_side, standing, to_confirm
+
+SEARCH = {
+    "method": "pfml",
+    "dataset": "glyphs-small",
+    "settings": {"epochs": 9},
+    "space": {"delta": {"low": 0.1, "high": 0.35}},
+    "num_trials": 5,
+    "scheduler": {"name": "asha", "grace_validations": 3},
+    "final_trials": 3,
+}
+Curves = Mapping[str, tuple[str, Sequence[float]]]
+LUCKY: Curves = {
+    "0000": ("done", [0.20, 0.25, 0.30, 0.32, 0.34, 0.36, 0.38, 0.40, 0.42]),  # it came first, and ran on
+    "0001": ("pruned", [0.30, 0.35, 0.38]),
+    "0002": ("done", [0.33, 0.38, 0.43, 0.45, 0.50, 0.52, 0.55, 0.60, 0.58]),
+    "0003": ("pruned", [0.30, 0.36, 0.40]),
+    "0004": ("pruned", [0.31, 0.36, 0.39]),
+}
+"""Three that were stopped at the third validation stood higher there than the first trial, which ran to its end."""
+
+
+def write(path: Path, curves: Curves, *, finals: Sequence[str] = (), **changes: Any) -> None:
+    search = resolve_search({**SEARCH, **changes}, name="s", source="s.yaml")
+    with Journal(path) as journal:
+        journal.append(
+            "search_started",
+            name="s",
+            search_id="id",
+            dataset=search.dataset,
+            method="pfml",
+            objective=search.objective.model_dump(),
+            config=search.model_dump(),
+            params={},
+            tags={},
+        )
+        for number, (trial_id, (state, values)) in enumerate(curves.items()):
+            params = {"delta": 0.1 + 0.01 * number}
+            about = {"config": search.experiment(params).flat(), "tags": {}, "note": None, "source": None}
+            journal.append("trial_started", trial_id=trial_id, kind="trial", params=params, **about)
+            for validation, value in enumerate(values, start=1):
+                metrics = {search.objective.metric: value}
+                journal.append(
+                    "validation",
+                    trial_id=trial_id,
+                    validation=validation,
+                    metrics=metrics,
+                    seconds=1.0,
+                    finished=state == "done" and validation == len(values),
+                )
+            journal.append("trial_ended", trial_id=trial_id, state=state, reason=None)
+        for source in finals:
+            about = {"config": {}, "tags": {}, "note": None, "source": source}
+            name, params = f"final-{source}-seed-0", {"delta": 0.1 + 0.01 * list(curves).index(source)}
+            journal.append("trial_started", trial_id=name, kind="final", params=params, **about)
+            journal.append("trial_ended", trial_id=name, state="interrupted", reason=None)
+
+
+def made(folder: Path, curves: Curves, **changes: Any) -> Ledger:
+    write(folder / "journal.jsonl", curves, **changes)
+    return Ledger.of(Journal.read(folder / "journal.jsonl"))
+
+
+def test_who_ran_on_is_not_second_for_that(tmp_path: Path) -> None:
+    ledger = made(tmp_path, LUCKY)
+    assert [t.trial_id for t in ledger.finished()][:2] == ["0002", "0000"]  # by the best value, whatever the age
+    assert [t.trial_id for t in standing(ledger)] == ["0002", "0003", "0004", "0001", "0000"]
+    assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0003", "0004"]
+    said = Findings.of(ledger).certainty
+    assert said.startswith(
+        "After 3 validations, where trial 0003 was stopped, it led that one by 0.0300 (0.4300 against 0.4000), with "
+        "one seed each: that may be chance."
+    )
+    rows = {row["trial_id"]: row for row in leaderboard_rows(ledger)}
+    assert {key: row["val/map_at_r at 3"] for key, row in rows.items()} == {
+        "0000": 0.30, "0001": 0.38, "0002": 0.43, "0003": 0.40, "0004": 0.39
+    }  # fmt: skip
+
+
+def test_a_winner_that_was_behind_when_the_other_was_stopped(tmp_path: Path) -> None:
+    curves = LUCKY | {"0003": ("pruned", [0.30, 0.36, 0.45])}
+    said = Findings.of(made(tmp_path, curves)).certainty
+    assert said.startswith(
+        "After 3 validations, where trial 0003 was stopped, that one led by 0.0200 (0.4500 against 0.4300): it might "
+        "have won."
+    )
+
+
+def test_those_that_trained_to_their_end_are_compared_there(tmp_path: Path) -> None:
+    """A searched number of epochs is part of the point."""
+    curves: Curves = {"0000": ("done", [0.3, 0.4, 0.5]), "0001": ("done", [0.2, 0.3, 0.4, 0.45, 0.6, 0.55])}
+    ledger = made(tmp_path, curves)
+    pair = side_by_side(ledger, ledger.trials["0000"], ledger.trials["0001"])
+    assert (pair.age, pair.one, pair.other) == (None, 0.5, 0.6)
+    assert Findings.of(ledger).certainty.startswith("It leads trial 0000 by 0.1000, with one seed each")
+    assert not any(" at " in column for row in leaderboard_rows(ledger) for column in row)
+
+
+def slowly(ledger: Ledger) -> list[str]:
+    """Each with each."""
+    first, *others = ledger.finished()
+    everyone = [first, *others]
+
+    def losses(trial: Any) -> int:
+        pairs = [side_by_side(ledger, trial, other) for other in everyone if other is not trial]
+        return sum(ledger.better(pair.other, pair.one) for pair in pairs)
+
+    order = sorted(others, key=lambda t: (losses(t), -len(t.curve), everyone.index(t)))
+    return [trial.trial_id for trial in (first, *order)]
+
+
+values = st.lists(st.sampled_from([0.1, 0.2, 0.3, 0.4]), min_size=1, max_size=5)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["done", "pruned"]), values), min_size=1, max_size=9), st.booleans())
+def test_standing_equals_each_compared_with_each(found: list[tuple[str, list[float]]], least: bool) -> None:
+    ledger = Ledger(metric="x", mode="min" if least else "max")
+    for number, (state, curve) in enumerate(found):
+        name = f"{number:04d}"
+        ledger.apply({"event": "trial_started", "trial_id": name, "kind": "trial", "params": {}, "time": 0})
+        for at, value in enumerate(curve, start=1):
+            event = {"event": "validation", "trial_id": name, "validation": at, "metrics": {"x": value}, "seconds": 0}
+            ledger.apply(event)
+        ledger.apply({"event": "trial_ended", "trial_id": name, "state": state, "reason": None, "time": 0})
+    assert [trial.trial_id for trial in standing(ledger)] == slowly(ledger)
+
+
+def conductor_of(folder: Path, **changes: Any) -> Conductor:
+    search = resolve_search({**SEARCH, **changes}, name="s", source="s.yaml")
+    path = folder / "journal.jsonl"
+    return Conductor(search, folder, data=folder, journal=Journal(path), events=Journal.read(path), slots=3)
+
+
+def finals(conductor: Conductor) -> dict[str, int | None]:
+    """What is given out: the trials that have final runs, and their lengths."""
+    given = [work for work in iter(conductor.next, None) if work["trial_id"] not in conductor.ledger.trials]
+    conductor.journal.close()
+    return {str(conductor.ledger.find(w["trial_id"]).source): w["arguments"]["stop_after"] for w in given}
+
+
+def test_final_runs_are_of_those_best_at_equal_age_and_as_long_as_the_winner_s(tmp_path: Path) -> None:
+    write(tmp_path / "journal.jsonl", LUCKY)
+    conductor = conductor_of(tmp_path)
+    assert finals(conductor) == {"0002": 8, "0003": 8, "0004": 8}
+    notes = [run.note for run in conductor.ledger.finals.values()]
+    assert notes[1] == "retrained from trial 0003, which was stopped early, for the winner's 8 validations"
+    again = conductor_of(tmp_path)  # it died, and goes on
+    assert finals(again) == {"0002": 8, "0003": 8, "0004": 8}
+
+
+@pytest.mark.parametrize("begun", [["0002"], ["0002", "0000"], ["0002", "0000", "0003"]])
+def test_final_runs_that_had_begun_go_on(tmp_path: Path, begun: list[str]) -> None:
+    """An older version took the best values, and recorded no lengths."""
+    write(tmp_path / "journal.jsonl", LUCKY, finals=begun)
+    chosen = finals(conductor_of(tmp_path))
+    assert list(chosen)[: len(begun)] == begun and len(chosen) == 3
+    lengths = {"0002": 8, "0000": 9, "0003": 3 if "0003" in begun else 8, "0004": 8}
+    assert chosen == {source: lengths[source] for source in chosen}
+
+
+def test_more_trials_are_chosen_from_anew(tmp_path: Path) -> None:
+    write(tmp_path / "journal.jsonl", dict(itertools.islice(LUCKY.items(), 4)), finals=["0002", "0000", "0003"])
+    ledger = Ledger.of(Journal.read(tmp_path / "journal.jsonl"))
+    assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0000", "0003"]
+    ledger.apply({"event": "trial_started", "trial_id": "0004", "kind": "trial", "params": {}, "time": 0})
+    for at, value in enumerate(LUCKY["0004"][1], start=1):
+        event = {"event": "validation", "trial_id": "0004", "validation": at, "metrics": {"val/map_at_r": value}}
+        ledger.apply(event | {"seconds": 0.0})
+    ledger.apply({"event": "trial_ended", "trial_id": "0004", "state": "pruned", "reason": None, "time": 0})
+    assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0003", "0004"]
