@@ -187,7 +187,7 @@ class Conductor:
                 note += f", {FOLDS}"
             if experiment.training.selection == "test":
                 note += ", its best validation chosen on the test classes"
-            # each fold selects its own best model, and may need longer than their mean; so does a run that still selects
+            # each fold selects its own best model, and may need longer than their mean; so does whoever still selects
             selects = experiment.training.protocol == "mlrc" or experiment.training.selection == "test"
             stop_after = None if selects else trial.best_validation
             longest = chosen[0].best_validation

@@ -29,6 +29,7 @@ from orchestrator.ledger import (
     duration,
     params_text,
     repeated_tests,
+    value_columns,
     value_text,
 )
 from orchestrator.search import PAGE, Outcome, Watcher, read_journal
@@ -65,13 +66,13 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
     and at last the whole point stands in one column."""
     keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
     on_front = set(ledger.front) if ranked and ledger.second is not None else set()
+    values = value_columns(ledger, compared=ranked)
 
     def table(*, fold: bool, leave_out: Sequence[str] = (), point: bool = False) -> Table:
         columns: dict[str, Callable[[TrialRecord], str | Text]] = {
             "trial": lambda trial: trial.trial_id,
             "state": lambda trial: Text(trial.state, style=STYLES[trial.state]),
-            short(ledger.metric): lambda trial: _measured(trial.best),
-            **({} if ledger.second is None else {short(ledger.second): lambda trial: _measured(trial.second)}),
+            **{short(name): partial(_value, of=of) for name, of in values.items()},
             **({} if not on_front else {"front": lambda trial: "*" if trial.trial_id in on_front else ""}),
             "recall@1": lambda trial: _measured(trial.best_metrics.get("val/recall_at_1")),
             "validations": lambda trial: str(trial.validations),
@@ -109,6 +110,10 @@ def _measured(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
+def _value(trial: TrialRecord, of: Callable[[TrialRecord], float | None]) -> str:
+    return _measured(of(trial))
+
+
 def _param(trial: TrialRecord, key: str) -> str:
     return value_text(trial.params[key]) if key in trial.params else ""
 
@@ -119,6 +124,8 @@ def _folded(head: str) -> str:
         return head
     if head == "validations":
         return "valid-\nations"
+    if " " in head:
+        return head.replace(" ", "\n", 1)
     cuts = [i + 1 for i, letter in enumerate(head) if letter in "_@"]
     cut = min(cuts, key=lambda i: abs(2 * i - len(head)), default=len(head))
     return f"{head[:cut]}\n{head[cut:]}".strip()

@@ -24,6 +24,7 @@ from orchestrator.ledger import (
     counted,
     params_text,
     repeated_tests,
+    value_columns,
     value_text,
 )
 from orchestrator.method import find_method
@@ -343,8 +344,7 @@ def _importances(
 def _first_line(ledger: Ledger, winner: TrialRecord | None) -> str:
     where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
     if winner is None:
-        yet = " yet" if ledger.state == "running" else ""
-        return f"No trial of {ledger.name} has a result{yet} ({_states(ledger)})."
+        return f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger)})."
     so_far = "" if ledger.state == "done" else " so far"
     value = value_text(winner.best) if winner.best is None else f"{winner.best:.4f}"
     point = f", with {params_text(winner.params)}" if winner.params else ""
@@ -364,7 +364,7 @@ def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
     cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {seconds / 3600:.2f} hours of training"
     if ledger.hours["GPU"]:
         cost += f", {ledger.hours['GPU']:.2f} GPU-hours"
-    return f"{where}: {test}; {cost}." if test else f"Not tested yet; {cost}."
+    return f"{where}: {test}; {cost}." if test else f"Not tested{ledger.yet}; {cost}."
 
 
 def _states(ledger: Ledger) -> str:
@@ -421,7 +421,7 @@ def _distance(
     metric = next((name for name in (*PAPER_METRICS, *row.values) if name in row.values and name in test), None)
     where = f"{row.paper}, Table {row.table}, {row.method}"
     if metric is None:
-        return f"The closest published row is of {where}; there is no test yet to compare with it."
+        return f"The closest published row is of {where}; there is no test to compare with it."
     gap = 100 * (test[metric][0] - row.values[metric].value)
     far = "equals" if abs(gap) < 0.05 else f"is {abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
     differ = ", ".join(dict.fromkeys(d.setting for d in closest.differences))
@@ -432,7 +432,7 @@ def _distance(
 def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference]) -> str:
     """How sure it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
-        return "Nothing to compare yet."
+        return f"Nothing to compare{ledger.yet}."
     others = standing(ledger)[1:]
     if not others:
         return "There is one result only: nothing to compare it with."
@@ -513,7 +513,7 @@ def _widen(
 ) -> str:
     """Where the winner, or who led when all were of one age, is at the end of a range."""
     if winner is None:
-        return "No result yet."
+        return f"No result{ledger.yet}."
     if not searched:
         return "Nothing was searched."
     if not any(setting.varied for setting in searched):
@@ -640,10 +640,11 @@ def markdown_code(text: str) -> str:
 def note(findings: Findings) -> str:
     """The findings in Markdown, for the tracker: verdict first, the rest as far as it fits. Links read `trial:0003`."""
     text, ledger = markdown_text, findings.ledger
-    keys = [setting.key for setting in findings.searched]
+    keys, columns = [setting.key for setting in findings.searched], value_columns(ledger)
     leaders = [trial for trial in ledger.ranking() if trial.best is not None][:LEADERS]
     rows = [
-        [str(rank), f"[{text(trial.trial_id)}]({TRIAL_LINK}{trial.trial_id})", trial.state, f"{trial.best:.4f}"]
+        [str(rank), f"[{text(trial.trial_id)}]({TRIAL_LINK}{trial.trial_id})", trial.state]
+        + ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]
         + [text(value_text(trial.params[key])) if key in trial.params else "" for key in keys]
         for rank, trial in enumerate(leaders, start=1)
     ]
@@ -656,7 +657,7 @@ def note(findings: Findings) -> str:
     if findings.test:
         parts.append(f"**How far from the papers?** {text(findings.distance)}")
     if rows:
-        heads = ["#", "trial", "state", text(ledger.metric), *(text(key) for key in keys)]
+        heads = ["#", "trial", "state", *map(text, columns), *(text(key) for key in keys)]
         parts.append("**Leaderboard**\n\n" + markdown_table(heads, rows))
     finals = [f"[{text(run.trial_id)}]({TRIAL_LINK}{run.trial_id}) ({run.state})" for run in ledger.finals.values()]
     if finals:

@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -254,6 +254,11 @@ class Ledger:
         return [*self.trials.values(), *self.finals.values()]
 
     @property
+    def yet(self) -> str:
+        """` yet`, for sentences on what is missing, while it may still come."""
+        return "" if self.state in ("done", "failed") else " yet"
+
+    @property
     def noun(self) -> str:
         """What a user calls it: a training of `orchestrator train` is no search."""
         return "training" if self.config.get("test_trials") else "search"
@@ -303,7 +308,7 @@ class Ledger:
         return [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
 
     def equal_age(self) -> int | None:
-        """The validations that every ended trial has; None where none was stopped early, so that their bests compare."""
+        """The validations that every ended trial has; None where none was stopped early, and their bests compare."""
         ended = self.finished()
         stopped = any(trial.state == "pruned" for trial in ended)
         return min(len(trial.curve) for trial in ended) if stopped else None
@@ -331,17 +336,25 @@ def budget_used(ledger: Ledger) -> dict[str, float]:
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """One row per trial, best first, then the final runs: plain values for tables and files."""
-    rows, age = [], ledger.equal_age()
+    rows, columns = [], value_columns(ledger)
     for rank, trial in enumerate(ledger.ranking(), start=1):
         row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
-        rows.append(row | _row(trial, ledger, age))
-    rows += [{"rank": "final"} | _row(final, ledger) for final in ledger.finals.values()]
+        rows.append(row | _row(trial, ledger, columns))
+    rows += [{"rank": "final"} | _row(final, ledger, columns) for final in ledger.finals.values()]
     return rows
 
 
-def at_age_head(ledger: Ledger, age: int) -> str:
-    """What a column of values at one age is called."""
-    return f"{ledger.metric} at {age}"
+def value_columns(ledger: Ledger, *, compared: bool = True) -> dict[str, Callable[[TrialRecord], float | None]]:
+    """What a leaderboard tells of each trial on held-out classes: its best, the second objective there, and, where they
+    are `compared` and some were stopped early, its best after as many validations as all of them had."""
+    columns: dict[str, Callable[[TrialRecord], float | None]] = {ledger.metric: lambda trial: trial.best}
+    if ledger.second is not None:
+        columns[ledger.second] = lambda trial: trial.second
+    if compared and (age := ledger.equal_age()) is not None:
+        columns[f"{ledger.metric} at {age}"] = lambda trial: (
+            ledger.best_at(trial, age) if trial.kind == "trial" else None
+        )
+    return columns
 
 
 @dataclass(frozen=True)
@@ -392,13 +405,14 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
     return found
 
 
-def _row(trial: TrialRecord, ledger: Ledger, age: int | None = None) -> dict[str, Any]:
+def _row(
+    trial: TrialRecord, ledger: Ledger, columns: Mapping[str, Callable[[TrialRecord], float | None]]
+) -> dict[str, Any]:
     metric = ledger.metric
-    row = {"trial_id": trial.trial_id, "state": trial.state, metric: trial.best}
-    if age is not None:
-        row[at_age_head(ledger, age)] = ledger.best_at(trial, age)
+    row: dict[str, Any] = {"trial_id": trial.trial_id, "state": trial.state}
+    row |= {name: value(trial) for name, value in columns.items()}
     if ledger.second is not None:
-        row |= {ledger.second: trial.second, "on_front": trial.trial_id in ledger.front}
+        row["on_front"] = trial.trial_id in ledger.front
     row |= {"selection": ledger.selection}
     row |= {"validations": trial.validations, "best_validation": trial.best_validation}
     row |= trial.params

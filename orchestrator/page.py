@@ -32,7 +32,16 @@ from orchestrator.elements import (
 )
 from orchestrator.errors import InputError
 from orchestrator.findings import Findings, Searched
-from orchestrator.ledger import Ledger, TrialRecord, counted, duration, params_text, repeated_tests, value_text
+from orchestrator.ledger import (
+    Ledger,
+    TrialRecord,
+    counted,
+    duration,
+    params_text,
+    repeated_tests,
+    value_columns,
+    value_text,
+)
 from orchestrator.spec import Search
 
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
@@ -138,16 +147,18 @@ def _leaderboard(findings: Findings) -> str:
     tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
     shown = [name for name in ("map_at_r", "recall_at_1") if name in tests]
     also = "" if ledger.metric == "val/recall_at_1" else "val/recall_at_1"
-    heads = ["#", "trial", "state", ledger.metric, *([also] if also else []), *(f"test {name}" for name in shown)]
-    heads += [*keys, "validations", "time", "note"]
+    age = ledger.equal_age()
+    columns = _columns(ledger, also)
+    heads = ["#", "trial", "state", *columns, *(f"test {name}" for name in shown), *keys, "validations", "time", "note"]
     rows, best = [], None
     ranking = ledger.ranking()
     for rank, trial in enumerate(ranking[:LEADERS], start=1):
         if trial is findings.winner:
             best = rank - 1
-        rows.append(_trial_row(rank if trial.best is not None else None, trial, keys, also, shown))
-    rows += [_trial_row("final", final, keys, also, shown) for final in ledger.finals.values()]
-    parts = [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
+        rows.append(_trial_row(rank if trial.best is not None else None, trial, keys, columns, shown))
+    rows += [_trial_row("final", final, keys, columns, shown) for final in ledger.finals.values()]
+    parts = [] if age is None else [f"<p>{escape(_ages(ledger, age))}</p>"]
+    parts += [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
     if len(ranking) > LEADERS:
         parts.append(
             empty_html(f"The best {LEADERS} of {len(ranking)}; all: orchestrator report {ledger.name} --format csv")
@@ -164,9 +175,35 @@ def _leaderboard(findings: Findings) -> str:
     return "".join(parts)
 
 
-def _trial_row(rank: Any, trial: TrialRecord, keys: Sequence[str], also: str, tests: Sequence[str]) -> list[Any]:
-    row = [rank, trial.trial_id, state_cell(trial.state), score_cell(trial.best)]
-    row += [score_cell(trial.best_metrics.get(also))] if also else []
+Column = Callable[[TrialRecord], Any]
+
+
+def _columns(ledger: Ledger, also: str) -> dict[str, Column]:
+    """The leaderboard's columns of values on held-out classes."""
+    columns: dict[str, Column] = {
+        name: (value if name == ledger.second else lambda trial, value=value: score_cell(value(trial)))
+        for name, value in value_columns(ledger).items()
+    }
+    if ledger.second is not None:
+        columns["front"] = lambda trial: "on the front" if trial.trial_id in ledger.front else ""
+    if also:
+        columns[also] = lambda trial: score_cell(trial.best_metrics.get(also))
+    return columns
+
+
+def _ages(ledger: Ledger, age: int) -> str:
+    """How trials of unequal length are to be read."""
+    after = counted(age, "validation")
+    return (
+        f"Ordered by the best value; trials that were stopped early trained less for theirs. All had {after}: the "
+        f"column {ledger.metric} at {age} has the best until then, and compares them after equally much training."
+    )
+
+
+def _trial_row(
+    rank: Any, trial: TrialRecord, keys: Sequence[str], columns: Mapping[str, Column], tests: Sequence[str]
+) -> list[Any]:
+    row = [rank, trial.trial_id, state_cell(trial.state), *(cell(trial) for cell in columns.values())]
     row += [score_cell(trial.test.get(name)) for name in tests] + [trial.params.get(key) for key in keys]
     return [
         *row,
@@ -183,7 +220,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None]
     if not trials:
-        return empty_html("No trial has a value yet.")
+        return empty_html(f"No trial has a value{ledger.yet}.")
     data = _by_state(_drawn(ledger, trials), lambda t: t.number, lambda t: t.best)
     steps = _best_so_far(ledger, trials, lambda number, trial: trial.number)
     data.append(_step_line(steps))
@@ -193,7 +230,9 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     # one scale for both figures; by itself plotly draws a single value between -1 and 1 around it
     axis = {"title": {"text": escape(ledger.metric)}, "range": [lowest - margin, highest + margin]}
     layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
-    said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far."
+    early = any(trial.state == "pruned" for trial in trials)
+    younger = " Those that were stopped early had less training: they do not compare with the others." if early else ""
+    said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
     history = figure_html(figures, "history", "Optimisation history", said, {"data": data, "layout": layout})
     per = findings.epochs_per_validation
     unit = "epochs" if per else "validations"
@@ -215,7 +254,7 @@ def _front(findings: Findings, figures: dict[str, Figure]) -> str:
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None and trial.second is not None]
     if not trials:
-        return empty_html("No trial has a value of both objectives yet.")
+        return empty_html(f"No trial has a value of both objectives{ledger.yet}.")
     front = sorted((ledger.trials[key] for key in ledger.front), key=lambda trial: trial.second or 0.0)
     second = ledger.config["second_objective"]
     data = _by_state(_drawn(ledger, trials), lambda trial: trial.second, lambda trial: trial.best)
@@ -426,20 +465,21 @@ def _parallel(
     findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched], figures: dict[str, Figure]
 ) -> str:
     ledger = findings.ledger
-    own = [trial for trial in trials if all(s.key in trial.params for s in varied)]
+    at_age = findings.comparable.values
+    own = [trial for trial in trials if trial.trial_id in at_age and all(s.key in trial.params for s in varied)]
     if len(own) < 2:
         return ""
     own = _drawn(ledger, own)
     dimensions: list[Figure] = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
-    values = [_best(trial) for trial in own]
-    dimensions.append({"label": escape(ledger.metric), "values": values})
+    values = [at_age[trial.trial_id] for trial in own]
+    dimensions.append({"label": escape(_measured(findings)), "values": values})
     scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]
     layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
     said = (
         f"A line per trial ({len(own)}), blue the best; drag along an axis to select. "
-        "Its numbers are in the leaderboard."
+        f"The last axis: {findings.comparable.basis}."
     )
     return figure_html(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
 
@@ -464,6 +504,12 @@ def _axis(setting: Searched) -> Figure:
     if not setting.numeric:
         return axis | {"type": "category"}
     return axis | ({"type": "log", "dtick": "D2"} if setting.log else {})
+
+
+def _measured(findings: Findings) -> str:
+    """The objective, and at which age the trials are compared."""
+    age = findings.comparable.age
+    return findings.ledger.metric + ("" if age is None else f" after {counted(age, 'validation')}")
 
 
 def _place(setting: Searched, value: Any) -> Any:
@@ -491,22 +537,25 @@ def _slice(
     findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
 ) -> str:
     ledger = findings.ledger
-    own = [trial for trial in trials if setting.key in trial.params]
-    data = _by_state(_drawn(ledger, own), lambda t: _place(setting, t.params[setting.key]), lambda t: t.best)
+    values = findings.comparable.values
+    own = [trial for trial in trials if trial.trial_id in values and setting.key in trial.params]
+    data = _by_state(
+        _drawn(ledger, own), lambda t: _place(setting, t.params[setting.key]), lambda t: values[t.trial_id]
+    )
     winner = findings.winner
-    if winner is not None and setting.key in winner.params:
-        data.append(_star(_place(setting, winner.params[setting.key]), winner.best, "best"))
+    if winner is not None and setting.key in winner.params and winner.trial_id in values:
+        data.append(_star(_place(setting, winner.params[setting.key]), values[winner.trial_id], "winner"))
     shapes, notes = _marks(setting, findings)
-    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(ledger.metric)}}, "height": 320}
+    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(_measured(findings))}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
     dashed = (
         f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
     )
-    early = any(trial.state == "pruned" for trial in own)
-    younger = " Those stopped early trained for less, and stand lower for it." if early else ""
-    said = f"{counted(len(own), 'trial')}; the rest of the point varies too.{younger}{dashed}"
-    return figure_html(figures, name, f"{ledger.metric} over {setting.key}", said, {"data": data, "layout": layout})
+    said = f"{findings.comparable.basis}; the rest of the point varies too. Star: the winner.{dashed}"
+    return figure_html(
+        figures, name, f"{_measured(findings)}, over {setting.key}", said, {"data": data, "layout": layout}
+    )
 
 
 def _star(x: Any, y: Any, name: str) -> Figure:
@@ -547,8 +596,7 @@ def _effect(
         "showlegend": False,
     }
     shapes, notes = _marks(setting, findings)
-    metric = findings.ledger.metric
-    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(metric)}}, "height": 320}
+    layout = {"xaxis": _axis(setting), "yaxis": {"title": {"text": escape(_measured(findings))}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
     table = details_html(name, [setting.key, "mean", "deviation", "trials"], rows)
@@ -608,7 +656,7 @@ def _map(
         said = f"Interpolated between the trials, and left blank outside of them: {findings.comparable.basis}."
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:
-        data.append(_star(point[0], point[1], "best") | {"showlegend": False})
+        data.append(_star(point[0], point[1], "winner") | {"showlegend": False})
     if x.marked is not None and y.marked is not None and not isinstance(x.marked.value, str):
         known = [x.marked.value, y.marked.value]
         if data[0]["type"] == "heatmap":
@@ -626,8 +674,8 @@ def _map(
         [a, b, score_cell(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]
     ]
     table = details_html(name, [x.key, y.key, ledger.metric, "trials"], rows)
-    title = f"{ledger.metric} over {x.key} and {y.key}"
-    return figure_html(figures, name, title, f"{said} Star: the best.", {"data": data, "layout": layout}, table)
+    title = f"{_measured(findings)}, over {x.key} and {y.key}"
+    return figure_html(figures, name, title, f"{said} Star: the winner.", {"data": data, "layout": layout}, table)
 
 
 def _interpolated(
@@ -662,7 +710,7 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
     ledger = findings.ledger
     trials = [trial for trial in ledger.ranking() if trial.curve]
     if not trials:
-        return empty_html("No validation has been recorded yet.")
+        return empty_html(f"No validation has been recorded{ledger.yet}.")
     per = findings.epochs_per_validation or 1.0
     unit = "epoch" if findings.epochs_per_validation else "validation"
     shown = trials[:CURVES]
@@ -788,5 +836,6 @@ def _reproduce(findings: Findings) -> str:
     if findings.settings:
         cells = [[key, "null" if value is None else str(value)] for key, value in findings.settings.items()]
         table = table_html("all-settings", ["setting", "value"], cells)
-        parts.append(f"<details><summary>All settings of the winner</summary>{table}</details>")
+        whose = "the winner" if findings.winner is not None else "the first trial: none has won"
+        parts.append(f"<details><summary>All settings of {whose}</summary>{table}</details>")
     return "".join(parts)

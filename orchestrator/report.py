@@ -18,7 +18,7 @@ from orchestrator.comparison import Comparison, rows
 from orchestrator.errors import InputError, suggestion
 from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
 from orchestrator.journal import refresh
-from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_text, write_csv
+from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_columns, value_text, write_csv
 from orchestrator.method import Method
 from orchestrator.presets import presets_of
 from orchestrator.published import Value
@@ -89,7 +89,7 @@ def exported(ledger: Ledger, form: Format) -> str:
 def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list[str], bool]]]:
     """Heads, and for each trial its cells and whether it is the winner; tests are those of its final runs."""
     ledger = findings.ledger
-    keys = [setting.key for setting in findings.searched]
+    keys, columns = [setting.key for setting in findings.searched], value_columns(ledger)
     tests: dict[str | None, Mapping[str, Interval | float]] = {}
     tests |= {run.source or run.trial_id: run.test for run in ledger.everyone() if run.test}
     tests |= {group.source or group.trial_ids[0]: group.metrics for group in repeated_tests(ledger)}
@@ -98,10 +98,12 @@ def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, lis
     for trial in ledger.ranking():
         cells = [trial.trial_id, trial.state]
         cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
-        cells.append("" if trial.best is None else f"{trial.best:.4f}")
+        cells += ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]
+        cells += [] if ledger.second is None else ["*" if trial.trial_id in ledger.front else ""]
         cells += [_tested(tests.get(trial.trial_id, {}).get(name)) for name in tested]
         rows.append((trial, cells, trial is findings.winner))
-    return ["trial", "state", *keys, ledger.metric, *(f"test {name}" for name in tested)], rows
+    heads = ["trial", "state", *keys, *columns, *(["front"] if ledger.second is not None else [])]
+    return [*heads, *(f"test {name}" for name in tested)], rows
 
 
 def _tested(value: Interval | float | None) -> str:

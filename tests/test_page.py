@@ -191,8 +191,8 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     stopped = made(tmp_path / "e", points, pruned=lambda number: number != int(first))
     said = Findings.of(stopped).certainty
     rival, won = stopped.finished()[1], stopped.trials[first]
-    assert "after 3 validations, as many as that one had" in said and rival.best is not None
-    assert f"{won.curve[2]:.4f} against {rival.best:.4f})" in said and won.curve[2] < won.curve[-1]
+    assert said.startswith(f"After 3 validations, where trial {rival.trial_id} was stopped, it led that one by ")
+    assert f"({won.curve[2]:.4f} against {rival.best:.4f})" in said and won.curve[2] < won.curve[-1]
     assert "0.5200 (95%: 0.5100 to 0.5300)" in Findings.of(alone).verdict[1]
     assert Findings.of(alone).distance.startswith("recall_at_1 72.0 is 1.4 points below 73.4 of PFML, Table 1")
 
@@ -205,6 +205,9 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     assert found.verdict[0].startswith(f"On the front: {len(ledger.front)} trials. Best in val/map_at_r: trial ")
     assert "cost/seconds" in found.verdict[0] and "none is better than another in both" in found.certainty
     assert "cost/seconds (lower is better)" in html
+    heads = re.search(r'id="leaderboard-table".*?</thead>', html, re.DOTALL)
+    assert heads is not None and ">cost/seconds<" in heads[0] and ">front<" in heads[0]
+    assert html.count("<td>on the front</td>") == len(ledger.front)
     front = next(t for t in figures(html)["front-figure"]["data"] if t["name"] == "front")
     pairs = {(trial.second, trial.best) for trial in ledger.trials.values()}
     unbeaten = {(s, b) for s, b in pairs if not any(s2 <= s and b2 >= b and (s2, b2) != (s, b) for s2, b2 in pairs)}
@@ -280,6 +283,16 @@ def test_who_led_at_one_age_may_want_a_wider_range(tmp_path: Path) -> None:
         "No: the best point lies inside every range. But after 3 validations, which all had, trial 0001 led, and would "
         "go delta above 0.35 (best: 0.35 in 0.1 to 0.35)."
     )
+
+
+@pytest.mark.parametrize("end, over", [("failed", True), ("interrupted", False)])
+def test_a_search_without_a_result_says_whether_one_may_come(tmp_path: Path, end: str, over: bool) -> None:
+    """No trial has won what is over, and nothing of it is to come."""
+    found = Findings.of(made(tmp_path, spread(1), reason="val/map_at_r is nan at validation 1", end=end))
+    said = " ".join(Elements(page(found)).text)
+    assert "All settings of the first trial: none has won" in said and "of the winner" not in said
+    assert bool(re.search(r"\byet\b", said)) != over
+    assert "No trial has a value" in said and "No validation has been recorded" in said
 
 
 def test_embedded_data_has_no_paper(tmp_path: Path) -> None:

@@ -184,3 +184,28 @@ def test_more_trials_are_chosen_from_anew(tmp_path: Path) -> None:
         ledger.apply(event | {"seconds": 0.0})
     ledger.apply({"event": "trial_ended", "trial_id": "0004", "state": "pruned", "reason": None, "time": 0})
     assert [t.trial_id for t in to_confirm(ledger, 3)] == ["0002", "0003", "0004"]
+
+
+def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
+    """A trial that ran on stands no higher for that: neither in a table's column, nor where settings are compared."""
+    import json
+    import re
+
+    from orchestrator.findings import note
+    from orchestrator.page import page
+    from orchestrator.report import exported
+
+    ledger = made(tmp_path, LUCKY)
+    findings = Findings.of(ledger)
+    html = page(findings)
+    (found,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', html)
+    figures = json.loads(found)
+    points = {x: y for trace in figures["slice-0"]["data"] for x, y in zip(trace["x"], trace["y"], strict=True)}
+    assert points == pytest.approx({0.1: 0.30, 0.11: 0.38, 0.12: 0.43, 0.13: 0.40, 0.14: 0.39})
+    assert sorted(figures["parallel"]["data"][0]["dimensions"][-1]["values"]) == [0.30, 0.38, 0.39, 0.40, 0.43]
+    assert figures["slice-0"]["layout"]["yaxis"]["title"]["text"] == "val/map_at_r after 3 validations"
+    cell = '<td class="number" data-value="{}">{:.4f}</td>'
+    assert cell.format(0.42, 0.42) + cell.format(0.3, 0.3) in html
+    assert "| val/map\\_at\\_r | val/map\\_at\\_r at 3 |" in note(findings)
+    assert "| 0.4200 | 0.3000 |" in note(findings) and "| 0.4200 | 0.3000 |" in exported(ledger, "markdown")
+    assert ",0.42,0.3," in exported(ledger, "csv") and "0.4200 & 0.3000" in exported(ledger, "latex")
