@@ -32,7 +32,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from orchestrator.journal import Event, JournalError, lock, read_events
-from orchestrator.views import TRIED, saved_views
+from orchestrator.views import TRIED, rung, rung_key, saved_views
 
 SERVER_SCHEMES = ("http", "https")
 DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -130,6 +130,7 @@ class Projection:
         self._reasons: set[str] = set()  # trials whose run carries a reason
         self._seen: set[tuple[str, int]] = set()  # (trial, validation)
         self._results: dict[tuple[str, str], float] = {}
+        self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
         self.dataset: tuple[str, str] | None = None
 
     def fold(self, event: Event, updates: dict[str | None, Update]) -> None:
@@ -228,6 +229,19 @@ class Projection:
         if key not in self._seen:  # a resumed trial may repeat one: the first counts
             self._seen.add(key)
             update(event["trial_id"]).points += _points(event["metrics"], event["time"], event["validation"])
+            self._at_rung(event, update)
+
+    def _at_rung(self, event: Event, update: Any) -> None:
+        """Where trials are stopped early, each one's best at the age that all reach: their bests are of unequal ages."""
+        goal, age, trial_id = self._started["objective"], rung(self._started.get("config", {})), event["trial_id"]
+        value = event["metrics"].get(goal["metric"])
+        if age is None or value is None or event["validation"] > age:
+            return
+        best = (max if goal["mode"] == "max" else min)(value, self._early.get(trial_id, value))
+        self._early[trial_id] = best
+        if event["validation"] == age:
+            update(trial_id).points += _points({rung_key(goal["metric"], age): best}, event["time"], 0)
+            del self._early[trial_id]
 
     def _result(self, event: Event, update: Any) -> None:
         for point in _points(event["metrics"], event["time"], 0):

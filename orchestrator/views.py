@@ -45,6 +45,17 @@ def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
 
 
+def rung(config: Mapping[str, Any]) -> int | None:
+    """The validation before which a search stops no trial, so that all compare there; None without early stops."""
+    scheduler = config.get("scheduler") or {}
+    return scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
+
+
+def rung_key(metric: str, age: int) -> str:
+    """The name of the metric that has a trial's best after so many validations: `best_at_3/val_map_at_r`"""
+    return f"best_at_{age}/{metric.replace('/', '_')}"
+
+
 def saved_views(
     started: Mapping[str, Any], important: Sequence[str] = (), least: float | None = None
 ) -> dict[str, str]:
@@ -63,11 +74,13 @@ def saved_views(
     trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"
     ascending = objective["mode"] == "min"
     several = "method" in keys
-    values = dict.fromkeys((best, "best/val_recall_at_1", "test/map_at_r"))
+    age = rung(config)
+    compared = best if age is None else rung_key(objective["metric"], age)
+    values = dict.fromkeys((best, compared, "best/val_recall_at_1", "test/map_at_r"))
     columns = ["tags.`orchestrator.state`", *(f"metrics.`{value}`" for value in values)]
     columns += [*(f"params.`{key}`" for key in keys), "metrics.`epoch`", "attributes.`Duration`"]
     table: dict[str, Any] = {"searchFilter": mine, "selectedColumns": columns, "columnOrder": columns}
-    charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, objective["metric"])}
+    charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, compared, objective["metric"])}
     groups = [{"mode": "tag", "groupByData": "orchestrator.method"}]
     # of a group of runs MLflow shows the greatest value of each setting, as if it were a point
     scores = [column for column in columns if not column.startswith("params.")]
@@ -115,16 +128,18 @@ COMMON: dict[str, Any] = {
 }
 
 
-def _charts(keys: Sequence[str], best: str, metric: str) -> dict[str, Any]:
+def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[str, Any]:
+    """`compared` is what compares trials of unequal length: settings are looked at over it."""
+
     def axis(key: str) -> dict[str, str]:
-        return {"key": key, "type": "METRIC" if key == best else "PARAM"}
+        return {"key": key, "type": "METRIC" if key == compared else "PARAM"}
 
     shown = list(keys[:MOST_CHARTS])
     charts: list[dict[str, Any]] = []
     if shown:
-        every: dict[str, Any] = {"selectedParams": shown, "selectedMetrics": [best], "showAllRuns": False}
+        every: dict[str, Any] = {"selectedParams": shown, "selectedMetrics": [compared], "showAllRuns": False}
         charts.append({"type": "PARALLEL", "runsCountToCompare": 100, **every})
-    charts.append({"type": "BAR", "metricKey": best, "runsCountToCompare": 20})
+    charts += [{"type": "BAR", "metricKey": key, "runsCountToCompare": 20} for key in dict.fromkeys((best, compared))]
     curves: dict[str, Any] = {
         "metricKey": metric,
         "selectedMetricKeys": [metric],
@@ -135,10 +150,10 @@ def _charts(keys: Sequence[str], best: str, metric: str) -> dict[str, Any]:
     curves |= {"ignoreOutliers": False, "useGlobalXaxisKey": True, "useGlobalLineSmoothing": True, "range": {}}
     charts.append({"type": "LINE", "runsCountToCompare": 20, **curves})
     if len(shown) > 1:
-        axes = {"xaxis": axis(shown[0]), "yaxis": axis(shown[1]), "zaxis": axis(best)}
+        axes = {"xaxis": axis(shown[0]), "yaxis": axis(shown[1]), "zaxis": axis(compared)}
         charts.append({"type": "CONTOUR", "runsCountToCompare": 100, **axes})
     for key in shown:
-        axes = {"xaxis": axis(key), "yaxis": axis(best)}
+        axes = {"xaxis": axis(key), "yaxis": axis(compared)}
         charts.append({"type": "SCATTER", "runsCountToCompare": 100, **axes})
     # MLflow adds a chart for every metric that has none; those of the settings, as metrics, say nothing
     charts += [{"type": "BAR", "metricKey": f"param/{key}", "deleted": True, "isGenerated": True} for key in keys]
