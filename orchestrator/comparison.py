@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.findings import ENOUGH_TRIALS, RISING, Findings
+from orchestrator.findings import RISING, Findings
+from orchestrator.importance import ENOUGH_TRIALS
 from orchestrator.ledger import Interval, Ledger, TrialRecord, counted, value_text
+from orchestrator.power import POWER, SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.significance import Difference, differences, how_tested, tests_by_seed
 from orchestrator.spec import Training
 
@@ -21,8 +23,6 @@ MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal, lest numbers be of different things; beside the data set's digest."""
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a word: it is told elsewhere, or changes no result."""
-POWER = 0.8
-"""The chance to find a difference that is there, with the number of seeds that is advised."""
 
 
 @dataclass(frozen=True)
@@ -310,29 +310,17 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         if any("still rose" in warning for warning in member.findings.warnings):
             lines.append(f"{member.label}'s best training still rose at its end: longer ones may help it.")
     best = members[0].label
-    open_ = [(d.other, seeds_needed(d)) for d in compared if d.one == best and not d.real]
-    return lines + [
-        f"To tell a difference as large as that of {best} and {other} would take about {counted(seeds, 'seed')}."
-        for other, seeds in open_
-        if seeds is not None
+    tests = sum(d.tested for d in compared)
+    open_ = [d for d in compared if d.one == best and d.tested and not d.real]
+    forecasts = {d.other: found for d in open_ if (found := seeds_needed(d, tests)) is not None}
+    lines += [
+        f"To tell a difference as large as that of {best} and {other} would take {found.text}, each, with a chance of "
+        f"{POWER:.0%}."
+        for other, found in forecasts.items()
     ]
-
-
-def seeds_needed(difference: Difference) -> int | None:
-    """How many seeds a paired t-test needs to find a difference as large as the one seen with a chance of 80%.
-
-    The smallest n with t(0.975, n - 1) + t(0.8, n - 1) <= sqrt(n) |mean| / sd; None where there is no spread or no
-    difference, or more than a thousand are needed.
-    """
-    from scipy.stats import t
-
-    if difference.interval is None or not difference.mean or not difference.interval.standard_deviation:
-        return None
-    effect = abs(difference.mean) / difference.interval.standard_deviation
-    for n in range(2, 1001):
-        if float(t.ppf(0.975, n - 1) + t.ppf(POWER, n - 1)) <= math.sqrt(n) * effect:
-            return max(n, difference.seeds + 1)
-    return None
+    if any(d.seeds < SEEDS_TO_FORECAST for d in open_):
+        lines.append(f"How many seeds would tell them apart cannot be said from fewer than {SEEDS_TO_FORECAST}.")
+    return lines
 
 
 def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:

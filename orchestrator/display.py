@@ -390,6 +390,7 @@ def comparison_table(comparison: Comparison) -> Group:
 def difference_line(difference: Difference) -> Text:
     """`  0003 - 0007  +0.0120 (95%: 0.0080 to 0.0160), p 0.004: real`"""
     verdict = ("real", "bold green") if difference.real else ("not distinguishable", "yellow")
+    verdict = verdict if difference.tested else ("not tested", "yellow")
     return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
 
 

@@ -160,6 +160,13 @@ def score_cell(value: float | None) -> Html | None:
     return None if value is None else number_cell(f"{value:.4f}", value)
 
 
+def idle_cell(value: Any, why: str) -> Html:
+    """A setting's value that had no effect, greyed, and why."""
+    cell = Html(f'<span class="idle" title="{escape(why)}">{escape(value_text(value))}</span>')
+    cell.key, cell.number = str(value), isinstance(value, int | float) and not isinstance(value, bool)
+    return cell
+
+
 def empty_html(why: str) -> str:
     return f'<p class="empty">{escape(why)}</p>'
 
@@ -170,7 +177,7 @@ def difference_table(name: str, compared: Sequence[Difference], what: str) -> st
     for d in compared:
         ends = (None, None) if d.interval is None else (d.interval.low, d.interval.high)
         chance = None if math.isnan(d.adjusted) else number_cell(f"{d.adjusted:.2g}", d.adjusted)
-        rows.append([d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), chance, "yes" if d.real else "no"])
+        rows.append([d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), chance, d.told])
     heads = [what, "against", "seeds", "difference", "low", "high", "p", "real"]
     title = f"Which differences are real: {how_tested(compared)}; intervals of 95%, uncorrected"
     return f"<details open><summary>{escape(title)}</summary>{table_html(name, heads, rows)}</details>"

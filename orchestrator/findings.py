@@ -11,12 +11,12 @@ import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from pydantic import ValidationError
+from functools import cached_property
+from typing import Any
 
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
+from orchestrator.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.ledger import (
     Ledger,
     Repeated,
@@ -27,25 +27,16 @@ from orchestrator.ledger import (
     value_columns,
     value_text,
 )
-from orchestrator.method import find_method
-from orchestrator.presets import presets
 from orchestrator.published import Beside, beside
+from orchestrator.searched import Searched, idle_trials, searched_settings, space_of, widen
 from orchestrator.significance import Difference, between_confirmed, how_tested
-from orchestrator.spec import VALIDATE_EVERY, Parameter, Search, Space, Training, resolve_experiment
-from orchestrator.standing import side_by_side, standing
-from orchestrator.study import importances
+from orchestrator.spec import VALIDATE_EVERY, resolve_experiment
+from orchestrator.standing import Comparable, comparable, side_by_side, standing
 
 HEADLINES = ("map_at_r", "recall_at_1")
 """The metrics of a test that are told first."""
 PAPER_METRICS = ("recall_at_1", "map_at_r")
 """Those that papers tell first."""
-ENOUGH_TRIALS = 10
-MOST_TRIALS = 200
-"""The forests see so many at most: their time grows faster than the trials."""
-TRIALS_PER_SETTING = 4
-"""With fewer trials, or fewer for each searched setting, importances would be noise."""
-EDGE = 0.05
-"""The winner is at the edge of a range within this share of it."""
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
 TRIAL_LINK = "trial:"
@@ -54,74 +45,6 @@ NOTE_CHARACTERS = 3900
 """Of at most 5,000: links to runs are longer than their names."""
 LEADERS = 10
 STATE_ORDER = ("done", "pruned", "running", "interrupted", "failed")
-
-
-@dataclass(frozen=True)
-class Importances:
-    """Each setting's share of the objective's variance, or why there is none."""
-
-    shares: Mapping[str, tuple[float, float]]
-    """Mean and deviation, largest first."""
-    basis: str
-    """What was explained, in words; or why nothing could be."""
-
-
-@dataclass(frozen=True)
-class Comparable:
-    """Trials' values after equally much training: one that was stopped early would look bad for its age."""
-
-    values: Mapping[str, float]
-    """By trial, best first."""
-    basis: str
-    """Whose values they are, in words."""
-    age: int | None
-    """After so many validations; None where all of them trained to their end."""
-
-
-@dataclass(frozen=True)
-class Marked:
-    """A value that a paper, or a method, stands for."""
-
-    value: Any
-    source: str
-
-
-@dataclass(frozen=True)
-class Searched:
-    """One setting of the space, and what was tried of it."""
-
-    key: str
-    parameter: Parameter | None
-    values: tuple[Any, ...]
-    """All values that trials had, each once, sorted where they are numbers."""
-    best: Any
-    edge: Literal["low", "high"] | None
-    """Where the winner sits at the end of a range that could be wider."""
-    marked: Marked | None
-
-    @property
-    def numeric(self) -> bool:
-        """Whether its values are numbers."""
-        return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
-
-    @property
-    def varied(self) -> bool:
-        """Whether trials differ in it."""
-        return len(self.values) > 1
-
-    @property
-    def log(self) -> bool:
-        """Whether it is looked at on a logarithmic axis."""
-        return self.parameter is not None and self.parameter.log
-
-    @property
-    def range_text(self) -> str:
-        """`0.1 to 0.35`, `1e-05 to 0.01 (logarithmic)`, `0.5, 1, 2`"""
-        if self.parameter is not None and self.parameter.kind != "categorical":
-            ends = f"{value_text(self.parameter.low)} to {value_text(self.parameter.high)}"
-            return ends + (" (logarithmic)" if self.log else "")
-        choices = self.parameter.choices if self.parameter is not None else self.values
-        return ", ".join(value_text(choice) for choice in choices)
 
 
 @dataclass(frozen=True)
@@ -134,7 +57,8 @@ class Findings:
     """All settings of the winner; of the first trial before there is one."""
     searched: tuple[Searched, ...]
     comparable: Comparable
-    importances: Importances
+    idle: Mapping[str, tuple[int, int, str]]
+    """Searched settings that had no effect: in how many trials, of how many, and under which others."""
     verdict: tuple[str, str]
     certainty: str
     differences: tuple[Difference, ...]
@@ -159,10 +83,8 @@ class Findings:
         winner = ledger.winner()
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
-        space = _space(ledger)
-        searched = tuple(_searched(ledger, space, winner, settings))
-        comparable = _comparable(ledger, searched)
-        shares = _importances(ledger, space, searched, comparable)
+        searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings))
+        compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger)
         tested, test = _tested(ledger, winner), _test(ledger, winner)
         published = tuple(beside(settings, [*test, *PAPER_METRICS]))
         between = between_confirmed(ledger)
@@ -171,13 +93,13 @@ class Findings:
             winner=winner,
             settings=settings,
             searched=searched,
-            comparable=comparable,
-            importances=shares,
+            comparable=compared,
+            idle=without_effect,
             verdict=(_first_line(ledger, winner), _second_line(ledger, tested)),
             certainty=_certainty(ledger, winner, between),
             differences=tuple(between),
-            widen=_widen(ledger, winner, searched, comparable, settings),
-            warnings=tuple(_warnings(ledger, winner, searched, between)),
+            widen=widen(ledger, winner, searched, compared, settings),
+            warnings=(*_warnings(ledger, winner, searched, between), *_without_effect(without_effect)),
             published=published,
             distance=_distance(published, test, settings),
             test=test,
@@ -185,6 +107,14 @@ class Findings:
             command=_command(winner),
             confused=confused,
         )
+
+    @cached_property
+    def importances(self) -> Importances:
+        """What mattered; it takes a second or two."""
+        if space_of(self.ledger) is None or not self.searched:
+            return Importances({}, "no importances: nothing was searched that this version can read")
+        params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
+        return importances_of(self.searched, self.comparable, params)
 
     @property
     def seconds(self) -> float:
@@ -196,146 +126,6 @@ class Findings:
         """None where validations are counted in steps."""
         match = VALIDATE_EVERY.fullmatch(str(self.settings.get("validate_every", "")))
         return float(match[1]) if match and match[2] == "epoch" else None
-
-
-# The space ---------------------------------------------------------------------------------------------------
-
-
-def _space(ledger: Ledger) -> Space | None:
-    """The searched space; None if this version, or this machine's plugins, do not understand it."""
-    try:
-        return Search.model_validate(ledger.config).space
-    except (ValidationError, InputError):
-        return None
-
-
-def _searched(
-    ledger: Ledger, space: Space | None, winner: TrialRecord | None, settings: Mapping[str, Any]
-) -> Iterator[Searched]:
-    by_key: dict[str, Parameter] = {}
-    for parameter in space.parameters() if space is not None else ():
-        known = by_key.setdefault(parameter.key, parameter)
-        if known is not parameter:  # in several alternatives or branches: all that any of them allows
-            by_key[parameter.key] = _joined(known, parameter)
-    tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
-    for key in dict.fromkeys([*by_key, *tried]):
-        found = {repr(t.params[key]): t.params[key] for t in ledger.trials.values() if key in t.params}
-        values = list(found.values())
-        numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-        values.sort(key=(lambda value: value) if numeric else str)
-        best = None if winner is None else winner.params.get(key)
-        edge = None if best is None or len(values) < 2 else _edge(key, by_key.get(key), best, settings)
-        yield Searched(key, by_key.get(key), tuple(values), best, edge, _marked(key, ledger, settings))
-
-
-def _joined(one: Parameter, other: Parameter) -> Parameter:
-    if "categorical" in (one.kind, other.kind):
-        choices = tuple(dict.fromkeys([*one.choices, *other.choices]))
-        return Parameter(one.key, one.path, "categorical", choices=choices)
-    low, high = min(one.low, other.low), max(one.high, other.high)
-    return Parameter(one.key, one.path, one.kind, low=low, high=high, log=one.log and other.log)
-
-
-def _edge(
-    key: str, parameter: Parameter | None, best: Any, settings: Mapping[str, Any]
-) -> Literal["low", "high"] | None:
-    """At which end of its range a value is, if the range could go on there."""
-    if parameter is None or isinstance(best, bool | str) or best is None:
-        return None
-    low, high = parameter.low, parameter.high
-    if parameter.kind == "categorical":
-        numbers = [c for c in parameter.choices if isinstance(c, int | float) and not isinstance(c, bool)]
-        if len(numbers) < len(parameter.choices):
-            return None
-        low, high = min(numbers), max(numbers)
-        place = 0.0 if best == low else 1.0 if best == high else 0.5
-    elif low == high:
-        return None
-    else:
-        place = (best - low) / (high - low)
-        if parameter.log:
-            place = math.log(best / low) / math.log(high / low)
-    end: Literal["low", "high"] | None = "low" if place < EDGE else "high" if place > 1 - EDGE else None
-    at = low if end == "low" else high
-    return end if end and not _is_bound(key, at, settings) else None
-
-
-def _is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
-    """Whether a setting takes nothing beyond this value."""
-    try:
-        fields = {**Training.model_fields, **find_method(str(settings.get("method"))).Config.model_fields}
-    except InputError:
-        return False
-    limits = [getattr(rule, name, None) for rule in (fields[key].metadata if key in fields else ()) for name in BOUNDS]
-    return value in limits
-
-
-BOUNDS = ("ge", "gt", "le", "lt")
-
-
-def _marked(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | None:
-    """The value of the preset for this data set and backbone, else of the search's preset, else the default."""
-    place = "/".join(str(settings.get(part)) for part in ("method", "dataset", "backbone"))
-    known = presets()
-    names = [name for name in known if name == place or name.startswith(f"{place}/")]
-    for name in [str(ledger.config.get("preset")), *names]:
-        if name in known and key in known[name].settings:
-            return Marked(known[name].settings[key], f"paper ({name})")
-    try:
-        info = find_method(str(settings.get("method"))).Config.model_fields.get(key)
-    except InputError:
-        return None
-    if info is None or info.default is None or info.is_required():
-        return None
-    return Marked(info.default, f"default of {settings.get('method')}")
-
-
-# What mattered -----------------------------------------------------------------------------------------------
-
-
-def _needed(searched: Sequence[Searched]) -> int:
-    """So many trials explain so many settings."""
-    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * sum(setting.varied for setting in searched))
-
-
-def _comparable(ledger: Ledger, searched: Sequence[Searched]) -> Comparable:
-    """The trials that trained to their end, where they are enough or all; else all at the age that all reached."""
-    ended = ledger.finished()
-    done = [trial for trial in ended if trial.state == "done"]
-    aged = [trial for trial in ended if trial.curve]
-    age = min((len(trial.curve) for trial in aged), default=None)
-    values: dict[str, float]
-    if age is None or len(done) == len(ended) or len(done) >= _needed(searched):
-        values = {trial.trial_id: trial.best for trial in done if trial.best is not None}
-        early = "" if len(done) == len(ended) else " that were not stopped early"
-        return Comparable(values, f"{ledger.metric} of the {len(done)} trials{early}", None)
-    values = {trial.trial_id: ledger.best_of(trial.curve[:age]) for trial in aged}
-    ordered = dict(sorted(values.items(), key=lambda item: item[1], reverse=ledger.mode == "max"))
-    return Comparable(
-        ordered, f"{ledger.metric} after {counted(age, 'validation')}, which {len(aged)} trials reached", age
-    )
-
-
-def _importances(
-    ledger: Ledger, space: Space | None, searched: Sequence[Searched], comparable: Comparable
-) -> Importances:
-    varied, basis = sum(setting.varied for setting in searched), comparable.basis
-    if space is None or not searched:
-        return Importances({}, "no importances: nothing was searched that this version can read")
-    if not varied:
-        return Importances({}, "no importances: one value of each setting was tried")
-    points = [(ledger.trials[trial_id].params, value) for trial_id, value in comparable.values.items()]
-    if len(points) < (needed := _needed(searched)):
-        return Importances(
-            {}, f"too few trials for importances: {len(points)}; {counted(varied, 'setting')} would take {needed}"
-        )
-    if len(points) > MOST_TRIALS:
-        points = [points[i * len(points) // MOST_TRIALS] for i in range(MOST_TRIALS)]
-        basis += f" ({MOST_TRIALS} of them, evenly from best to worst)"
-    shares = importances(space, points)
-    if not shares:
-        return Importances({}, "no importances: the objective does not vary, or no setting is in every trial")
-    return Importances(shares, f"share of the variance of {basis}; fANOVA, mean and deviation over five forests")
 
 
 # The verdict -------------------------------------------------------------------------------------------------
@@ -504,43 +294,6 @@ def _rival(
     return mine, rival, next((d for d in between if {d.one, d.other} == pair), None)
 
 
-def _widen(
-    ledger: Ledger,
-    winner: TrialRecord | None,
-    searched: Sequence[Searched],
-    comparable: Comparable,
-    settings: Mapping[str, Any],
-) -> str:
-    """Where the winner, or who led when all were of one age, is at the end of a range."""
-    if winner is None:
-        return f"No result{ledger.yet}."
-    if not searched:
-        return "Nothing was searched."
-    if not any(setting.varied for setting in searched):
-        return "One value of each setting was tried: it says nothing of the ranges."
-    ends = [_beyond(s, s.best, s.edge) for s in searched if s.edge]
-    answer = f"Yes: {'; '.join(ends)}." if ends else "No: the best point lies inside every range."
-    early = ledger.trials[next(iter(comparable.values), winner.trial_id)]
-    if comparable.age is None or early is winner:
-        return answer
-    places = [(s, early.params[s.key], s.parameter) for s in searched if s.key in early.params]
-    found = [(s, best, _edge(s.key, parameter, best, settings)) for s, best, parameter in places]
-    others = [_beyond(s, best, edge) for s, best, edge in found if edge and edge != s.edge]
-    if not others:
-        return answer
-    after = counted(comparable.age, "validation")
-    return f"{answer} But after {after}, which all had, trial {early.trial_id} led, and would go {'; '.join(others)}."
-
-
-def _beyond(setting: Searched, best: Any, edge: str | None) -> str:
-    """`delta above 0.35 (best: 0.349 in 0.1 to 0.35)`"""
-    parameter, end = setting.parameter, best
-    if parameter is not None and parameter.kind != "categorical":
-        end = parameter.low if edge == "low" else parameter.high
-    side = "below" if edge == "low" else "above"
-    return f"{setting.key} {side} {value_text(end)} (best: {value_text(best)} in {setting.range_text})"
-
-
 def _warnings(
     ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Searched], between: Sequence[Difference]
 ) -> Iterator[str]:
@@ -581,6 +334,12 @@ def _warnings(
         if noise > lead:
             at = "" if pair.age is None else f" after {counted(pair.age, 'validation')}"
             yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead{at}, {lead:.4f}."
+
+
+def _without_effect(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
+    for key, (count, of, because) in found.items():
+        where = f"any of its {counted(of, 'trial')}" if count == of else f"{count} of {counted(of, 'trial')}"
+        yield f"{key} had no effect in {where} (with {because}): its values there say nothing."
 
 
 def _last_fifth(curve: Sequence[float]) -> int:
@@ -662,15 +421,7 @@ def note(findings: Findings) -> str:
     finals = [f"[{text(run.trial_id)}]({TRIAL_LINK}{run.trial_id}) ({run.state})" for run in ledger.finals.values()]
     if finals:
         parts.append("Final runs: " + ", ".join(finals[:LEADERS]))
-    if findings.importances.shares:
-        shares = [
-            [text(key), f"{mean:.2f} ± {spread:.2f}"] for key, (mean, spread) in findings.importances.shares.items()
-        ]
-        parts.append(
-            f"**What mattered** ({text(findings.importances.basis)})\n\n" + markdown_table(["setting", "share"], shares)
-        )
-    else:
-        parts.append(f"**What mattered** {text(findings.importances.basis)}")
+    parts.append(f"**What mattered?** {text(findings.importances.answer)}")
     if findings.searched:
         coverage = [[text(s.key), text(s.range_text), text(_tried(s))] for s in findings.searched]
         parts.append("**Coverage**\n\n" + markdown_table(["setting", "range", "tried"], coverage))

@@ -24,6 +24,7 @@ from orchestrator.elements import (
     document,
     empty_html,
     figure_html,
+    idle_cell,
     number_cell,
     score_cell,
     sections_html,
@@ -31,7 +32,7 @@ from orchestrator.elements import (
     table_html,
 )
 from orchestrator.errors import InputError
-from orchestrator.findings import Findings, Searched
+from orchestrator.findings import Findings
 from orchestrator.ledger import (
     Ledger,
     TrialRecord,
@@ -42,6 +43,7 @@ from orchestrator.ledger import (
     value_columns,
     value_text,
 )
+from orchestrator.searched import Searched, idle
 from orchestrator.spec import Search
 
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
@@ -125,12 +127,9 @@ def _subtitle(findings: Findings) -> str:
 
 
 def _answers(findings: Findings, images: str) -> str:
-    shares = findings.importances.shares
-    top = ", ".join(f"{key} ({mean:.0%} ± {spread:.0%})" for key, (mean, spread) in list(shares.items())[:3])
-    mattered = f"{top}: {findings.importances.basis}." if top else f"{findings.importances.basis}.".capitalize()
     answers = {
         "How sure is it?": findings.certainty,
-        "What mattered?": mattered,
+        "What mattered?": findings.importances.answer,
         "Should a range be widened?": findings.widen,
         "How far from the paper?": findings.distance,
     }
@@ -180,15 +179,22 @@ Column = Callable[[TrialRecord], Any]
 
 def _columns(ledger: Ledger, also: str) -> dict[str, Column]:
     """The leaderboard's columns of values on held-out classes."""
-    columns: dict[str, Column] = {
-        name: (value if name == ledger.second else lambda trial, value=value: score_cell(value(trial)))
-        for name, value in value_columns(ledger).items()
-    }
+
+    def score(of: Column) -> Column:
+        return lambda trial: score_cell(of(trial))
+
+    values = value_columns(ledger)
+    columns = {name: of if name == ledger.second else score(of) for name, of in values.items()}
     if ledger.second is not None:
         columns["front"] = lambda trial: "on the front" if trial.trial_id in ledger.front else ""
     if also:
         columns[also] = lambda trial: score_cell(trial.best_metrics.get(also))
     return columns
+
+
+def _param_cell(value: Any, because: str | None) -> Any:
+    """A searched value; greyed, with the reason, where it had no effect."""
+    return value if because is None or value is None else idle_cell(value, f"no effect with {because}")
 
 
 def _ages(ledger: Ledger, age: int) -> str:
@@ -203,8 +209,10 @@ def _ages(ledger: Ledger, age: int) -> str:
 def _trial_row(
     rank: Any, trial: TrialRecord, keys: Sequence[str], columns: Mapping[str, Column], tests: Sequence[str]
 ) -> list[Any]:
+    because = idle(trial)
     row = [rank, trial.trial_id, state_cell(trial.state), *(cell(trial) for cell in columns.values())]
-    row += [score_cell(trial.test.get(name)) for name in tests] + [trial.params.get(key) for key in keys]
+    row += [score_cell(trial.test.get(name)) for name in tests]
+    row += [_param_cell(trial.params.get(key), because.get(key)) for key in keys]
     return [
         *row,
         trial.validations,
@@ -425,26 +433,42 @@ def _what_mattered(findings: Findings, figures: dict[str, Figure]) -> str:
 
 
 def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
-    shares = findings.importances.shares
-    if not shares:
-        return empty_html(f"{findings.importances.basis}.".capitalize())
-    keys = list(shares)[::-1]
+    found = findings.importances
+    if not found.shares:
+        return empty_html(found.answer)
+    keys = list(found.shares)[::-1]
+    colours = ["var(--best)" if key in found.mattered else "var(--line)" for key in keys]
     bars = {
         "type": "bar",
         "orientation": "h",
         "y": [escape(key) for key in keys],
-        "x": [shares[key][0] for key in keys],
-        "error_x": {"type": "data", "array": [shares[key][1] for key in keys], "color": "var(--soft)"},
-        "marker": {"color": "var(--best)"},
+        "x": [found.shares[key][0] for key in keys],
+        "error_x": {"type": "data", "array": [found.shares[key][1] for key in keys], "color": "var(--soft)"},
+        "marker": {"color": colours},
         "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
     }
-    layout = {"height": 110 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
-    rows = [[key, mean, spread] for key, (mean, spread) in shares.items()]
-    table = details_html("importances", ["setting", "share", "deviation"], rows)
-    said = findings.importances.basis + "."
-    return figure_html(
-        figures, "importances", "Importance of each setting", said, {"data": [bars], "layout": layout}, table
+    line = {"color": "var(--soft)", "dash": "dash", "width": 1.5}
+    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": found.noise, "x1": found.noise, "y0": 0, "y1": 1}
+    note = {"x": found.noise, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    note |= {"text": f"noise level {found.noise:.2f}", "font": {"size": 11, "color": "var(--soft)"}}
+    layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
+    layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
+    rows = [[key, *share, _said_of(findings, key)] for key, share in found.shares.items()]
+    table = details_html("importances", ["setting", "share", "deviation", "what is said of it"], rows)
+    said = (
+        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective shuffled among the trials; of a "
+        "setting below it (grey) nothing is said."
     )
+    figure: Figure = {"data": [bars], "layout": layout}
+    return figure_html(figures, "importances", "Importance of each setting", said, figure, table)
+
+
+def _said_of(findings: Findings, key: str) -> str:
+    said = "it mattered" if key in findings.importances.mattered else "below the noise level"
+    if key in findings.idle:
+        count, of, because = findings.idle[key]
+        said += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
+    return said
 
 
 def _coverage(findings: Findings) -> str:
@@ -456,8 +480,11 @@ def _coverage(findings: Findings) -> str:
         edge = {"low": "at the lower edge", "high": "at the upper edge", None: ""}[s.edge]
         mark = "" if s.marked is None else f"{value_text(s.marked.value)} ({s.marked.source})"
         best = "" if s.best is None else value_text(s.best)
-        rows.append([s.key, s.range_text, ends, best, edge, mark])
+        count, of, because = findings.idle.get(s.key, (0, 0, ""))
+        effect = f"none in {count} of {counted(of, 'trial')} ({because})" if count else ""
+        rows.append([s.key, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
     heads = ["setting", "range", "tried", "best", "edge", "paper or default"]
+    heads += ["effect"] if findings.idle else []
     return f"<details open><summary>What was searched</summary>{table_html('coverage', heads, rows)}</details>"
 
 
@@ -472,7 +499,9 @@ def _parallel(
     own = _drawn(ledger, own)
     dimensions: list[Figure] = [_dimension(s, [trial.params[s.key] for trial in own]) for s in varied]
     values = [at_age[trial.trial_id] for trial in own]
-    dimensions.append({"label": escape(_measured(findings)), "values": values})
+    age = findings.comparable.age
+    label = ledger.metric + ("" if age is None else f" at {age}")  # there is no room for more
+    dimensions.append({"label": escape(label), "values": values})
     scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]

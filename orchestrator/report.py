@@ -125,9 +125,7 @@ def _markdown(findings: Findings) -> str:
     if findings.differences:
         parts.append(f"Which differences are real ({how_tested(findings.differences)}):")
         parts.append("\n".join(f"- {_difference(difference)}" for difference in findings.differences))
-    if shares := findings.importances.shares:
-        cells = [[text(key), f"{mean:.2f} ± {spread:.2f}"] for key, (mean, spread) in shares.items()]
-        parts.append(f"{text(findings.importances.basis)}:\n\n" + markdown_table(["setting", "share"], cells))
+    parts.append(f"What mattered? {text(findings.importances.answer)}")
     if same := [b for b in findings.published if b.same_method]:
         cells = [
             [f"{b.row.paper}, Table {b.row.table}", text(b.row.method)]
@@ -142,7 +140,7 @@ def _markdown(findings: Findings) -> str:
 
 
 def _difference(difference: Difference) -> str:
-    verdict = "real" if difference.real else "not distinguishable"
+    verdict = {"yes": "real", "no": "not distinguishable"}.get(difference.told, difference.told)
     return markdown_text(f"{difference.one} - {difference.other}: {difference.text}: {verdict}")
 
 

@@ -34,6 +34,16 @@ class Difference:
         return self.adjusted < SIGNIFICANT
 
     @property
+    def tested(self) -> bool:
+        """Whether anything was: it takes two seeds, and values that are not all equal."""
+        return not math.isnan(self.adjusted)
+
+    @property
+    def told(self) -> str:
+        """Whether it is real: `yes`, `no`, or `not tested`."""
+        return ("yes" if self.real else "no") if self.tested else "not tested"
+
+    @property
     def text(self) -> str:
         """`+0.0120 (95%: 0.0080 to 0.0160), p 0.004`"""
         between = "" if self.interval is None else f" (95%: {self.interval.low:+.4f} to {self.interval.high:+.4f})"
@@ -52,7 +62,7 @@ class Difference:
             "high": None if self.interval is None else self.interval.high,
             "p": None if math.isnan(self.p) else self.p,
             "adjusted_p": None if math.isnan(self.adjusted) else self.adjusted,
-            "real": self.real,
+            "real": self.real if self.tested else None,
         }
 
 

@@ -2,10 +2,10 @@
 
 import bisect
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from orchestrator.ledger import Ledger, TrialRecord
+from orchestrator.ledger import Ledger, TrialRecord, counted
 
 
 @dataclass(frozen=True)
@@ -16,6 +16,18 @@ class Pair:
     """After so many validations; None where both trained to their end, however long that took."""
     one: float
     other: float
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """Trials' values after equally much training: one that was stopped early would look bad for its age."""
+
+    values: Mapping[str, float]
+    """By trial, best first."""
+    basis: str
+    """Whose values they are, in words."""
+    age: int | None
+    """After so many validations; None where all of them trained to their end."""
 
 
 def side_by_side(ledger: Ledger, one: TrialRecord, other: TrialRecord) -> Pair:
@@ -67,6 +79,24 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
         compare(ended, old_stopped, age)
         compare(old_stopped, ended, age)
     return beaten
+
+
+def comparable(ledger: Ledger, needed: int) -> Comparable:
+    """The trials that trained to their end, where they are so many or all; else all at the age that all reached."""
+    ended = ledger.finished()
+    done = [trial for trial in ended if trial.state == "done"]
+    aged = [trial for trial in ended if trial.curve]
+    age = min((len(trial.curve) for trial in aged), default=None)
+    values: dict[str, float]
+    if age is None or len(done) == len(ended) or len(done) >= needed:
+        values = {trial.trial_id: trial.best for trial in done if trial.best is not None}
+        early = "" if len(done) == len(ended) else " that were not stopped early"
+        return Comparable(values, f"{ledger.metric} of the {len(done)} trials{early}", None)
+    values = {trial.trial_id: ledger.best_of(trial.curve[:age]) for trial in aged}
+    ordered = dict(sorted(values.items(), key=lambda item: item[1], reverse=ledger.mode == "max"))
+    return Comparable(
+        ordered, f"{ledger.metric} after {counted(age, 'validation')}, which {len(aged)} trials reached", age
+    )
 
 
 def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:

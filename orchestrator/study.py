@@ -12,18 +12,12 @@ import itertools
 import json
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
 from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
 from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
@@ -277,39 +271,3 @@ def _paths(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
 
 def _key(params: Mapping[str, Any]) -> str:
     return repr(sorted(params.items()))
-
-
-FORESTS = 5
-"""Over so many seeds an importance is averaged: it comes from random forests."""
-
-
-def importances(space: Space, points: Sequence[tuple[Mapping[str, Any], float]]) -> dict[str, tuple[float, float]]:
-    """By fANOVA, each setting's share of the objective's variance over the space: mean and standard deviation over
-    forests of `FORESTS` seeds, largest first. Settings that not every point has are left out; none where the objective
-    does not vary.
-
-    Source: Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014.
-    """
-    if len({value for _, value in points}) < 2:
-        return {}
-    study = optuna.create_study(sampler=RandomSampler(seed=0))
-    distributions = {parameter.path: _distribution(parameter) for parameter in space.parameters()}
-    for params, value in points:
-        paths = _paths(space, params)
-        own = {path: distributions[path] for path in paths}
-        study.add_trial(optuna.trial.create_trial(params=paths, distributions=own, value=value))
-    found: dict[str, list[float]] = {}
-    for seed in range(FORESTS):
-        evaluator = optuna.importance.FanovaImportanceEvaluator(seed=seed)
-        for path, share in optuna.importance.get_param_importances(study, evaluator=evaluator).items():
-            found.setdefault(path.rpartition("/")[2], []).append(share)
-    spread = {key: (float(np.mean(shares)), float(np.std(shares, ddof=1))) for key, shares in found.items()}
-    return dict(sorted(spread.items(), key=lambda item: -item[1][0]))
-
-
-def _distribution(p: Parameter) -> BaseDistribution:
-    if p.kind == "int":
-        return IntDistribution(int(p.low), int(p.high), log=p.log, step=int(p.step or 1))
-    if p.kind == "float":
-        return FloatDistribution(p.low, p.high, log=p.log, step=p.step)
-    return CategoricalDistribution([str(choice) for choice in p.choices])

@@ -232,7 +232,7 @@ class Projection:
             self._at_rung(event, update)
 
     def _at_rung(self, event: Event, update: Any) -> None:
-        """Where trials are stopped early, each one's best at the age that all reach: their bests are of unequal ages."""
+        """Where trials are stopped early, each one's best at the age that all reach."""
         goal, age, trial_id = self._started["objective"], rung(self._started.get("config", {})), event["trial_id"]
         value = event["metrics"].get(goal["metric"])
         if age is None or value is None or event["validation"] > age:

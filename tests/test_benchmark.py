@@ -18,14 +18,13 @@ from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 from orchestrator import benchmark
 from orchestrator.benchmark import SEEDS, Benchmark, Result, asked, known, members
 from orchestrator.cli import main
-from orchestrator.comparison import Comparison, seeds_needed
+from orchestrator.comparison import Comparison
 from orchestrator.comparison_page import comparison_page
 from orchestrator.conductor import Conductor
 from orchestrator.control import driver, request
 from orchestrator.errors import InputError
 from orchestrator.ledger import BENCHMARK, Ledger
 from orchestrator.search import Places, Watcher
-from orchestrator.significance import differences
 from orchestrator.spec import Search
 from orchestrator.tracking import MemoryTracker
 
@@ -294,7 +293,11 @@ def test_what_cannot_be_told_apart(tmp_path: Path) -> None:
     found = Comparison.of("x", side_by_side(tmp_path, tests))
     assert found.verdict[0].startswith("Not distinguishable at this budget: a, map_at_r 0.5200 ± 0.0200 on unseen")
     assert found.verdict[1].startswith("a is better than c (+0.32")
-    assert any(line.startswith("To tell a difference as large as that of a and b would take") for line in found.outlook)
+    assert "How many seeds would tell them apart cannot be said from fewer than 4." in found.outlook
+    tests = {name: [*values, *(value + 0.01 for value in values)] for name, values in tests.items()}
+    (said,) = [line for line in Comparison.of("x", side_by_side(tmp_path / "6", tests)).outlook if "To tell" in line]
+    assert re.match(r"To tell a difference as large as that of a and b would take about \d+ seeds \(\d+ to ", said)
+    assert said.endswith(", each, with a chance of 80%.")
 
 
 def test_one_seed_each_may_be_chance(tmp_path: Path) -> None:
@@ -322,16 +325,6 @@ def test_what_else_differs_is_told(tmp_path: Path) -> None:
     other = side_by_side(tmp_path / "2", {"b": [0.5, 0.6]}, epochs=20)
     notes = Comparison.of("x", one | other, missing=["c"]).notes
     assert "epochs differs: 10 (a), 20 (b)." in notes and "c has not begun." in notes
-
-
-def test_how_many_seeds_it_takes() -> None:
-    # d = mean/sd = 1: G*Power gives 10 pairs for two-sided 5% and a power of 80%
-    apart = differences({"a": {0: 1.0, 1: 3.0, 2: 2.0}, "b": {0: 0.0, 1: 0.0, 2: 0.0}})[0]
-    assert apart.interval is not None and apart.mean / apart.interval.standard_deviation == pytest.approx(2)
-    halved = differences({"a": {0: 0.0, 1: 2.0, 2: 1.0}, "b": {0: 0.0, 1: 0.0, 2: 0.0}})[0]
-    assert seeds_needed(halved) == 10
-    assert seeds_needed(apart) == 5
-    assert seeds_needed(differences({"a": {0: 1.0}, "b": {0: 0.0}})[0]) is None
 
 
 def test_names_are_escaped_everywhere(tmp_path: Path) -> None:

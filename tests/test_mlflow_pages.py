@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -36,7 +37,7 @@ from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
 from orchestrator.page import write_page
 from orchestrator.search import MODEL_PAGE, PAGE
-from orchestrator.tracking import recorded_runs
+from orchestrator.tracking import MemoryTracker, recorded_runs
 from orchestrator.views import TAG, comparison_path, run_path, saved_views, view_path
 
 SECONDS = 120_000
@@ -85,6 +86,25 @@ def test_views_are_of_this_search_sorted_by_its_objective() -> None:
     lower = saved_views(started(objective={"metric": "train/loss", "mode": "min"}), least=1e-05)
     assert state(lower[f"{TAG}0123456789abcdef-table"])["orderByAsc"] is True
     assert "metrics.`best/train_loss` <= 1e-05" in state(lower[f"{TAG}0123456789abcdef-best"])["searchFilter"]
+
+
+def test_charts_compare_trials_at_the_age_that_all_reach(tmp_path: Path) -> None:
+    """A trial that was stopped early has a worse best for its age alone: charts have a metric of one age."""
+    event = started()
+    event["config"]["scheduler"] = {"name": "asha", "grace_validations": 3}
+    charts = state(saved_views(event)[f"{TAG}0123456789abcdef-charts"])["compareRunCharts"]
+    early = "best_at_3/val_map_at_r"
+    assert [chart["type"] for chart in charts[:5]] == ["PARALLEL", "BAR", "BAR", "LINE", "CONTOUR"]
+    assert charts[0]["selectedMetrics"] == [early] and charts[4]["zaxis"] == {"key": early, "type": "METRIC"}
+    assert all(chart["yaxis"]["key"] == early for chart in charts if chart["type"] == "SCATTER")
+    raw = {"method": "pfml", "dataset": "cub200", "space": {"delta": {"low": 0.1, "high": 0.35}}}
+    raw |= {"scheduler": {"name": "median", "grace_validations": 3}}
+    made(tmp_path, [{"delta": 0.2}, {"delta": 0.3}], lambda p: p["delta"], raw=raw, pruned=lambda n: n == 1)
+    tracker = MemoryTracker(tmp_path / "journal.jsonl")
+    assert tracker.close(10)
+    runs = [tracker.runs[str(tracker.run_id(trial_id))] for trial_id in ("0000", "0001")]
+    found = [[value for *_, value in run["metrics"][early]] for run in runs]
+    assert found == [[pytest.approx(value * (1 - 0.5 * math.exp(-1.5)))] for value in (0.2, 0.3)]
 
 
 def test_a_tag_holds_the_views_of_a_large_space() -> None:

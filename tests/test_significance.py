@@ -10,7 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from orchestrator.significance import differences, holm, how_tested
+from orchestrator.display import difference_line
+from orchestrator.elements import difference_table
+from orchestrator.power import POWER, Forecast, power, seeds_needed
+from orchestrator.significance import Difference, differences, holm, how_tested
 
 CHANCES = st.floats(0, 1, allow_nan=False) | st.just(math.nan)
 
@@ -67,5 +70,72 @@ def test_what_cannot_be_tested_is_no_test() -> None:
     once = differences({"a": {0: 0.5}, "b": {0: 0.4}})
     assert math.isnan(once[0].p) and once[0].interval is None and not once[0].real
     assert how_tested(once).startswith("no test")
+    assert (once[0].told, once[0].plain["real"], once[0].plain["p"]) == ("not tested", None, None)
+    assert "<td>not tested</td>" in difference_table("d", once, "search")
+    assert difference_line(once[0]).plain.endswith(": not tested")
     equal = differences({"a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}, "c": {0: 0.25, 1: 0.25}})
+    assert [d.told for d in equal] == ["not tested", "yes", "yes"]
     assert [d.real for d in equal] == [False, True, True] and math.isnan(equal[0].adjusted)
+
+
+# How many seeds --------------------------------------------------------------------------------------------------
+
+
+def one_of(mean: float, deviation: float, seeds: int) -> Difference:
+    """A difference with exactly this mean and deviation over the seeds."""
+    draw = np.random.default_rng(0).normal(size=seeds)
+    apart = mean + deviation * (draw - draw.mean()) / draw.std(ddof=1)
+    return differences({"a": dict(enumerate(apart)), "b": dict.fromkeys(range(seeds), 0.0)})[0]
+
+
+@pytest.mark.parametrize("effect, pairs", [(1.0, 10), (0.5, 34), (0.8, 15), (0.2, 199)])
+def test_pairs_for_one_test_are_those_of_the_tables(effect: float, pairs: int) -> None:
+    """G*Power 3.1, paired t-test, two-sided, 5%, a power of 80%."""
+    found = seeds_needed(one_of(effect, 1.0, 6), 1)
+    assert found is not None and found.seeds == pairs
+
+
+def simulated(methods: int, seeds: int, effect: float, searches: int = 4000) -> float:
+    """How often Holm's method over all pairs finds that the first is better than the second, by `effect` deviations of
+    their paired difference; the others equal the second."""
+    tests = np.random.default_rng(seeds).normal(size=(searches, methods, seeds)) / math.sqrt(2)
+    tests[:, 0] += effect
+    one, other = np.triu_indices(methods, 1)
+    apart = tests[:, one] - tests[:, other]
+    t = apart.mean(axis=2) / (apart.std(axis=2, ddof=1) / math.sqrt(seeds))
+    ps = 2 * stats.t.sf(np.abs(t), seeds - 1)
+    ranked = np.sort(ps, axis=1) * np.arange(ps.shape[1], 0, -1)
+    adjusted = np.maximum.accumulate(ranked, axis=1)
+    places = (ps < ps[:, :1]).sum(axis=1)
+    return float((np.take_along_axis(adjusted, places[:, None], axis=1) < 0.05).mean())
+
+
+@pytest.mark.parametrize("methods, effect", [(2, 1.0), (3, 0.8), (5, 1.0), (5, 1.5)])
+def test_the_promised_power_is_kept(methods: int, effect: float) -> None:
+    comparisons = methods * (methods - 1) // 2
+    found = seeds_needed(one_of(effect, 1.0, 6), comparisons)
+    assert found is not None and found.seeds is not None
+    assert POWER - 0.02 < simulated(methods, found.seeds, effect) < POWER + 0.12
+    assert power(found.seeds - 1, effect, comparisons) < POWER <= power(found.seeds, effect, comparisons)
+    if comparisons > 1:  # a forecast that forgets the other comparisons promises too much
+        forgetful = seeds_needed(one_of(effect, 1.0, 6), 1)
+        assert forgetful is not None and forgetful.seeds is not None
+        assert simulated(methods, forgetful.seeds, effect) < POWER - 0.07
+
+
+def test_a_forecast_tells_how_far_it_can_be_trusted() -> None:
+    assert seeds_needed(one_of(1.0, 1.0, 3), 1) is None  # the deviation of three is a guess
+    found = seeds_needed(one_of(1.0, 1.0, 5), 1)
+    assert found == Forecast(10, 6, 67)
+    assert found.text == "about 10 seeds (6 to 67, for the deviation is known no better)"
+    assert Forecast(900, 300, None).text.startswith("about 900 seeds (300 to more than 1,000,")
+    level = differences({"a": dict(enumerate([0.0, 1.0, 0.0, 1.0])), "b": dict(enumerate([1.0, 0.0, 1.0, 0.0]))})
+    assert seeds_needed(level[0], 1) is None
+    covered = 0  # the interval holds what the true deviation asks for in 95% of the cases
+    for seed in range(300):
+        draw = 1.0 + np.random.default_rng(seed).normal(size=5)
+        apart = one_of(1.0, float(draw.std(ddof=1)), 5)
+        forecast = seeds_needed(apart, 1)
+        assert forecast is not None and forecast.low is not None
+        covered += forecast.low <= 10 <= (forecast.high or 10**6)
+    assert 0.92 <= covered / 300 <= 1.0

@@ -1,0 +1,156 @@
+"""What a search says of its settings, where the right answer is known: importances, ranges, settings without effect."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from test_page import made
+
+from orchestrator.findings import Findings
+from orchestrator.importance import Importances, explained
+from orchestrator.page import page
+from orchestrator.searched import Searched
+from orchestrator.spec import Parameter
+
+SHARES = {"a": 0.6, "b": 0.3, "c": 0.1, "d": 0.0, "e": 0.0}
+
+
+def setting(key: str, values: Any = (0.0, 1.0)) -> Searched:
+    return Searched(key, Parameter(key, key, "float", low=0.0, high=1.0), tuple(values), None, None, None)
+
+
+def objective(point: dict[str, float]) -> float:
+    """A line in a, a bowl in b, a line in c: their shares of the variance over the space are SHARES."""
+    a, b, c = (point[key] - 0.5 for key in "abc")
+    return float(0.6**0.5 * 12**0.5 * a + 0.3**0.5 * 180**0.5 * (b**2 - 1 / 12) + 0.1**0.5 * 12**0.5 * c)
+
+
+def study(trials: int, seed: int, noise: float = 0.0, effect: float = 1.0) -> tuple[dict[str, float], float]:
+    """The shares that are found, and the noise level."""
+    draw = np.random.default_rng(seed)
+    points = [dict(zip("abcde", map(float, draw.random(5)), strict=True)) for _ in range(trials)]
+    values = [effect * objective(point) + noise * float(draw.normal()) for point in points]
+    shares, level = explained([setting(key) for key in "abcde"], points, values)
+    return {key: share for key, (share, _) in shares.items()}, level
+
+
+@pytest.mark.parametrize("trials, within, above", [(12, 0.5, set()), (40, 0.35, {"a"}), (200, 0.2, {"a", "b"})])
+def test_shares_are_those_of_the_objective(trials: int, within: float, above: set[str]) -> None:
+    found = [study(trials, seed) for seed in range(2 if trials < 200 else 1)]
+    for shares, level in found:
+        assert all(abs(shares[key] - SHARES[key]) < within for key in SHARES)
+        assert above <= {key for key, share in shares.items() if share > level}
+        assert not {"d", "e"} & {key for key, share in shares.items() if share > level}
+
+
+def test_of_noise_nothing_is_said_to_matter() -> None:
+    found = [study(20, seed, 1.0, 0.0) for seed in range(5)]
+    assert sum(max(shares.values()) > level for shares, level in found) <= 1  # one in twenty by chance
+    assert any(max(shares.values()) > 0.05 for shares, _ in found), "without the noise level they would be told"
+
+
+def test_below_the_noise_level_nothing_is_said() -> None:
+    found = Importances({"a": (0.5, 0.1), "b": (0.2, 0.1), "c": (0.1, 0.05)}, "basis", 0.3)
+    assert found.mattered == ["a"]
+    assert found.answer == (
+        "a (50% ± 10%): basis. Of the other 2 settings, below the noise level of 30%, nothing is said."
+    )
+    none = Importances({"a": (0.2, 0.1)}, "basis", 0.3)
+    assert none.answer.startswith("Nothing is said to matter: no setting explains more than the noise level of 30%")
+
+
+def test_the_order_of_the_trials_moves_shares_less_than_their_deviation() -> None:
+    draw = np.random.default_rng(0)
+    points = [dict(zip("abcde", map(float, draw.random(5)), strict=True)) for _ in range(40)]
+    settings = [setting(key) for key in "abcde"]
+    one, _ = explained(settings, points, [objective(p) for p in points])
+    points = points[::-1]
+    other, _ = explained(settings, points, [objective(p) for p in points])
+    assert abs(one["a"][0] - other["a"][0]) < 2 * one["a"][1] and 0.02 < one["a"][1] < 0.3
+
+
+def test_lists_and_words_are_explained_too() -> None:
+    draw = np.random.default_rng(1)
+    settings = [
+        Searched(
+            "word", Parameter("word", "word", "categorical", choices=("x", "y", "z")), ("x", "y", "z"), *[None] * 3
+        ),
+        Searched("list", Parameter("list", "list", "categorical", choices=(1, 10)), (1, 10), None, None, None),
+        setting("a"),
+    ]
+    points = [
+        {"word": "xyz"[draw.integers(3)], "list": (1, 10)[draw.integers(2)], "a": draw.random()} for _ in range(60)
+    ]
+    found, level = explained(settings, points, [float(p["word"] == "y") + 0.1 * p["list"] / 10 for p in points])
+    assert next(iter(found)) == "word" and found["word"][0] > max(level, 0.5)
+    assert found["a"][0] < level
+
+
+def test_it_is_quick() -> None:
+    begun = time.process_time()
+    study(200, 0)
+    assert time.process_time() - begun < 12  # two seconds on an idle machine
+
+
+# Ranges
+
+
+def alphas(tmp_path: Path, tried: list[float], best: float, **space: Any) -> Findings:
+    """A search over alpha alone, whose objective falls with the distance from `best`."""
+    raw = {"method": "pfml", "dataset": "cub200", "space": {"alpha": {"low": 0, "high": 6} | space}}
+    points = [{"alpha": alpha} for alpha in tried]
+    return Findings.of(made(tmp_path, points, lambda p: 0.6 - 0.05 * abs(p["alpha"] - best), raw=raw))
+
+
+EVEN = [0.18, 0.45, 0.9, 1.1, 1.7, 2.2, 2.8, 3.3, 3.9, 4.4, 5.0, 5.7]
+
+
+@pytest.mark.parametrize(
+    "best, told",
+    [
+        (
+            0.4,
+            "the best 4 of 12 trials have alpha in the lowest fifth of 0 to 6, where 0 is the setting's own limit. "
+            "Search alpha from 0 to 1.2, or on a logarithmic scale from above it.",
+        ),
+        (3.0, None),  # in the middle
+        (1.7, None),  # two of the best four are beyond the lowest fifth
+    ],
+)
+def test_the_best_that_crowd_at_a_limit_want_a_narrower_range(tmp_path: Path, best: float, told: str | None) -> None:
+    found = alphas(tmp_path, EVEN, best).widen
+    assert found.startswith("No: the best point lies inside every range.")
+    assert found.endswith("every range.") if told is None else found.endswith(f"But a narrower one would do: {told}")
+
+
+def test_a_range_by_logarithms_and_few_trials(tmp_path: Path) -> None:
+    logarithmic = [float(0.001 * 6000 ** ((n + 0.5) / 12)) for n in range(12)]
+    found = alphas(tmp_path / "log", logarithmic, 0.5, low=0.001, log=True)
+    assert "narrower" not in found.widen  # 0.5 is high in the range by logarithms
+    assert "narrower" not in alphas(tmp_path / "few", EVEN[:8], 0.4).widen
+
+
+def test_an_edge_that_can_move_is_told_as_an_edge(tmp_path: Path) -> None:
+    found = alphas(tmp_path, [5.5 - alpha for alpha in EVEN[:-1]] + [5.45, 5.49], 5.49, high=5.5).widen
+    assert found.startswith("Yes: alpha above 5.5") and "narrower" not in found
+
+
+# Without effect
+
+
+def test_settings_without_effect_are_told(tmp_path: Path) -> None:
+    space = {"proxies_per_class": [0, 5], "proxy_lr_multiplier": {"low": 1.0, "high": 100.0}}
+    raw = {"method": "pfml", "dataset": "cub200", "space": space}
+    points = [{"proxies_per_class": 5 * (n % 2), "proxy_lr_multiplier": 1.0 + 8 * n} for n in range(12)]
+    found = Findings.of(made(tmp_path, points, lambda p: 0.01 * p["proxy_lr_multiplier"] ** 0.5, raw=raw))
+    why = "with proxies_per_class=0"
+    assert found.idle == {"proxy_lr_multiplier": (6, 12, "proxies_per_class=0")}
+    assert any(
+        line == f"proxy_lr_multiplier had no effect in 6 of 12 trials ({why}): its values there say nothing."
+        for line in found.warnings
+    )
+    html = page(found)
+    assert html.count('<span class="idle" title="no effect with proxies_per_class=0">') == 6
+    assert "no effect in 6 of 12 trials (with proxies_per_class=0)" in html
