@@ -456,8 +456,8 @@ def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
     rows = [[key, *share, _said_of(findings, key)] for key, share in found.shares.items()]
     table = details_html("importances", ["setting", "share", "deviation", "what is said of it"], rows)
     said = (
-        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective shuffled among the trials; of a "
-        "setting below it (grey) nothing is said."
+        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective "
+        "shuffled among the trials; of a setting below it (grey) nothing is said."
     )
     figure: Figure = {"data": [bars], "layout": layout}
     return figure_html(figures, "importances", "Importance of each setting", said, figure, table)
