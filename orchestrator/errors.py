@@ -51,6 +51,15 @@ def storage_fault(error: BaseException) -> str | None:
     return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
 
 
+UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters but for tab and line feed, those that turn the direction of a text, and halves of characters."""
+
+
+def visible(text: str) -> str:
+    """A text with these escaped: what comes from files and names must not steer a terminal."""
+    return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """` (did you mean 'delta'?)` for a misspelling of a known name, otherwise the list of known names."""
     names = sorted(known)

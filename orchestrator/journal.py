@@ -6,7 +6,6 @@ Of a storage on an object store the file is a copy: each record is an object the
 import contextlib
 import errno
 import fcntl
-import json
 import math
 import os
 import shutil
@@ -16,9 +15,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from orchestrator.files import what_is
 from orchestrator.objects import Segments, refused_in_one_line, shown
+from orchestrator.records import KEPT, Place, Record, decode, encode, go_on
 
-Event = dict[str, Any]
+Event = Record
 
 TAKEN = "the search is running: another process is writing its journal"
 
@@ -35,7 +36,7 @@ class OvertakenError(OSError, JournalError):
 
 
 class Journal:
-    """Append-only record of one search: one JSON object per line.
+    """Append-only record of one search: one JSON object per line, with a checksum.
 
     A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
     and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a
@@ -44,7 +45,7 @@ class Journal:
     for good.
 
     Raises:
-        JournalError: another process holds the journal, or a line in the middle is corrupt.
+        JournalError: another process holds the journal, or a line is damaged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -53,6 +54,7 @@ class Journal:
         self._guard = threading.Lock()
         self._segments = Segments.of(path)
         self._fault: OSError | None = None
+        _refuse_others(path)
         self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (held for the journal's life)
         try:
             with alone(path):
@@ -60,33 +62,31 @@ class Journal:
                     raise JournalError(f"{shown(path)}: {TAKEN}")
                 if self._segments is not None:
                     self._segments.extend(self._file)
-            events, end = read_events(self._file, path, 0)
-            self._file.truncate(end)
+            _, self._end = read_events(self._file, path, Place())
+            self._file.truncate(self._end.offset)
         except BaseException:
             self._file.close()
             raise
-        self._seq = len(events)
-        self._synced = end, self._seq
+        self._synced = self._end
 
     def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
         """Write one record and return it as stored. Waiting for the disk is what costs: what could be known again
         without its record need not wait, nor does what belongs to the next.
 
         Raises:
-            ValueError: a field is not finite, not JSON, or named `event`, `seq` or `time`.
+            ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`.
             OSError: the disk is full or gone, or the object store; the journal stays whole.
         """
-        if taken := {"seq", "time"} & fields.keys():
+        if taken := fields.keys() & KEPT:
             raise ValueError(f"journal event {event!r}: the field {min(taken)!r} is set by the journal")
         if name := _non_finite(fields):
             raise ValueError(f"journal event {event!r}: {name} is not finite; a number must be finite")
         with self._guard:
-            record = {"event": event, "seq": self._seq, "time": time.time_ns() // 1_000_000, **fields}
+            record = {"event": event, "seq": self._end.number, "time": time.time_ns() // 1_000_000, **fields}
             try:
-                line = json.dumps(record, default=_plain, allow_nan=False, ensure_ascii=False)
-            except (TypeError, ValueError) as error:
+                data, stored, end = encode(record, self._end, _plain)
+            except (TypeError, ValueError, RecursionError) as error:
                 raise ValueError(f"journal event {event!r}: {error}") from None
-            data = line.encode() + b"\n"
             if self._segments is not None:
                 self._publish(self._segments, data)
             start = self._file.seek(0, os.SEEK_END)
@@ -101,19 +101,18 @@ class Journal:
                 if self._segments is not None:
                     self._fault = error  # the record is there, and counts
                 raise
-            self._seq += 1
+            self._end = end
             if sync:
                 try:
                     os.fsync(self._file.fileno())
                 except OSError as error:  # none of what waited can be relied upon
                     with contextlib.suppress(OSError):
-                        self._file.truncate(self._synced[0])
-                    self._seq = self._synced[1]
+                        self._file.truncate(self._synced.offset)
+                    self._end = self._synced
                     if self._segments is not None:
                         self._fault = error
                     raise
-                self._synced = self._file.seek(0, os.SEEK_END), self._seq
-        stored: Event = json.loads(line)
+                self._synced = end
         return stored
 
     def _publish(self, segments: Segments, data: bytes) -> None:
@@ -121,7 +120,7 @@ class Journal:
         if self._fault is not None:
             raise self._fault
         try:
-            if not segments.publish(self._seq, data):
+            if not segments.publish(self._end.number, data):
                 raise OvertakenError(errno.EIO, TAKEN, str(segments))
         except OSError as error:
             self._fault = error
@@ -142,13 +141,31 @@ class Journal:
         """All whole records of the journal at `path`; a torn last line is left out.
 
         Raises:
-            JournalError: the file cannot be read, or a line that is not the last is corrupt.
+            JournalError: the file cannot be read, or a line is damaged.
         """
-        try:
-            with open(path, "rb") as file:
-                return read_events(file, path, 0)[0]
-        except OSError as error:
-            raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
+        return read_noted(path)[0]
+
+
+def read_noted(path: Path) -> tuple[list[Event], list[str]]:
+    """What `Journal.read` gives, and notes on what could not be checked or was left out, each one line."""
+    try:
+        _refuse_others(path)
+        with open(path, "rb") as file:
+            events, end = read_events(file, path, Place())
+            notes = []
+            if end.number and not end.summed:
+                notes.append(f"{shown(path)}: is of an earlier version, without checksums: a change in it is not seen")
+            if os.fstat(file.fileno()).st_size > end.offset:
+                torn = "is not whole and was left out (the process that wrote it was ended, or its machine)"
+                notes.append(f"{shown(path)}:{end.number + 1}: the last line {torn}")
+    except OSError as error:
+        raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
+    return events, notes
+
+
+def _refuse_others(path: Path) -> None:
+    if (what := what_is(path)) is not None:
+        raise JournalError(f"{shown(path)}: is {what}, and should be the journal of a search")
 
 
 def refresh(path: Path) -> None:
@@ -194,27 +211,24 @@ def lock(file: BinaryIO) -> bool:
     return True
 
 
-def read_events(file: BinaryIO, path: Path, offset: int, limit: float = math.inf) -> tuple[list[Event], int]:
-    """Whole records from the byte `offset` on, at most `limit` of them, and the offset behind the last."""
-    file.seek(offset)
+def read_events(file: BinaryIO, path: Path, start: Place, limit: float = math.inf) -> tuple[list[Event], Place]:
+    """Whole records from a place on, at most `limit` of them, and the place behind the last. JournalError names the
+    first line that is damaged; a last line without its end is none, nor is one of zeros, which a crash leaves."""
+    file.seek(start.offset)
     events: list[Event] = []
     while len(events) < limit:
         line = file.readline()
         if not line.endswith(b"\n"):
             break
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict) or not {"event", "seq", "time"} <= record.keys():
-                raise ValueError("not a record with event, seq and time")
+            record, start = decode(line, start)
         except ValueError as error:
-            if not file.read(1):
+            if not line.strip(b"\0\n") and not file.read(1):
                 break
-            file.seek(0)
-            number = file.read(offset).count(b"\n") + 1
-            raise JournalError(f"{path}:{number}: corrupt journal line: {error}") from None
+            where, how = f"{path}:{start.number + 1}", go_on(path.parent.name, start.number)
+            raise JournalError(f"{where}: corrupt journal line: {error}{how}") from None
         events.append(record)
-        offset += len(line)
-    return events, offset
+    return events, start
 
 
 def _non_finite(value: Any, name: str = "") -> str | None:

@@ -4,7 +4,6 @@ import bisect
 import csv
 import itertools
 import math
-import re
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from orchestrator.errors import InputError
+from orchestrator.events import check
+from orchestrator.files import cell
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
@@ -105,24 +106,34 @@ class Ledger:
     """The ended trials that none beats in the objective, or in both."""
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     finals: dict[str, TrialRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list, compare=False)
+    """What of its journal could not be checked, or was left out."""
     # kept beside them, so that no event costs more the more trials there are
     _unfinished: dict[str, TrialRecord] = field(default_factory=dict, repr=False)
     _ranked: list[tuple[tuple[float, ...], int, str]] = field(default_factory=list, repr=False)
     """The trials that have a value, by their losses and numbers."""
 
     @classmethod
-    def of(cls, events: Iterable[Mapping[str, Any]]) -> "Ledger":
-        """The ledger after these events."""
+    def of(cls, events: Iterable[Mapping[str, Any]], where: str = "journal") -> "Ledger":
+        """The ledger after these events; InputError names the line of `where` that is none or fits none before it."""
         ledger = cls()
         for number, event in enumerate(events, start=1):
-            try:
-                ledger.apply(event)
-            except (KeyError, TypeError, AttributeError) as error:
-                kind = event.get("event")
-                raise InputError(f"journal line {number}: corrupt: '{kind}' lacks or misnames {error}") from None
+            ledger.take(event, f"{where}:{number}")
         if not ledger.search_id:
-            raise InputError("the journal holds no search: its first event is missing")
+            raise InputError(f"{where}: holds no search: its first event is missing")
         return ledger
+
+    def take(self, event: Mapping[str, Any], where: str) -> None:
+        """`apply` an event that comes from a file; InputError names its place if it is none, or does not fit."""
+        try:
+            check(event)
+            if (event["event"] == "search_started") == bool(self.search_id):
+                raise InputError("a journal holds one search_started, as its first event")
+            self.apply(event)
+        except KeyError as error:
+            raise InputError(f"{where}: corrupt: trial {error} was never started") from None
+        except InputError as error:
+            raise InputError(f"{where}: corrupt: {error}") from None
 
     def apply(self, event: Mapping[str, Any]) -> None:
         """Take up one event; a validation that is known already changes nothing."""
@@ -155,8 +166,6 @@ class Ledger:
 
     def _start(self, event: Mapping[str, Any]) -> None:
         trial_id = event["trial_id"]
-        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", trial_id):  # a folder's name; others may write to the storage
-            raise InputError(f"corrupt: trial_id '{trial_id}' is no trial's")
         group = self.finals if event["kind"] == "final" else self.trials
         known = group.get(trial_id)
         if known is not None:
@@ -166,6 +175,8 @@ class Ledger:
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
         trial.note, trial.source = event.get("note"), event.get("source")
+        if trial.source is not None and trial.source not in self.trials:
+            raise InputError(f"its source '{trial.source}' was never started")
         trial.among, trial.stop_after = len(self.trials), event.get("stop_after")
         trial.settings = event.get("config", {})
         trial.resources = event.get("resources", {})
@@ -428,6 +439,6 @@ def write_csv(ledger: Ledger, file: TextIO) -> None:
     """The leaderboard, into an open file."""
     rows = leaderboard_rows(ledger)
     columns = list(dict.fromkeys(key for row in rows for key in row))
-    writer = csv.DictWriter(file, columns, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(map(cell, columns))
+    writer.writerows([cell(row.get(key, "")) for key in columns] for row in rows)

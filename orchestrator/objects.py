@@ -19,7 +19,6 @@ while is asked again, for a minute; then it is an OSError that `storage_fault` k
 import contextlib
 import errno
 import hashlib
-import itertools
 import json
 import os
 import random
@@ -37,6 +36,8 @@ from typing import Any, BinaryIO, Self, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from orchestrator.errors import InputError
+from orchestrator.files import parse_json, read_small
+from orchestrator.records import Place, decode, go_on
 
 T = TypeVar("T")
 
@@ -305,7 +306,7 @@ def read(path: Path, patience: float | None = None) -> bytes | None:
     if (found := Bucket.of(path)) is not None:
         return found[0].get(found[1], patience)
     try:
-        return path.read_bytes()
+        return read_small(path)
     except FileNotFoundError:
         return None
 
@@ -430,6 +431,11 @@ class Segments:
     def __str__(self) -> str:
         return f"s3://{self.bucket.name}/{self.prefix}"
 
+    @property
+    def search(self) -> str:
+        """The name of the search."""
+        return self.prefix.split("/")[-3]
+
     def key(self, number: int) -> str:
         """Of one record."""
         return f"{self.prefix}{number:08d}.jsonl"
@@ -453,58 +459,75 @@ class Segments:
         """Bring the local copy, open for reading and writing, to all whole records that there are.
 
         InputError if one is missing or damaged; OSError if the store cannot be asked."""
-        lines = self._kept(file)
+        lines, end = self._kept(file)
         if lines and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != lines[0]:
-            lines = []  # of another search that had this name
+            lines, end = [], Place()  # of another search that had this name
         keys = self._keys(len(lines) - 1)
         if lines and self.key(len(lines) - 1) not in keys:
-            lines, keys = [], self._keys(0)
-        file.seek(0)
-        file.truncate(sum(map(len, lines)))
-        file.seek(0, os.SEEK_END)
+            lines, end, keys = [], Place(), self._keys(0)
+        file.seek(end.offset)
+        file.truncate()
         with ThreadPoolExecutor(THREADS, "journal") as pool:
-            wanted = self._wanted(len(lines), keys)
+            wanted, missing = self._wanted(len(lines), keys)
             for key, data in zip(wanted, pool.map(self.bucket.get, wanted), strict=True):
                 for line in (data or b"?").splitlines(keepends=True):
-                    if not _is_record(line, len(lines)):
-                        where = f"s3://{self.bucket.name}/{key}"
-                        raise InputError(f"{where}: damaged: not the journal's record {len(lines)}")
+                    try:
+                        _, end = decode(line, end)
+                    except ValueError as error:
+                        what = f"s3://{self.bucket.name}/{key}: damaged: not the journal's record {end.number}: {error}"
+                        if f"/by-{BUNDLE}/" in key:
+                            how = ": it is a copy of single ones: delete it, and they are read"
+                        else:
+                            how = go_on(self.search, end.number)
+                        raise InputError(what + how) from None
                     lines.append(line)
-                file.write(data or b"")
+                    file.write(line)
         file.flush()
+        if missing:
+            raise InputError(missing + go_on(self.search, end.number))
         self.tail = lines[len(lines) - len(lines) % BUNDLE :]
+
+    def cut(self, first: int, aside: str) -> None:
+        """Records from this number on do not count any more: they are put into a folder beside the journal's."""
+        kept = f"{self.prefix.removesuffix('journal/')}{aside}/journal/"
+        for key in self._keys(0):
+            if (numbered := key in self._numbered([key])) and key < self.key(first):
+                continue
+            if numbered and (data := self.bucket.get(key)) is not None:
+                self.bucket.put(kept + key.removeprefix(self.prefix), data)
+            self.bucket.remove([key])  # a bundle is a copy
 
     def _keys(self, first: int) -> dict[str, None]:
         """The keys of all records from the one with this number on, and of all bundles, in order."""
         after = self.key(first - 1) if first > 0 else ""
         return dict.fromkeys(self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS))
 
-    def _wanted(self, number: int, keys: Mapping[str, None]) -> list[str]:
-        """What to fetch for all records from this number on: bundles where there are any."""
+    def _wanted(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
+        """What to fetch for all records from this number on, bundles where there are any, and what is missing."""
         wanted = []
         while (key := self.key(number)) in keys:
             bundled = self.bundle(number) in keys and self.key(number + BUNDLE - 1) in keys
             wanted.append(self.bundle(number) if bundled else key)
             number += BUNDLE if bundled else 1
-        numbered = (key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix)))
-        ends = [key for key in numbered if key > self.key(number)]
-        if ends:
-            raise InputError(f"{self}: record {number} is missing, the next is {ends[0].rpartition('/')[2]}")
-        return wanted
+        ends = [key for key in self._numbered(keys) if key > self.key(number)]
+        missing = f"{self}: record {number} is missing, the next is {ends[0].rpartition('/')[2]}" if ends else None
+        return wanted, missing
 
-    def _kept(self, file: BinaryIO) -> list[bytes]:
-        """The whole records of the local copy."""
+    def _numbered(self, keys: Iterable[str]) -> list[str]:
+        """Those of single records."""
+        return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
+
+    def _kept(self, file: BinaryIO) -> tuple[list[bytes], Place]:
+        """The whole records of the local copy, and the place behind them."""
         file.seek(0)
-        found = enumerate(file.read().splitlines(keepends=True))
-        return [line for _, line in itertools.takewhile(lambda numbered: _is_record(numbered[1], numbered[0]), found)]
-
-
-def _is_record(line: bytes, number: int) -> bool:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return False
-    return line.endswith(b"\n") and line.count(b"\n") == 1 and isinstance(record, dict) and record.get("seq") == number
+        lines, end = [], Place()
+        for line in file.read().splitlines(keepends=True):
+            try:
+                _, end = decode(line, end)
+            except ValueError:
+                break
+            lines.append(line)
+        return lines, end
 
 
 # Trials -----------------------------------------------------------------------------------------------------
@@ -599,7 +622,7 @@ def _manifest(bucket: Bucket, prefix: str) -> dict[str, dict[str, Any]]:
     if data is None:
         return {}
     try:
-        files: dict[str, dict[str, Any]] = json.loads(data)["files"]
+        files: dict[str, dict[str, Any]] = parse_json(data)["files"]
         for name, entry in files.items():
             for part in (*name.split("/"), *entry["object"].split("/")):
                 if not re.fullmatch(r"[\w-][\w.-]*", part):

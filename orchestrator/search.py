@@ -28,12 +28,14 @@ from orchestrator.checkpoint import (
     write_whole,
 )
 from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, starting
-from orchestrator.errors import InputError, storage_fault, suggestion
-from orchestrator.journal import TAKEN, Journal, JournalError, lock, refresh
+from orchestrator.control import DRIVER, REQUEST, at_the_wheel, await_silence, driver, starting
+from orchestrator.errors import InputError, storage_fault, suggestion, visible
+from orchestrator.files import what_is
+from orchestrator.journal import TAKEN, Journal, JournalError, lock, read_noted, refresh
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
+from orchestrator.records import go_on
 from orchestrator.spec import (
     NAME,
     Search,
@@ -48,6 +50,7 @@ from orchestrator.tracking import (
     Tracker,
     check_tracking_uri,
     default_tracking_uri,
+    events_sent,
     redact,
 )
 from orchestrator.views import MOST_COMPARED
@@ -121,10 +124,14 @@ class Places:
 def has_begun(journal: Path) -> bool:
     """Whether a journal holds its first event: a driver that died before, or had no room for it, leaves none."""
     try:
+        if what_is(journal) is not None:
+            return True  # something is in its place, which whoever reads it is told
         with open(journal, "rb") as file:
             return file.readline().endswith(b"\n")
     except FileNotFoundError:
         return False
+    except OSError:
+        return True
 
 
 @dataclass(frozen=True)
@@ -346,6 +353,8 @@ def resume(
     uri = tracking_address(tracking_uri, places, path)
     with opened(path) as journal:
         events, ledger = read_journal(path)
+        for note in ledger.notes:
+            print(visible(f"note: {note}"), file=sys.stderr)
         raised = num_trials is not None or bool(budget)
         bring_artifacts(path, events, ledger)
         if ledger.state in ("done", "failed") and not raised:
@@ -460,6 +469,9 @@ def opened(path: Path) -> Iterator[Journal]:
         alive = await_silence(path.parent)
     if alive is not None:
         raise InputError(f"{objects.shown(path)}: {TAKEN} ({alive['by']})")
+    for file in (path.parent / name for name in (LEADERBOARD, DRIVER, REQUEST, PAGE, "study.journal")):
+        if (what := what_is(file)) is not None:
+            raise InputError(f"{objects.shown(file)}: is {what}, where the search writes a file: move it away")
     try:
         journal = Journal(path)
     except JournalError as error:
@@ -474,13 +486,17 @@ def opened(path: Path) -> Iterator[Journal]:
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
     """The events of a search and what they come to; InputError naming the line if the journal is damaged."""
     try:
-        events = Journal.read(path)
+        sent = events_sent(path)  # before the rest: of a search that runs, more may be sent meanwhile
+        events, notes = read_noted(path)
     except JournalError as error:
         raise InputError(str(error)) from None
-    try:
-        return events, Ledger.of(events)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    ledger = Ledger.of(events, objects.shown(path))
+    if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
+        where = f"{objects.shown(path)}:{len(events) + 1}"
+        how = go_on(path.parent.name, len(events))
+        raise InputError(f"{where}: missing: {lost} more were there, for they were sent to MLflow{how}")
+    ledger.notes = notes
+    return events, ledger
 
 
 def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
@@ -505,7 +521,7 @@ def check_data(search: Search, places: Places) -> str:
     from orchestrator.loop import check_image_size, data_splits, new_learner
 
     def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+        print(visible(line), file=sys.stderr, flush=True)
 
     experiment = search.example()
     training = experiment.training
@@ -601,7 +617,7 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
             try:
                 write(ledger, journal, places)
             except Exception as error:
-                print(f"warning: no {what} was made ({error}); try again with: {again}", file=sys.stderr)
+                print(visible(f"warning: no {what} was made ({error}); try again with: {again}"), file=sys.stderr)
     try:
         findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
         write_page(findings, journal.path.parent / PAGE)
@@ -612,7 +628,7 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:
         again = f"orchestrator report {ledger.name} --html FILE"
-        print(f"warning: no report was made ({error}); try again with: {again}", file=sys.stderr)
+        print(visible(f"warning: no report was made ({error}); try again with: {again}"), file=sys.stderr)
 
 
 def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:

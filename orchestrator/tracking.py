@@ -31,7 +31,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+from orchestrator.files import read_json, what_is
 from orchestrator.journal import Event, JournalError, lock, read_events
+from orchestrator.records import Place
 from orchestrator.views import TRIED, rung, rung_key, saved_views
 
 SERVER_SCHEMES = ("http", "https")
@@ -695,18 +697,22 @@ class Cursor:
     offset: int = 0  # bytes acknowledged
     experiment_id: str | None = None
     runs: dict[str | None, str] = field(default_factory=dict)
+    address: str | None = None
 
     @classmethod
     def load(cls, path: Path | None) -> "Cursor":
         """The stored cursor; if none can be read, one at the start: all is then sent again."""
         try:
-            stored = json.loads(path.read_text()) if path else {}
-            runs: dict[str | None, str] = {**stored["trials"]}
+            stored = read_json(path) if path else {}
+            runs: dict[str | None, Any] = {**stored["trials"]}
             if stored["parent_run_id"]:
                 runs[None] = stored["parent_run_id"]
-            events, offset = int(stored["events"]), int(stored["offset"])
-            return cls(stored["search_id"], events, offset, stored["experiment_id"], runs)
-        except (OSError, ValueError, KeyError, TypeError):
+            events, offset, address = int(stored["events"]), int(stored["offset"]), stored.get("tracking_uri")
+            texts = [stored["search_id"], stored["experiment_id"], address]
+            if min(events, offset) < 0 or not all(isinstance(text, str | None) for text in [*texts, *runs.values()]):
+                return cls()
+            return cls(stored["search_id"], events, offset, stored["experiment_id"], runs, address)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return cls()
 
     def save(self, path: Path, address: str) -> None:
@@ -736,7 +742,7 @@ class _Sender:
         self.sent = 0  # events acknowledged by this sender
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
-        self._ahead = (0, 0)  # their number of events and of bytes
+        self._end = self._ahead = Place()  # where the cursor stands, and where it will when they are
         self._before = journal.stat().st_size if journal.exists() else 0  # bytes that others may have sent
         self._new: set[str | None] = set()  # trials that began after that: nobody has made their runs
 
@@ -771,15 +777,17 @@ class _Sender:
             raise TrackingError(f"{self.journal}: {_one_line(error)}") from None
 
     def _forget(self) -> None:
-        self.cursor, self._projection, self._updates, self._ahead = Cursor(), None, {}, (0, 0)
+        self.cursor, self._projection, self._updates = Cursor(), None, {}
 
     def _replay(self) -> Projection:
         """The projection of all acknowledged events; a cursor of another journal or store is dropped."""
         projection = Projection()
         with open(self.journal, "rb") as file:
-            events, offset = read_events(file, self.journal, 0, self.cursor.events)
-        if events and (offset, events[0].get("search_id")) != (self.cursor.offset, self.cursor.search_id):
+            events, self._end = read_events(file, self.journal, Place(), self.cursor.events)
+        stands = self._end.number, self._end.offset, events[0].get("search_id") if events else None
+        if stands != (self.cursor.events, self.cursor.offset, self.cursor.search_id):
             self._forget()
+            self._end = Place()
             return projection
         for event in events:
             projection.fold(event, {})
@@ -791,7 +799,7 @@ class _Sender:
         """Take the next events from the journal into updates; False if there is no whole one."""
         with open(self.journal, "rb") as file:
             os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
-            events, end = read_events(file, self.journal, self.cursor.offset, EVENTS_PER_ROUND)
+            events, ahead = read_events(file, self.journal, self._end, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:
             for event in events:
@@ -802,7 +810,7 @@ class _Sender:
         except JournalError:
             self._projection = None  # it is half-way: begin anew at the next call
             raise
-        self._updates, self._ahead = updates, (len(events), end - self.cursor.offset)
+        self._updates, self._ahead = updates, ahead
         return bool(events)
 
     def _write(self, projection: Projection) -> None:
@@ -814,10 +822,9 @@ class _Sender:
         # Trials first, so that the search's run ends last; `_run` creates it when its first child needs it.
         for trial_id in sorted(self._updates, key=lambda trial: trial is None):
             self._write_run(trial_id, self._updates[trial_id], projection)
-        cursor.events += self._ahead[0]
-        cursor.offset += self._ahead[1]
-        self.sent += self._ahead[0]
-        self._updates, self._ahead = {}, (0, 0)
+        self.sent += self._ahead.number - cursor.events
+        cursor.events, cursor.offset = self._ahead.number, self._ahead.offset
+        self._updates, self._end = {}, self._ahead
         self._save()
 
     def _save(self) -> None:
@@ -1161,6 +1168,8 @@ def check_tracking_uri(uri: str) -> str:
         path = rest.removeprefix("/")
         if scheme != "sqlite" or not rest.startswith("/") or not path.strip("/") or "?" in path:
             raise TrackingError(f"tracking URI {shown!r}: needs a file; give sqlite:////absolute/path/mlflow.db")
+        if problem := _no_database(Path(path)):
+            raise TrackingError(f"tracking URI {shown!r}: {problem}; give sqlite:////absolute/path/mlflow.db")
         return f"sqlite:///{Path(path).absolute()}"
     try:
         parts = urlsplit(uri.strip())
@@ -1169,7 +1178,25 @@ def check_tracking_uri(uri: str) -> str:
         raise TrackingError(f"tracking URI {shown!r}: {error}") from None
     if dialect in SERVER_SCHEMES and not host:
         raise TrackingError(f"tracking URI {shown!r}: names no host; give http://host:5000")
+    if dialect in DATABASE_SCHEMES and not parts.path.strip("/"):
+        raise TrackingError(f"tracking URI {shown!r}: names no database; give {dialect}://user@host/database")
     return uri.strip().rstrip("/")
+
+
+def _no_database(path: Path) -> str | None:
+    """Why what stands there is no SQLite database; None if it is one, or nothing is there."""
+    if path.name == ":memory:":
+        return "is gone when the search ends"
+    try:
+        if (what := what_is(path)) is not None:
+            return f"is {what}"
+        with open(path, "rb") as file:
+            begins = file.read(16)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        return str(error.strerror)
+    return None if begins in (b"", b"SQLite format 3\0") else "is a file, and no SQLite database"
 
 
 def redact(uri: str) -> str:
@@ -1221,6 +1248,15 @@ class RecordedRuns:
     trials: Mapping[str, str] = field(default_factory=dict)
 
 
+def events_sent(journal_path: Path) -> dict[str | None, int]:
+    """How many events were sent to some tracker, by search, as far as the cursors beside a journal know."""
+    sent: dict[str | None, int] = {}
+    for path in journal_path.parent.glob("tracking-*.json"):
+        cursor = Cursor.load(path)
+        sent[cursor.search_id] = max(cursor.events, sent.get(cursor.search_id, 0))
+    return sent
+
+
 def recorded_runs(journal_path: Path) -> RecordedRuns:
     """What the newest cursor beside a journal says, without asking the tracker; empty if none was ever reached."""
     cursors = sorted(journal_path.parent.glob("tracking-*.json"), key=lambda path: path.stat().st_mtime)
@@ -1230,5 +1266,4 @@ def recorded_runs(journal_path: Path) -> RecordedRuns:
     trials = {trial: run for trial, run in cursor.runs.items() if trial is not None}
     if not cursor.search_id:
         return RecordedRuns()  # damaged: sending anew finds the runs again
-    uri = json.loads(cursors[-1].read_text()).get("tracking_uri")
-    return RecordedRuns(uri, cursor.experiment_id, cursor.runs.get(None), trials)
+    return RecordedRuns(cursor.address, cursor.experiment_id, cursor.runs.get(None), trials)

@@ -22,6 +22,10 @@ STARTED: dict[str, Any] = {
     "name": "s",
     "search_id": "id",
     "time": 1,
+    "dataset": "glyphs-small",
+    "method": "pfml",
+    "params": {},
+    "tags": {},
     "objective": {"metric": "val/map_at_r", "mode": "max"},
     "config": {"num_trials": 9, "budget": {"hours": 2.0}},
 }

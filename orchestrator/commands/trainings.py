@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
@@ -38,8 +37,9 @@ from orchestrator.commands.options import (
     not_empty,
     places_of,
 )
-from orchestrator.commands.output import plain, show_comparison, waiting, warn_of_plugins
+from orchestrator.commands.output import plain, say, show_comparison, waiting, warn_of_plugins
 from orchestrator.errors import InputError
+from orchestrator.terminal import Terminal, echo
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
@@ -261,6 +261,9 @@ def resume(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes that train a trial together, from now on.")
     ] = None,
+    cut_damaged: Annotated[
+        bool, typer.Option("--cut-damaged", help="Go on from the records before a damaged one; the rest is put aside.")
+    ] = False,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -279,9 +282,10 @@ def resume(
     """
     with waiting("taking the search up again") as status:
         if (found := benchmark_of(name, storage)) is not None:
-            if num_trials or budget or workers or max_concurrent:
-                if workers or max_concurrent:
+            if num_trials or budget or workers or max_concurrent or cut_damaged:
+                if workers or max_concurrent or cut_damaged:
                     option = f"--workers: {workers}" if workers else f"--max-concurrent: {max_concurrent}"
+                    option = "--cut-damaged" if cut_damaged else option
                     raise InputError(
                         f"{option}: is for one search, and {name} is a benchmark: resume one of its searches (they are "
                         f"told by: orchestrator status {name})"
@@ -291,6 +295,11 @@ def resume(
                 raise InputError(f"NAME: {name}: is a benchmark: give all its searches more by: {more}")
             _run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
             return
+        if cut_damaged:
+            from orchestrator.salvage import cut
+            from orchestrator.search import JOURNAL
+
+            say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
         from orchestrator.display import Display
         from orchestrator.search import resume as go_on
 
@@ -448,10 +457,10 @@ def _run_benchmark(
             print(json.dumps(plans))
         for label, planned in plans.items() if not as_json else ():
             ended = f" (goes on: {counted(len(begun[label].trials), 'trial')} so far)" if label in begun else ""
-            typer.echo(f"== {label}{ended}")
+            echo(f"== {label}{ended}")
             _show_plan(planned, as_json=False)
         if not plans and not as_json:
-            typer.echo(f"benchmark '{chosen.name}' is done: nothing would run")
+            echo(f"benchmark '{chosen.name}' is done: nothing would run")
         return
     for search in searches.values():
         _note_idle(search)
@@ -460,13 +469,13 @@ def _run_benchmark(
     def watcher(label: str, place: int) -> Display:
         if place == 1:
             return Display(status=status)
-        typer.echo(f"== {label}: {place} of {len(searches)}", err=True)
+        echo(f"== {label}: {place} of {len(searches)}", err=True)
         return Display()
 
     result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()
     show_comparison(result.comparison, as_json=as_json)
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     if result.stopped is not None:
         again = f"orchestrator resume {chosen.name} --storage {shlex.quote(objects.shown(storage))}"
@@ -479,7 +488,7 @@ def _note_idle(search: "Search") -> None:
     from orchestrator.spec import idle_settings
 
     for line in idle_settings(search):
-        typer.echo(f"note: {line}", err=True)
+        echo(f"note: {line}", err=True)
 
 
 def _warn_of_hours(search: "Search") -> None:
@@ -490,14 +499,14 @@ def _warn_of_hours(search: "Search") -> None:
         check_hours(search, InlineRunner())
     except InputError as error:
         device = search.example().training.device
-        typer.echo(f"warning: {error}" + ("" if device == "cpu" else ", or a cluster with GPUs"), err=True)
+        echo(f"warning: {error}" + ("" if device == "cpu" else ", or a cluster with GPUs"), err=True)
 
 
 def _show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(resolved))
         return
-    console = Console(soft_wrap=True)
+    console = Terminal(soft_wrap=True)
     for key, value in resolved.items():
         if isinstance(value, dict):
             console.print(Text(f"{key}:", style="bold"))
@@ -512,7 +521,7 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
     from orchestrator.display import closing, leaderboard
     from orchestrator.report import summary
 
-    console = Console(stderr=as_json)
+    console = Terminal(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
     for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
@@ -523,10 +532,10 @@ def _conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
         first = reasons[0] if reasons else "no trial gave a value"
         count = len(outcome.ledger.trials)
         what = f"all {count} trials failed; the first" if count > 1 else "the training failed"
-        typer.echo(f"error: {what}: {first}", err=True)
+        echo(f"error: {what}: {first}", err=True)
         raise typer.Exit(1)
     if outcome.fault:
-        typer.echo(f"error: {outcome.fault}; mend it and go on with the command above", err=True)
+        echo(f"error: {outcome.fault}; mend it and go on with the command above", err=True)
         raise typer.Exit(1)
     if outcome.state == "interrupted":
         raise typer.Exit(130)

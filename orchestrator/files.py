@@ -1,0 +1,86 @@
+"""Small files that are read back, and the files that a user names to be written."""
+
+import json
+import os
+import stat
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError, visible
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""With these a spreadsheet's formula begins."""
+SMALL_BYTES = 1 << 24
+"""No small file is larger: records of drivers, requests, benchmarks, cursors, manifests."""
+
+
+def what_is(path: Path) -> str | None:
+    """What stands in the place of a file; None for a file, and for nothing. Links are followed."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return None
+    return None if stat.S_ISREG(mode) else "a folder" if stat.S_ISDIR(mode) else "a device or a pipe"
+
+
+def read_small(path: Path) -> bytes:
+    """The content of a small file. FileNotFoundError, or another OSError; ValueError for what is no small file."""
+    if (what := what_is(path)) is not None:
+        raise ValueError(f"is {what}, and should be a file")
+    with open(path, "rb") as file:
+        return bounded(file.read(SMALL_BYTES + 1))
+
+
+def bounded(content: bytes) -> bytes:
+    """The content, or ValueError if it is too large for a small file."""
+    if len(content) > SMALL_BYTES:
+        raise ValueError(f"is larger than {SMALL_BYTES >> 20} MiB")
+    return content
+
+
+def parse_json(content: bytes | str) -> Any:
+    """What a JSON text says; ValueError whatever is wrong with it."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """What a small JSON file says. FileNotFoundError, or another OSError; ValueError whatever is wrong with it."""
+    return parse_json(read_small(path))
+
+
+def cell(value: Any) -> Any:
+    """A value for a cell of a CSV file: a text that a spreadsheet would take for a formula begins with `'`."""
+    if not isinstance(value, str):
+        return value
+    try:
+        float(value)
+    except ValueError:
+        return visible(f"'{value}" if value.startswith(FORMULA) else value)
+    return value
+
+
+def output_place(option: str, path: Path, endings: Collection[str] = ()) -> Path:
+    """Where an output goes that a user asked for: a new file, or one whose place it takes; through a link, its target.
+
+    InputError for a folder, a device or a pipe, for a file that is read-only or, where there are `endings`, has none of
+    them, and for a place in a folder that does not exist.
+    """
+    try:
+        place = path.absolute().resolve()
+        what = what_is(place)
+        taken, folder = place.exists(), place.parent.is_dir()
+    except (OSError, RuntimeError) as error:  # a loop of links, a name that is too long
+        raise InputError(f"{option}: {path}: {getattr(error, 'strerror', None) or error}; name another file") from None
+    if what is not None:
+        raise InputError(f"{option}: {path}: is {what}; name another file")
+    if not folder:
+        raise InputError(f"{option}: {path}: the folder {place.parent} does not exist; name another file")
+    if taken and endings and place.suffix.lower() not in endings:
+        raise InputError(f"{option}: {place} is there, and is another file: give a name that ends in {min(endings)}")
+    if taken and not os.access(place, os.W_OK):
+        raise InputError(f"{option}: {place} is read-only; name another file")
+    return place

@@ -1,0 +1,85 @@
+"""The lines of a journal: one JSON object each, with a checksum that covers the lines before it too.
+
+    {"event": "validation", "seq": 7, "time": 1760000000000, ..., "sum": "0123456789abcdef"}
+
+`sum` is the first 16 hexadecimal digits of SHA-256(the sum of the line before, then this line up to `, "sum"`). So a
+changed, missing, repeated or exchanged line is seen at once. It guards against accidents; whoever may write the file
+can compute it anew. Journals of earlier versions have no sums; the first line that has one covers those before it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+Record = dict[str, Any]
+
+KEPT = ("event", "seq", "time", "sum")
+"""Members of each record that the journal itself sets."""
+DIGITS = 16
+_BEGIN, _END = b', "sum": "', b'"}\n'
+_TAIL = len(_BEGIN) + DIGITS + len(_END)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place behind whole lines: how many they are, their bytes, and the sum of the last."""
+
+    number: int = 0
+    offset: int = 0
+    sum: str = ""
+    summed: bool = False
+    """Whether the last line has its sum, and so do all that follow."""
+
+
+def encode(record: Mapping[str, Any], before: Place, default: Any = None) -> tuple[bytes, Record, Place]:
+    """A record as its line, as it will be read, and the place behind it. ValueError or TypeError if it is not JSON."""
+    text = json.dumps(record, default=default, allow_nan=False, ensure_ascii=False)
+    # half a character (of a file's name that is no UTF-8, say) stays as JSON's own escape
+    content = text.encode("utf-8", "backslashreplace")[:-1]
+    found = _sum(before, content)
+    line = content + _BEGIN + found.encode() + _END
+    stored: Record = json.loads(text)
+    return line, stored, Place(before.number + 1, before.offset + len(line), found, True)
+
+
+def decode(line: bytes, before: Place) -> tuple[Record, Place]:
+    """The record of a whole line, and the place behind it; ValueError says what is wrong with it."""
+    if not line.endswith(b"\n"):
+        raise ValueError("it is not whole")
+    tail = line[-_TAIL:]
+    has_sum = tail.startswith(_BEGIN) and tail.endswith(_END)
+    content = line[: -_TAIL if has_sum else -2]
+    try:
+        record = json.loads(line, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict) or not {"event", "seq", "time"} <= record.keys():
+        raise ValueError("not a record with event, seq and time")
+    if type(record["seq"]) is not int or record["seq"] != before.number:
+        raise ValueError(f"it says seq {str(record['seq'])[:40]} where {before.number} belongs")
+    if not isinstance(record["event"], str) or type(record["time"]) is not int:
+        raise ValueError("its event should be a word, its time a whole number")
+    found = _sum(before, content)
+    if has_sum and tail[len(_BEGIN) : -len(_END)] != found.encode():
+        raise ValueError("its checksum is not that of its content and of the lines before it")
+    if before.summed and not has_sum:
+        raise ValueError("it has no checksum, and the line before it has one")
+    record.pop("sum", None)
+    return record, Place(before.number + 1, before.offset + len(line), found, has_sum)
+
+
+def go_on(name: str, whole: int) -> str:
+    """What to do about the damaged journal of a search whose first so many lines are whole."""
+    if not whole:
+        return "; no line before it is left to go on from: begin a new search"
+    return f"; the {whole} before it are whole: orchestrator resume {name} --cut-damaged goes on from these"
+
+
+def _sum(before: Place, content: bytes) -> str:
+    return hashlib.sha256(before.sum.encode() + content).hexdigest()[:DIGITS]
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
