@@ -1,4 +1,4 @@
-"""The program: Ctrl-C ends it in one line from its first moment on, also while modules are loaded."""
+"""The program: Ctrl-C, and any error, ends it in one line from its first moment on, also while modules are loaded."""
 
 import sys
 
@@ -6,8 +6,13 @@ import sys
 def main() -> None:
     """What the console script and `python -m orchestrator` run."""
     try:
-        from orchestrator.cli import main as run
+        from orchestrator.endings import prepare, unforeseen
 
+        prepare()
+        try:
+            from orchestrator.cli import main as run
+        except Exception as error:  # of an installation that is not whole
+            sys.exit(unforeseen(error))
         run()
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

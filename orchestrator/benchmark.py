@@ -103,7 +103,9 @@ def known(storage: Path, name: str) -> Benchmark | None:
     except OSError as error:
         raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
-        raise InputError(f"{path}: not a benchmark of this version: {describe(error)}") from None
+        raise InputError(f"{path}: not a benchmark of this version: {describe(error):.300}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:

@@ -12,7 +12,8 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.commands import datasets, methods, models, results, searches, trainings
-from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion
+from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
+from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion, visible
 
 
 class _Interruptible(TyperGroup):
@@ -81,7 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     from orchestrator.journal import JournalError
     from orchestrator.tracking import TrackingError
 
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"  # a user has no use for our line numbers
+    # a user has no use for our line numbers
+    warnings.formatwarning = lambda message, *_, **__: visible(f"warning: {message}") + "\n"
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that what is half-written is removed
     try:
@@ -92,33 +94,36 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         code = 130
-    sys.stdout.flush()
-    sys.exit(code)
+    sys.exit(flush() or code)
 
 
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
     if hasattr(error, "format_message"):  # a usage error; which class it has depends on typer's version
         if type(error).__name__ == "NoArgsIsHelpError":
             return 0  # the help has been printed
-        print(f"error: {' '.join(_usage(error).split())}", file=sys.stderr)
+        _complain(_usage(error))
         return 2
     if isinstance(error, typer.Abort):  # Ctrl-C in a command that has no way of its own to end
         print("interrupted", file=sys.stderr)
         return 130
     if isinstance(error, input_errors):
-        print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(str(error))
         return 2
     if isinstance(error, TrainingFailed | ClusterFailed):
-        print(f"error: {error}", file=sys.stderr)
+        _complain(str(error))
         return 1
+    if isinstance(error, OutputFailed):
+        _complain(f"{error.filename}: cannot be written ({error.strerror})")
+        return silenced(2)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        print(
-            f"error: {place}{error.strerror or error}; mend it and go on with orchestrator resume NAME",
-            file=sys.stderr,
-        )
+        _complain(f"{place}{error.strerror or error}; mend it and go on with orchestrator resume NAME")
         return 1
-    raise error
+    return unforeseen(error)
+
+
+def _complain(what: str) -> None:
+    print(f"error: {visible(' '.join(what.split()))}", file=sys.stderr)
 
 
 def _usage(error: Any) -> str:

@@ -14,14 +14,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import psutil
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from orchestrator import objects
 from orchestrator.checkpoint import write_whole
 from orchestrator.conductor import Conductor
+from orchestrator.errors import InputError
+from orchestrator.files import bounded, parse_json
 from orchestrator.ledger import BENCHMARK, Ledger, budget_used
+from orchestrator.spec import describe
 
 DRIVER = "driver.json"
 """Who drives the search, and when they last said so; gone once the search has ended."""
@@ -36,6 +40,21 @@ SILENT_SECONDS = 60.0
 
 Wish = Literal["stop", "pause"]
 DONE_BY = {"stop": "stopped", "pause": "paused"}
+
+
+class _Driver(BaseModel):
+    by: str
+    host: str
+    pid: int = Field(gt=0, lt=2**31)
+    time: FiniteFloat = Field(0, ge=0)
+
+
+class _Request(BaseModel):
+    wish: Wish
+    by: str = "somebody"
+
+
+Found = TypeVar("Found", _Driver, _Request)
 
 
 def myself() -> str:
@@ -116,7 +135,7 @@ def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[No
         with _meanwhile(thread, look):
             yield
     finally:
-        if _me().items() <= (_read(folder / DRIVER) or _me()).items():  # no other driver has taken over
+        if _mine(folder):  # no other driver has taken over
             for name in (DRIVER, REQUEST):
                 with contextlib.suppress(OSError):
                     objects.remove(folder / name, objects.IMPATIENCE_SECONDS)
@@ -124,13 +143,14 @@ def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[No
 
 def _obey(conductor: Conductor) -> None:
     path = conductor.folder / REQUEST
-    request = _read(path)
+    try:
+        request = _read(path, _Request)
+    except InputError:  # whoever asked is told; nothing can be made of it here
+        return
     if request is None or conductor.stopping:
         return
-    wish = request.get("wish")
-    if wish not in DONE_BY:
-        return
-    conductor.stopped_by = f"{DONE_BY[wish]} by {request.get('by')}"
+    wish = request.wish
+    conductor.stopped_by = f"{DONE_BY[wish]} by {request.by}"
     if wish == "stop":
         conductor.stopping = True
     else:
@@ -149,19 +169,17 @@ def request(folder: Path, wish: Wish) -> None:
 
 def pending(folder: Path) -> Wish | None:
     """What the driver was asked and has not noticed yet."""
-    wish = (_read(folder / REQUEST) or {}).get("wish")
-    return wish if wish in DONE_BY else None
+    request = _read(folder / REQUEST, _Request)
+    return None if request is None else request.wish
 
 
 def driver(folder: Path) -> dict[str, Any] | None:
     """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
-    found = _read(folder / DRIVER)
-    if found is None:
+    found = _read(folder / DRIVER, _Driver)
+    if found is None or _died_here(found):
         return None
-    if _died_here(found):
-        return None
-    silent = time.time() - found.get("time", 0) / 1000
-    return found if abs(silent) < SILENT_SECONDS else None
+    silent = time.time() - found.time / 1000
+    return found.model_dump() if abs(silent) < SILENT_SECONDS else None
 
 
 def await_silence(folder: Path) -> dict[str, Any] | None:
@@ -170,16 +188,26 @@ def await_silence(folder: Path) -> dict[str, Any] | None:
     if objects.address_of(folder) is None or (before := objects.read(folder / DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
-    while time.monotonic() < end and not _died_here(_read(folder / DRIVER) or {}):
+    while time.monotonic() < end and (found := _read(folder / DRIVER, _Driver)) and not _died_here(found):
         time.sleep(LOOK_SECONDS / 4)
         if objects.read(folder / DRIVER) != before:
-            return _read(folder / DRIVER)
+            found = _read(folder / DRIVER, _Driver)
+            return None if found is None else found.model_dump()
     return None
 
 
-def _died_here(found: dict[str, Any]) -> bool:
+def _died_here(found: _Driver) -> bool:
     """Whether a driver was a process of this machine, which is gone."""
-    return found.get("host") == socket.gethostname() and not psutil.pid_exists(int(found.get("pid", 0)))
+    return found.host == socket.gethostname() and not psutil.pid_exists(found.pid)
+
+
+def _mine(folder: Path) -> bool:
+    """Whether no other driver shows itself in a folder."""
+    try:
+        found = _read(folder / DRIVER, _Driver)
+    except InputError:
+        return True
+    return found is None or _me().items() <= found.model_dump().items()
 
 
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
@@ -222,10 +250,15 @@ def _write(path: Path, content: dict[str, Any]) -> None:
         objects.write(path, text, objects.IMPATIENCE_SECONDS)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
-    """The mapping in this file; None if there is none, or it is not one."""
+def _read(path: Path, kind: type[Found]) -> Found | None:
+    """What this file says; None if there is none, or the storage does not answer. InputError if it is damaged."""
     try:
-        content = json.loads(objects.read(path, objects.IMPATIENCE_SECONDS) or b"")
-    except (OSError, ValueError):
+        content = objects.read(path, objects.IMPATIENCE_SECONDS)
+        return None if content is None else kind.model_validate(parse_json(bounded(content)))
+    except OSError:
         return None
-    return content if isinstance(content, dict) else None
+    except ValidationError as error:
+        reason = describe(error)
+    except ValueError as error:
+        reason = str(error)
+    raise InputError(f"{objects.shown(path)}: damaged ({reason[:200]}): if nothing drives the search, delete this file")

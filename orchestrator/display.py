@@ -35,6 +35,7 @@ from orchestrator.ledger import (
 from orchestrator.search import PAGE, Outcome, Watcher, read_journal
 from orchestrator.significance import Difference, between_confirmed, how_tested
 from orchestrator.spec import Search
+from orchestrator.terminal import Terminal
 from orchestrator.tracking import Tracker, default_tracking_uri, recorded_runs, redact, web_address
 from orchestrator.views import MOST_COMPARED, View, comparison_path, run_path, view_path
 
@@ -136,7 +137,7 @@ class Display(Watcher):
 
     def __init__(self, stream: TextIO | None = None, status: Status | None = None) -> None:
         """`status` moves until the search begins."""
-        self.console = Console(file=stream or sys.stderr)
+        self.console = Terminal(file=stream or sys.stderr)
         self.status = status
         self.live: Live | None = None
 
@@ -428,13 +429,16 @@ def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
 
 def landing(journal: Path, tracking_uri: str, port: int) -> str:
     """Where MLflow shows a search; InputError if it is not there."""
-    runs, search_id = recorded_runs(journal), read_journal(journal)[1].search_id
-    if runs.experiment_id is None or runs.tracking_uri != redact(tracking_uri):
+    runs, (events, ledger) = recorded_runs(journal), read_journal(journal)
+    begun = [event for event in events if event["event"] in ("search_started", "search_resumed")]
+    # the storage's own database moves with it, and the cursor has the address where it was
+    moved = begun[-1].get("tracking_uri") is None and tracking_uri == default_tracking_uri(journal.parents[2])
+    if runs.experiment_id is None or not (moved or runs.tracking_uri == redact(tracking_uri)):
         raise InputError(
             f"search '{journal.parent.name}' was not sent to {redact(tracking_uri)}: send it with "
             f"orchestrator sync {journal.parent.name} --tracking-uri {redact(tracking_uri)}"
         )
-    return f"{web_address(tracking_uri, port)}/{view_path(runs.experiment_id, search_id, 'table')}"
+    return f"{web_address(tracking_uri, port)}/{view_path(runs.experiment_id, ledger.search_id, 'table')}"
 
 
 def links(outcome: Outcome, port: int) -> dict[str, str]:

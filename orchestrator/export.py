@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from orchestrator.data.pipeline import Request
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
+from orchestrator.files import output_place
 from orchestrator.learner import Learner
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.loop import load_learner, new_reader, rows_to_test, saved_model
@@ -140,10 +141,9 @@ def export(source: Source, form: Form, path: Path) -> Exported:
     """
     check_packages(form)
     path = path.absolute()
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        raise InputError(f"--output: {path}: is a device or a pipe; name a file")
-    if path.is_file() and path.suffix != SUFFIXES[form]:
-        raise InputError(f"--output: {path} is there, and is no such model: give a name that ends in {SUFFIXES[form]}")
+    again = form == "mlflow" and (path / "MLmodel").is_file() and not path.is_symlink()
+    if not again and path.parent.is_dir():
+        path = output_place("--output", path, [SUFFIXES[form]])
     with _beside(path) as folder:
         made = Path(folder) / f"model{SUFFIXES[form]}"
         try:
@@ -160,7 +160,7 @@ def export(source: Source, form: Form, path: Path) -> Exported:
                 f"--to {form}: the exported model's embeddings differ by {difference:.2g} from the trained model's, "
                 f"more than {TOLERANCE:g}: nothing was written; try another form"
             )
-        if path.is_dir():
+        if again:
             shutil.rmtree(path)
         made.replace(path)
     return Exported(path, difference)

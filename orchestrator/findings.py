@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 from orchestrator.data.catalog import datasets
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, visible
 from orchestrator.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.ledger import (
     Ledger,
@@ -387,7 +387,7 @@ def markdown_text(text: object) -> str:
     escaped = str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for mark in "\\`*_[]|#!":
         escaped = escaped.replace(mark, f"\\{mark}")
-    return " ".join(escaped.split())
+    return visible(" ".join(escaped.split()))
 
 
 def markdown_code(text: str) -> str:

@@ -13,6 +13,8 @@ import csv
 import io
 import json
 import math
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -50,6 +52,8 @@ from orchestrator.ledger import Ledger, TrialRecord, counted, params_text
 
 SHOWN = 3
 """So many of the best trials have a page, besides the final model."""
+DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
+"""What reading a table or an array that is not whole may raise."""
 CURVES = "diagnostics/"
 GALLERY = "gallery"
 """A table of the tracker, `gallery.json`, and the folder of its images."""
@@ -107,7 +111,7 @@ def confused_classes(ledger: Ledger, folder: Path) -> str:
     for trial in shown_models(ledger)[:1]:
         place = folder / "trials" / trial.trial_id
         for model in dict.fromkeys([place, *model_folders(place)]):
-            with contextlib.suppress(OSError, ValueError, KeyError):
+            with contextlib.suppress(*DAMAGED):
                 classes, confusions = (
                     _read_table(model / INSIGHT / f"{name}.csv") for name in ("classes", "confusions")
                 )
@@ -171,7 +175,7 @@ def _proxy_similarity(place: Path) -> NDArray[np.floating[Any]] | None:
     """What the method left of its proxies, of the test or else of the best validation."""
     for folder in dict.fromkeys([place, *model_folders(place)]):
         for prefix in ("test_", ""):
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(*DAMAGED):
                 matrix = np.load(folder / DIAGNOSTICS / f"{prefix}proxy_similarity.npy", allow_pickle=False)
                 if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
                     return np.asarray(matrix, np.float64)
@@ -186,7 +190,7 @@ def read_insight(folder: Path) -> Insight | None:
             with np.load(place / SAMPLE, allow_pickle=False) as arrays:
                 tables = {name: _read_table(place / INSIGHT / f"{name}.csv") for name in Insight.TABLES}
                 return Insight.of(tables, dict(arrays))
-        except (OSError, ValueError, KeyError, TypeError):
+        except DAMAGED:
             continue
     return None
 

@@ -479,6 +479,7 @@ class Segments:
                             how = ": it is a copy of single ones: delete it, and they are read"
                         else:
                             how = go_on(self.search, end.number)
+                        file.flush()
                         raise InputError(what + how) from None
                     lines.append(line)
                     file.write(line)

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 from orchestrator import objects
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
 from orchestrator.comparison import Comparison, rows
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError, suggestion, visible
+from orchestrator.files import cell
 from orchestrator.findings import HEADLINES, PAPER_METRICS, Findings, markdown_code, markdown_table, markdown_text
 from orchestrator.journal import refresh
 from orchestrator.ledger import Interval, Ledger, TrialRecord, repeated_tests, value_columns, value_text, write_csv
@@ -194,7 +195,7 @@ LATEX = {
 
 
 def _latex_text(text: str) -> str:
-    return "".join(LATEX.get(letter, letter) for letter in " ".join(text.split()))
+    return "".join(LATEX.get(letter, letter) for letter in visible(" ".join(text.split())))
 
 
 def comparison_exported(comparison: Comparison, form: Format) -> str:
@@ -203,7 +204,7 @@ def comparison_exported(comparison: Comparison, form: Format) -> str:
     if form == "csv":
         file = io.StringIO()
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerows([heads, *lines])
+        writer.writerows([cell(text) for text in line] for line in [heads, *lines])
         return file.getvalue()
     if form == "latex":
         tested = [line[0] == "1" for line in lines]

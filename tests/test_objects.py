@@ -31,6 +31,7 @@ from orchestrator.errors import InputError, storage_fault
 from orchestrator.journal import Journal, JournalError, OvertakenError, refresh
 from orchestrator.ledger import Ledger, leaderboard_rows
 from orchestrator.objects import MANIFEST, TrialFiles, address_of, bring_trial, drop, place, portable, working_copy
+from orchestrator.salvage import cut
 from orchestrator.spec import resolve_search
 from orchestrator.tracking import MemoryTracker
 from orchestrator.trial import results
@@ -230,6 +231,36 @@ def test_missing_and_damaged_records_are_named(storage: str, server: Server, tmp
     server.files().delete_file(object_)
     with pytest.raises(InputError, match=r"/journal/: record 1 is missing, the next is 00000002.jsonl; the 1 before"):
         refresh(journal_of(storage))
+
+
+@pytest.mark.parametrize("how", ["damaged", "missing"])
+def test_a_damaged_journal_is_cut(
+    storage: str, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Here and for every other machine; what is cut off lies beside it."""
+    with Journal(journal_of(storage)) as journal:
+        conductor(journal, [])
+        written = [*Journal.read(journal.path), journal.append("note", text="whole")]
+        for text in "ab":
+            journal.append("note", text=text)
+    for trial in ("0000", "0001"):
+        put(server, f"{storage.removeprefix('s3://')}/searches/x/trials/{trial}/manifest.json", b'{"files": {}}')
+    object_ = f"{storage.removeprefix('s3://')}/searches/x/journal/00000002.jsonl"
+    put(server, object_, b"{]\n") if how == "damaged" else server.files().delete_file(object_)
+    elsewhere(monkeypatch, tmp_path / "there")
+    with pytest.raises(InputError, match="the 2 before it are whole: orchestrator resume x --cut-damaged"):
+        refresh(journal_of(storage))
+    said = cut(journal_of(storage))
+    assert said is not None and said.startswith("2 records kept; ") and f"{storage}/searches/x/damaged-1" in said
+    kept = [key.removeprefix("searches/x/") for key in keys(server, storage)]
+    lost = ["00000002.jsonl", "00000003.jsonl"][how == "missing" :]
+    assert [key for key in kept if "damaged" not in key] == ["journal/00000000.jsonl", "journal/00000001.jsonl"]
+    assert [key for key in kept if "damaged-1/journal" in key] == [f"damaged-1/journal/{name}" for name in lost]
+    assert len([key for key in kept if key.endswith("manifest.json")]) == 2
+    elsewhere(monkeypatch, tmp_path / "farther")
+    with Journal(journal_of(storage)) as journal:
+        assert Journal.read(journal.path) == written
+        assert journal.append("note", text="on")["seq"] == 2
 
 
 def conductor(journal: Journal, events: list[dict[str, Any]]) -> Conductor:

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
@@ -16,6 +15,7 @@ from typer.core import TyperGroup
 from orchestrator.commands.options import DEFAULT_STORAGE, DiskStorage, Json, local_path, not_empty, places_of
 from orchestrator.commands.output import plain, say, waiting
 from orchestrator.errors import InputError, suggestion
+from orchestrator.terminal import Terminal, echo
 
 
 class _DatasetsGroup(TyperGroup):
@@ -64,7 +64,7 @@ def show_datasets(
         return
     if name is not None:
         for key, value in shown[name].items():
-            Console().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), plain(value)), soft_wrap=True)
+            Terminal().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), plain(value)), soft_wrap=True)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("name", no_wrap=True)
@@ -75,7 +75,7 @@ def show_datasets(
     for info in shown.values():
         state = Text(info["state"], style="green" if info["state"] == "prepared" else "")
         table.add_row(Text(info["name"]), Text(info["summary"]), str(info["images"]), str(info["classes"]), state)
-    console = Console()
+    console = Terminal()
     console.print(table)
     for line in (
         "from an unpacked archive:  orchestrator datasets prepare NAME --source DIR",
@@ -152,15 +152,15 @@ def prepare_dataset(
             )
         except KeyboardInterrupt as interrupt:
             stop()
-            typer.echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
+            echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
             raise typer.Exit(130) from None
         finally:
             stop()
     for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)
     made = "" if bar.tasks else "is there already: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
-    typer.echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+    echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
 
 
 @app.command("publish")
@@ -183,7 +183,7 @@ def publish_dataset(
         where = Address.parse(address)
         new = publish(store, address, say=say)
     state = "published" if new else "is there already"
-    typer.echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
+    echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
 
 
 class _Rate(ProgressColumn):

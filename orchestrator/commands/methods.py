@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.commands.options import Json, Set, assignments, local_path
 from orchestrator.commands.output import plain, waiting, warn_of_plugins
+from orchestrator.terminal import Terminal, echo
 
 
 def methods(
@@ -42,15 +42,15 @@ def methods(
             table.add_column("paper")
             for method in described:
                 table.add_row(method["name"], method["summary"], method["paper"])
-            Console().print(table)
-            typer.echo("more of one: orchestrator methods NAME")
+            Terminal().print(table)
+            echo("more of one: orchestrator methods NAME")
         warn_of_plugins()
         return
     method = describe_method(find_method(name))
     if json_:
         print(json.dumps(method))
         return
-    console = Console()
+    console = Terminal()
     console.print(Text(method["name"], style="bold"), Text(method["paper"]))
     for paragraph in method["documentation"].split("\n\n"):
         console.print(Text("\n" + (" ".join(paragraph.split()) if "\n  " not in paragraph else paragraph)))
@@ -62,7 +62,7 @@ def methods(
         table.add_row(row["name"], row["type"], plain(row["default"]), row["range"], row["description"])
     console.print(table)
     if method["presets"]:
-        typer.echo("presets: " + ", ".join(method["presets"]))
+        echo("presets: " + ", ".join(method["presets"]))
 
 
 def presets(
@@ -84,13 +84,13 @@ def presets(
     if names:
         listed = [{"name": known, "source": shipped()[known].source} for known in names]
         if json_:
-            typer.echo(json.dumps(listed))
+            echo(json.dumps(listed))
             return
-        typer.echo("\n".join(names))
-        typer.echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
+        echo("\n".join(names))
+        echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
-    typer.echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
+    echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
 
 
 def check(
@@ -118,14 +118,14 @@ def check(
         found.append(verdict)
         if not json_:
             state = "FAILED" if verdict.state == "failed" else verdict.state
-            typer.echo(f"{verdict.name}: {state}" + (f": {verdict.reason}" if verdict.reason else ""))
+            echo(f"{verdict.name}: {state}" + (f": {verdict.reason}" if verdict.reason else ""))
     failed = sum(verdict.state == "failed" for verdict in found)
     if json_:
         checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in found]
         print(json.dumps({"name": name, "conforms": not failed, "checks": checks}))
     else:
         counts = Counter(verdict.state for verdict in found)
-        typer.echo(f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+        echo(f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -145,9 +145,9 @@ def new_method(
     from orchestrator.scaffold import new_method as write
 
     made = write(name, folder or Path(name))
-    typer.echo(f"{made} is a method that works; now:")
+    echo(f"{made} is a method that works; now:")
     fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
     uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))
-    typer.echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(made))}")
-    typer.echo(f"  orchestrator check {name}")
-    typer.echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")
+    echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(made))}")
+    echo(f"  orchestrator check {name}")
+    echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")

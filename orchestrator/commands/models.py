@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from orchestrator.commands.options import DEFAULT_STORAGE, Json, Storage, TrackingUri, local_path, not_empty, places_of
-from orchestrator.commands.output import check_page, check_place, say, waiting, write_html
+from orchestrator.commands.output import check_page, say, waiting, write_html, write_output
 from orchestrator.errors import InputError
+from orchestrator.files import cell, output_place
+from orchestrator.terminal import Terminal, echo
 
 if TYPE_CHECKING:
     from orchestrator.evaluation import Evaluation
+
+
+TABLES = (".csv", ".parquet")
 
 
 def evaluate(
@@ -154,7 +158,7 @@ def evaluate(
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:
-            typer.echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
+            echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
         parts = {name: evaluated(rows) for name, rows in groups.items()}
         done["groups"] = [{"classes": name, **said} for name, (_, said, _) in parts.items()]
         columns = {
@@ -170,6 +174,8 @@ def evaluate(
     if per_class is not None:
         classes = found.classes()
         names = [store.class_names[label] for label in classes["label"].to_pylist()]
+        if per_class.suffix.lower() == ".csv":
+            names = list(map(cell, names))
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
     if gallery is not None:
         from orchestrator.model_page import View, write_model_page
@@ -254,9 +260,9 @@ def export(
         if to is not None:
             check_packages(to)
             path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
-            if to == "mlflow" and path.exists():
+            if to == "mlflow" and (path.exists() or path.is_symlink()):
                 raise InputError(f"--output: {path} exists; name another folder")
-            check_place("--output", path)
+            path = output_place("--output", path, [SUFFIXES[to]])
         owner = owner_of(models[0])
         if register is not None and owner is None:
             raise InputError(f"--register: {run} has no run in MLflow; name a search or SEARCH/TRIAL")
@@ -277,7 +283,7 @@ def export(
         if not json_:
             same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
             for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
-                Console().print(Text(line), soft_wrap=True)
+                Terminal().print(Text(line), soft_wrap=True)
     if register is not None and owner is not None and owner.run_id is not None and uri is not None:
         with waiting("registering"), mlflow_form(source, models[0].parent) as folder:
             about = description(source)
@@ -285,7 +291,7 @@ def export(
         done |= {"registered": register, "version": version, "alias": alias}
         if not json_:
             address = f"models:/{register}@{alias}"
-            Console().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
+            Terminal().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
     if json_:
         print(json.dumps(done))
 
@@ -317,7 +323,7 @@ def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], 
     if as_json is not None:
         print(json.dumps(as_json))
         return
-    Console().print(Text(title), soft_wrap=True)
+    Terminal().print(Text(title), soft_wrap=True)
     table = Table(box=SIMPLE_HEAD)
     table.add_column("metric")
     for name in columns:
@@ -325,14 +331,15 @@ def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], 
     for key in dict.fromkeys(key for cells in columns.values() for key in cells):
         cells = [column.get(key, "") for column in columns.values()]
         table.add_row(key, *(cell if isinstance(cell, str) else f"{cell:.4f}" for cell in cells))
-    Console().print(table)
+    Terminal().print(table)
 
 
 def _refuse_table(option: str, path: Path | None) -> None:
     """Before anything is computed: a table that could not be written at the end."""
-    if path is not None and path.suffix.lower() not in (".csv", ".parquet"):
+    if path is not None and path.suffix.lower() not in TABLES:
         raise InputError(f"{option}: {path}: need a file name that ends in .csv or .parquet")
-    check_place(option, path)
+    if path is not None:
+        output_place(option, path, TABLES)
 
 
 def _write_table(option: str, path: Path, table: Any) -> None:
@@ -342,8 +349,5 @@ def _write_table(option: str, path: Path, table: Any) -> None:
     from orchestrator.checkpoint import write_atomically
 
     write = csv.write_csv if path.suffix.lower() == ".csv" else parquet.write_table
-    try:
-        write_atomically(path.absolute(), lambda file: write(table, file))
-    except OSError as error:
-        raise InputError(f"{option}: {path} cannot be written ({error.strerror or error}): name another file") from None
-    typer.echo(f"{len(table)} rows written to {path}", err=True)
+    what = f"{len(table)} rows"
+    write_output(option, path, lambda place: write_atomically(place, lambda file: write(table, file)), what, TABLES)

@@ -1,28 +1,38 @@
 """What several commands say, print and write."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-from rich.console import Console
 from rich.status import Status
 
 from orchestrator.errors import InputError
+from orchestrator.files import output_place
+from orchestrator.terminal import Terminal, echo
 
 if TYPE_CHECKING:
     from orchestrator.comparison import Comparison
+    from orchestrator.ledger import Ledger
+
+
+PAGES = (".html", ".htm")
 
 
 def say(line: str) -> None:
     """A line that is no result, on stderr."""
-    typer.echo(line, err=True)
+    echo(line, err=True)
+
+
+def tell_notes(ledger: "Ledger") -> None:
+    """What of a search's journal could not be checked, or was left out."""
+    for note in ledger.notes:
+        say(f"note: {note}")
 
 
 def waiting(doing: str) -> Status:
     """Something moves in the terminal while heavy libraries load."""
-    return Console(stderr=True).status(f"{doing} ...")
+    return Terminal(stderr=True).status(f"{doing} ...")
 
 
 def warn_of_plugins() -> None:
@@ -30,7 +40,7 @@ def warn_of_plugins() -> None:
     from orchestrator.method import plugin_problems
 
     for problem in plugin_problems():
-        typer.echo(f"warning: {problem}", err=True)
+        echo(f"warning: {problem}", err=True)
 
 
 def plain(value: object) -> str:
@@ -49,28 +59,28 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(comparison.plain))
     else:
-        Console().print(comparison_table(comparison))
-
-
-def check_place(option: str, path: Path | None) -> None:
-    """Before anything is computed: a file that could not be written at the end."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        reason = "is a folder" if path.is_dir() else f"the folder {path.absolute().parent} does not exist"
-        raise InputError(f"{option}: {path}: {reason}; name another file")
+        Terminal().print(comparison_table(comparison))
 
 
 def check_page(option: str, path: Path | None) -> None:
-    """The same of a page, which takes no other file's place."""
-    check_place(option, path)
-    if path is not None and path.is_file() and path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"{option}: {path} is there, and is no page: give a name that ends in .html")
+    """Before anything is computed: a page that could not be written at the end, or would take another file's place."""
+    if path is not None:
+        output_place(option, path, PAGES)
+
+
+def write_output(
+    option: str, path: Path, write: Callable[[Path], None], what: str, endings: Collection[str] = ()
+) -> None:
+    """A file by its writer, which writes it whole or not at all; InputError names `option` if it cannot."""
+    place = output_place(option, path, endings)
+    try:
+        write(place)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{option}: {path} cannot be written ({reason}): name another file") from None
+    echo(f"{what} written to {path}", err=True)
 
 
 def write_html(option: str, path: Path, write: Callable[[Path], None], what: str) -> None:
-    """A page by its writer, which writes it whole or not at all; InputError names `option` if it cannot."""
-    check_page(option, path)
-    try:
-        write(path.absolute())
-    except OSError as error:
-        raise InputError(f"{option}: {path} cannot be written ({error.strerror}): name another file") from None
-    typer.echo(f"{what} written to {path}", err=True)
+    """The same of a page."""
+    write_output(option, path, write, what, PAGES)

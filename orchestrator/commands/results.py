@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from orchestrator import objects
 from orchestrator.commands.options import (
@@ -32,8 +31,9 @@ from orchestrator.commands.options import (
     places_of,
     refuse_benchmark,
 )
-from orchestrator.commands.output import show_comparison, write_html
+from orchestrator.commands.output import show_comparison, tell_notes, write_html
 from orchestrator.errors import InputError
+from orchestrator.terminal import Terminal, echo
 
 
 def compare(
@@ -69,7 +69,10 @@ def compare(
             raise InputError(f"NAME: {names[0]}: {what}: give two or more, or a benchmark, to compare")
         for name in names:
             refuse_benchmark(name, storage, "compare it alone, or name searches of it")
-        comparison = Comparison.of(" and ".join(names), {name: read_search(name, storage)[0] for name in names})
+        ledgers = {name: read_search(name, storage)[0] for name in names}
+        for ledger in ledgers.values():
+            tell_notes(ledger)
+        comparison = Comparison.of(" and ".join(names), ledgers)
     if html is not None:
         from orchestrator.comparison_page import write_comparison
 
@@ -108,6 +111,7 @@ def report(
         compare([name], storage, format_, html, json_)
         return
     ledger, journal = read_search(name, storage)
+    tell_notes(ledger)
     if html is not None:
         from orchestrator.findings import Findings
         from orchestrator.model_page import confused_classes
@@ -120,7 +124,7 @@ def report(
     elif format_ != "table":
         print(exported(ledger, format_), end="")
     elif html is None:
-        Console().print(leaderboard(ledger))
+        Terminal().print(leaderboard(ledger))
 
 
 def ui(
@@ -163,7 +167,7 @@ def ui(
     if name is not None:
         refuse_benchmark(name, storage, "name a search of it")
         address = landing(places.journal(name), uri, port)
-    typer.echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
+    echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:
         try:
             if browser:

@@ -7,9 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import typer
-from rich.console import Console
-
 from orchestrator import objects
 from orchestrator.commands.options import (
     DEFAULT_STORAGE,
@@ -20,7 +17,9 @@ from orchestrator.commands.options import (
     benchmark_of,
     places_of,
 )
+from orchestrator.commands.output import tell_notes
 from orchestrator.errors import InputError
+from orchestrator.terminal import Terminal, echo
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
@@ -51,6 +50,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
         _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
         return
     ledger, journal = read_search(name, storage)
+    tell_notes(ledger)
     _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
 
 
@@ -85,11 +85,11 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
         try:
             found.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
-            typer.echo(f"warning: {error}", err=True)
+            echo(f"warning: {error}", err=True)
     if found or json_:
         _show_statuses(found, as_json=json_)
     else:
-        typer.echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
+        echo(f"no search under {objects.shown(storage)} yet; begin with: orchestrator search demo")
 
 
 def sync(
@@ -115,9 +115,9 @@ def sync(
         bring_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
-    typer.echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
+    echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
     for refused in report.refused:
-        typer.echo(f"refused by the server: {refused}", err=True)
+        echo(f"refused by the server: {refused}", err=True)
 
 
 def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
@@ -137,15 +137,15 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
         raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
     _ask(journal.parent, wish)
     end = time.monotonic() + STOP_SECONDS
-    with Console(stderr=True).status(f"asking {before['driver']} to {wish}"):
+    with Terminal(stderr=True).status(f"asking {before['driver']} to {wish}"):
         while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
             time.sleep(0.2)
     found = state_of(read_search(name, storage)[0], journal.parent)
     _show_status(found, storage, as_json=as_json)
     if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
-        typer.echo(f"  pausing: it ends once these have; go on then with:  {again}")
+        echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
-        typer.echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+        echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
 
 
 def _steer_benchmark(
@@ -163,7 +163,7 @@ def _steer_benchmark(
         )
     asked: set[Path] = set()
     end = time.monotonic() + STOP_SECONDS
-    with Console(stderr=True).status(f"asking it to {wish}"):
+    with Terminal(stderr=True).status(f"asking it to {wish}"):
         while (driven := {folder for folder in folders if driver(folder)}) and time.monotonic() < end:
             for folder in driven - asked:
                 _ask(folder, wish)
@@ -173,7 +173,7 @@ def _steer_benchmark(
             time.sleep(0.2)
     _show_benchmark(found, storage, as_json=as_json)
     if any(map(driver, folders)) and not as_json:
-        typer.echo(f"{'pausing' if wish == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
+        echo(f"{'pausing' if wish == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
 
 
 def _ask(folder: Path, wish: Literal["stop", "pause"]) -> None:
@@ -218,11 +218,11 @@ def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None
         return
     done = sum(one["state"] == "done" for one in states)
     place = f"--storage {shlex.quote(objects.shown(storage))}"
-    typer.echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
+    echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
     if begun:
-        typer.echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
+        echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
     if done < len(states) and not any(map(driver, _folders(found, storage))):
-        typer.echo(f"go on with:  orchestrator resume {found.name} {place}")
+        echo(f"go on with:  orchestrator resume {found.name} {place}")
 
 
 def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
@@ -231,7 +231,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
     if as_json:
         print(json.dumps(found))
     else:
-        Console().print(status_text(found, objects.shown(storage)), soft_wrap=True)
+        Terminal().print(status_text(found, objects.shown(storage)), soft_wrap=True)
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -240,4 +240,4 @@ def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None
     if as_json:
         print(json.dumps(found))
     else:
-        Console().print(status_table(found))
+        Terminal().print(status_table(found))

@@ -1,6 +1,5 @@
 """The data sets that can be asked for by name, and where each one's store comes from."""
 
-import json
 import re
 import shlex
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from orchestrator.data.archives import ARCHIVES
 from orchestrator.data.remote import exists, fetched, is_address, open_remote, remote_manifest
 from orchestrator.data.store import MANIFEST, DataError, Store
 from orchestrator.errors import suggestion
+from orchestrator.files import read_json
 
 Say = Callable[[str], None]
 
@@ -132,7 +132,7 @@ def prepared(root: Path | str) -> dict[str, dict[str, Any]]:
 
 def _manifest(path: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads(path.read_text("utf-8"))
+        manifest = read_json(path)
     except (OSError, ValueError):
         return {}
     whole = isinstance(manifest, dict) and isinstance(manifest.get("settings"), dict)

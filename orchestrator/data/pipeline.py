@@ -30,6 +30,7 @@ from orchestrator.data.encoding import as_mode
 from orchestrator.data.splits import Split
 from orchestrator.data.store import MODES, DataError, Store
 from orchestrator.data.transforms import CROP_DRAWS, CROPS, Degradation, augment, degrade, uniforms
+from orchestrator.files import read_json
 
 AHEAD = 2
 """Batches that are being read while one is used."""
@@ -200,7 +201,7 @@ def find_unreadable(
         return {}
     record = store.path / CHECKED
     try:
-        saved = json.loads(record.read_text("utf-8"))
+        saved = read_json(record)
         if saved["digest"] == store.manifest["digest"]:
             return {int(row): str(reason) for row, reason in saved["unreadable"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -23,6 +23,7 @@ from urllib.parse import quote, unquote, urlsplit
 import pyarrow as pa
 
 from orchestrator.data.store import IMAGES, MANIFEST, DataError, Store, check_manifest, only_one, sync, writing_problem
+from orchestrator.files import parse_json
 
 FOLDER = "s3"
 """Of the fetched stores, in the folder of data sets."""
@@ -168,7 +169,7 @@ def _fetch(bucket: "_Bucket", manifest: bytes, folder: Path, path: Path, say: Sa
 def _manifest(data: bytes, name: str) -> dict[str, Any]:
     remedy = "publish the data set again"
     try:
-        manifest = json.loads(data)
+        manifest = parse_json(data)
     except ValueError as error:
         raise DataError(f"{name}: not readable as JSON ({error}); {remedy}") from None
     check_manifest(manifest, name, remedy)

@@ -37,6 +37,7 @@ from PIL import Image
 
 from orchestrator.data.encoding import as_mode
 from orchestrator.errors import InputError, suggestion
+from orchestrator.files import read_json
 
 FORMAT_VERSION = 1
 IMAGES = "images.arrow"
@@ -100,7 +101,7 @@ class Store:
         remedy = f"delete the folder {path} and make the data set again"
         manifest_path, images_path = path / MANIFEST, path / IMAGES
         try:
-            manifest = json.loads(manifest_path.read_text("utf-8"))
+            manifest = read_json(manifest_path)
         except FileNotFoundError:
             raise DataError(f"{manifest_path}: no such file, so {path} is not a data set; {remedy}") from None
         except (OSError, ValueError) as error:
