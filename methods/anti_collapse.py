@@ -111,7 +111,7 @@ def density(embeddings: Tensor, labels: Tensor) -> float:
     across = 1 - (sums * (sums.sum(0) - sums)).sum(1) / (counts * (len(x) - counts))
     if across.mean() < ROUNDING:
         raise ValueError("the density is undefined: all pairs across classes coincide")
-    return (within.mean() / across.mean()).item()
+    return float((within.mean() / across.mean()).item())
 
 
 def euclidean_density(embeddings: Tensor, labels: Tensor) -> float:
