@@ -22,7 +22,6 @@ from orchestrator.claims import between, means, single_tests
 from orchestrator.comparison import Comparison, rows
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError
-from orchestrator.learning import judge
 from orchestrator.ledger import (
     Interval,
     Ledger,
@@ -111,9 +110,8 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
 
 def _state(ledger: Ledger, trial: TrialRecord) -> Text:
     """Green is for what has learned something, as far as that is known."""
-    if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
-        return Text("diverged" if found.diverged else "learned nothing", style="red")
-    return Text(trial.state, style=STYLES[trial.state])
+    word = learning.state_word(ledger, trial)
+    return Text(word, style=STYLES.get(word, "red"))
 
 
 def _measured(value: float | None) -> str:

@@ -134,6 +134,13 @@ def _diverged(trial: TrialRecord) -> str:
     return f"its training loss grew from {value_text(first)} to {value_text(last)}"
 
 
+def state_word(ledger: Ledger, trial: TrialRecord) -> str:
+    """The state of a trial in a table; of one that ended and learned nothing that, in its place."""
+    if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
+        return "diverged" if found.diverged else "learned nothing"
+    return trial.state
+
+
 # What is said ------------------------------------------------------------------------------------------------
 
 
@@ -152,14 +159,14 @@ def verdict_line(ledger: Ledger) -> str:
 def warnings_of(ledger: Ledger) -> Iterator[str]:
     """What a reader must know beside the verdict: trials that learned nothing, losses that grew, a selection on almost
     nothing."""
-    winner = ledger.winner()
+    winner, line = ledger.winner(), verdict_line(ledger)
     ended = [trial for trial in ledger.everyone() if trial.state in ("done", "pruned")]
     found = {trial.trial_id: judge(ledger, trial) for trial in ended}
     bad = [trial_id for trial_id, one in found.items() if one.bad]
     if bad and len(ended) > 1:
         yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_named(bad)}."
     grown = [trial_id for trial_id, one in found.items() if one.diverged]
-    if grown:
+    if grown and not (line and winner is not None and grown == [winner.trial_id]):
         first = found[grown[0]].diverged.removeprefix("its ")
         yield f"{counted(len(grown), 'training')} diverged ({_named(grown)}); of the first the {first}."
     if winner is not None and winner.trial_id in found and found[winner.trial_id].verdict == "unsure":
@@ -167,8 +174,8 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
             f"The best trial is inside the untrained network's interval ({found[winner.trial_id].why}): on other "
             "classes it may be no better."
         )
-    if line := small_selection(ledger):
-        yield f"{line[0].upper()}{line[1:]}."
+    if small := small_selection(ledger):
+        yield f"{_capital(small)}."
 
 
 def told_beside(ledger: Ledger) -> Iterator[str]:

@@ -5,7 +5,7 @@ from html import escape
 
 from orchestrator.claims import means, single_tests, test_rows
 from orchestrator.elements import Html, score_cell, state_cell, table_html
-from orchestrator.learning import judge
+from orchestrator.learning import judge, state_word, verdict_line
 from orchestrator.ledger import Ledger, Repeated, TrialRecord, repeated_tests
 
 TESTS = 5
@@ -16,11 +16,17 @@ def learned_cell(ledger: Ledger, trial: TrialRecord) -> Html:
     """The state of a trial; of one that learned nothing that, in red, with why."""
     cell = state_cell(trial.state)
     if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
-        word = "diverged" if found.diverged else "learned nothing"
+        word = state_word(ledger, trial)
         why = "; ".join(filter(None, (found.why, found.diverged)))
         cell = Html(f'<span class="state failed" title="{escape(why)}">{word}</span>')
         cell.key = word
     return cell
+
+
+def state_html(ledger: Ledger) -> str:
+    """The state of a search; in red where it learned nothing."""
+    word, colour = (f"{ledger.state}, learned nothing", "failed") if verdict_line(ledger) else (ledger.state,) * 2
+    return f'<span class="state {escape(colour)}">{escape(word)}</span>'
 
 
 def seeds_table(name: str, ledger: Ledger, group: Repeated) -> str:

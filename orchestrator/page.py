@@ -43,7 +43,7 @@ from orchestrator.ledger import (
     value_columns,
     value_text,
 )
-from orchestrator.numbers_page import learned_cell, seeds_table, tests_html
+from orchestrator.numbers_page import learned_cell, seeds_table, state_html, tests_html
 from orchestrator.searched import Searched, idle
 from orchestrator.spec import Search
 
@@ -115,7 +115,7 @@ def _subtitle(findings: Findings) -> str:
     ledger, settings = findings.ledger, findings.settings
     began = datetime.fromtimestamp(ledger.started / 1000, UTC)
     setup = [settings.get(key) for key in ("method", "dataset", "backbone")]
-    parts = [f'<span class="state {escape(ledger.state)}">{escape(ledger.state)}</span>']
+    parts = [state_html(ledger)]
     parts += [escape(str(part)) for part in setup if part]
     if "embedding_dim" in settings:
         parts.append(f"{escape(str(settings['embedding_dim']))}-D")

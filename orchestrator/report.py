@@ -99,7 +99,7 @@ def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, lis
     tested = [name for name in HEADLINES if any(name in values for values in tests.values())]
     rows = []
     for trial in ledger.ranking():
-        cells = [trial.trial_id, trial.state]
+        cells = [trial.trial_id, learning.state_word(ledger, trial)]
         cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
         cells += ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]
         cells += [] if ledger.second is None else ["*" if trial.trial_id in ledger.front else ""]
