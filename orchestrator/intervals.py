@@ -91,6 +91,12 @@ def over_classes(
     return dict(zip(evaluation.names, found, strict=True)) if found else {}
 
 
+def evaluated_classes(evaluation: "Evaluation") -> int:
+    """How many classes have a query that is in the means."""
+    classes = evaluation.classes()
+    return int((classes["queries"].to_numpy() > classes["left_out"].to_numpy()).sum())
+
+
 def of_class_means(
     means_CM: Floats,
     counts_C: Floats,

@@ -215,17 +215,20 @@ def selection_warning(held_out: Measured, settings: Mapping[str, Any], training_
 
 def _better(held_out: Measured, settings: Mapping[str, Any], training_classes: int) -> str:
     share = float(settings.get("validation_share") or 0.0)
-    ways = []
+    ways, most = [], held_out.classes
     if settings.get("protocol") == "conventional":
         if training_classes >= 2 * FOLDS and training_classes > held_out.classes:
             ways.append(f"--set protocol=mlrc holds out all {training_classes} training classes, in {FOLDS} folds")
+            most = training_classes
         if share < 0.5 and (more := round(0.5 * training_classes)) > held_out.classes and training_classes - more >= 2:
             ways.append(f"--set validation_share=0.5 holds out {more}")
+            most = max(most, more)
     elif settings.get("protocol") == "classification" and share < 0.5:
         ways.append("--set validation_share=0.5 holds out more images of each class")
     if not ways:
         return "the data set has no more to hold out: take the order of its trials for chance"
-    return "better: " + ", or ".join(ways)
+    still = settings.get("protocol") == "conventional" and most < FEW_CLASSES
+    return "better: " + ", or ".join(ways) + (" (still few: the data set has no more)" if still else "")
 
 
 def unlike_text(held_out: Measured | None, test: Measured | None) -> str:

@@ -96,7 +96,7 @@ def evaluate(
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.folds import evaluate_folds
-    from orchestrator.intervals import claim_of, over_classes, over_queries, too_few
+    from orchestrator.intervals import claim_of, evaluated_classes, over_classes, over_queries, too_few
     from orchestrator.loop import detect_outside, evaluate_and_embed, look, rows_to_test, saved_model
     from orchestrator.report import find_models
     from orchestrator.spec import resolve_experiment
@@ -156,7 +156,7 @@ def evaluate(
         else:
             metrics, found, separated = evaluate_folds(models, store, rows, device, approximate=approximate)
             shown = {"separated": separated, "concatenated": found}
-        classes = len(found.classes())
+        classes = evaluated_classes(found)
         said = {"queries": len(found.queries), "classes": classes, "metrics": metrics}
         said["interval_of_the_claim"] = claim
         intervals: dict[str, dict[str, Any]] = {
