@@ -154,14 +154,15 @@ class Display(Watcher):
         self.conductor, self.tracker = conductor, tracker
         self.started = time.monotonic()
         self.known = sum(trial.validations for trial in conductor.ledger.trials.values())
+        held_out = learning.held_out_set(conductor.ledger)
+        if held_out is not None and conductor.ledger.selection != "test":
+            self.line(selection_text(held_out))
         if self.console.is_terminal:
             self.live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2, transient=True)
             self.live.start()
         else:
             trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
             self.line(f"{conductor.ledger.noun} {conductor.search.name}: {trials}, {conductor.slots} at a time")
-            if (held_out := learning.held_out_set(conductor.ledger)) is not None:
-                self.line(selection_text(held_out))
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
                 what = "training" if conductor.ledger.finals else "trial"
