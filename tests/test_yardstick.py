@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from orchestrator import learning, untrained
+from orchestrator.conductor import Conductor
 from orchestrator.data.splits import class_folds, class_split
 from orchestrator.data.store import Store
 from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.loop import data_splits, fit
-from orchestrator.spec import resolve_experiment
+from orchestrator.spec import resolve_experiment, resolve_search
 from orchestrator.untrained import known, measure
 from orchestrator.yardstick import Measured, chance_levels, selection_warning, sizes, unlike_text, untrained_key
 
@@ -195,3 +197,41 @@ def test_what_shapes_it_names_it() -> None:
     key = untrained_key(settings, "digest")
     assert untrained_key(settings | {"lr": 0.2}, "digest") == key
     assert len({key, untrained_key(settings | {"seed": 1}, "digest"), untrained_key(settings, "other")}) == 3
+
+
+def driver(folder: Path, **space: list[Any]) -> Conductor:
+    """Of a search of this grid, two trials at a time."""
+    raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": space, "algorithm": "grid"}
+    search = resolve_search({**raw, "scheduler": {"name": "none"}}, name="s", source="test.yaml")
+    journal = Journal(folder / "journal.jsonl")
+    known = {"dataset": search.dataset, "method": "proxy_anchor", "objective": search.objective.model_dump()}
+    known |= {"config": search.model_dump(), "params": {}, "tags": {"dataset.digest": "d"}}
+    first = journal.append("search_started", name="s", search_id="1", **known)
+    return Conductor(search, folder, data=folder, journal=journal, events=[first], slots=2)
+
+
+def test_the_first_trial_that_can_measures_once_for_all_searches(tmp_path: Path) -> None:
+    """One of two at a time; another once it has failed; none of a later search, which reads it from the storage."""
+    here = driver(tmp_path / "searches" / "a", lr=[1e-4, 1e-3, 1e-2, 1e-1])
+    first, second = here.next(), here.next()
+    assert first is not None and second is not None and (first["untrained"], second["untrained"]) == (True, False)
+    here.report({"orchestrator_trial": "0000", "failed": "killed", "done": True})
+    third = here.next()
+    assert third is not None and third["untrained"]
+    found = {"split": "validation", "metrics": {"map_at_r": 0.1}, "intervals": {}, "of": HELD_OUT.plain}
+    result = {"validation": 1, "metrics": {"val/map_at_r": 0.05, "train/loss": 1.0, "epoch": 1.0}, "seconds": 1.0}
+    result |= {"orchestrator_trial": "0002", "finished": True, "done": True, "test": {}}
+    here.report({**result, "untrained": found})
+    assert learning.judge(here.ledger, here.ledger.trials["0002"]).verdict == "did not learn"
+    fourth = here.next()
+    assert fourth is not None and not fourth["untrained"]
+    here.journal.close()
+    events = Journal.read(tmp_path / "searches" / "a" / "journal.jsonl")
+    assert [event["metrics"] for event in events if "untrained" in event] == [{"untrained/val_map_at_r": 0.1}]
+    assert Ledger.of(events).untrained == here.ledger.untrained  # a resumed search knows it
+
+    later = driver(tmp_path / "searches" / "b", embedding_dim=[128, 512])
+    works = [later.next(), later.next()]
+    assert sorted(work["untrained"] for work in works if work is not None) == [False, True]  # another width is another
+    assert len(later.ledger.untrained) == 1
+    later.journal.close()
