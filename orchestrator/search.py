@@ -525,8 +525,6 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         say(f"warning: {describe_unreadable(store, unreadable)}")
     found = sizes(store, [without(part, unreadable) for part in splits])
     held_out = Measured.read(found["validation"])
-    if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
-        say(f"warning: {why}")
     split = without(split, unreadable)
     ClassBalancedSampler(
         noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
@@ -535,6 +533,8 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         seed=training.seed,
     )
     check_image_size(new_learner(experiment, store, split), store, split, training)
+    if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
+        say(f"warning: {why}")
     return str(store.manifest["digest"]), found
 
 
