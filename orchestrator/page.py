@@ -159,8 +159,8 @@ def _leaderboard(findings: Findings) -> str:
             best = rank - 1
         state = learned_cell(ledger, trial)
         rows.append(_trial_row(rank if trial.best is not None else None, trial, state, keys, columns, shown))
-    for run in ledger.finals.values():
-        rows.append(_trial_row("final", run, learned_cell(ledger, run), keys, columns, shown))
+    finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
+    rows += [_trial_row("final", run, state, keys, columns, shown) for run, state in finals]
     parts = [] if age is None else [f"<p>{escape(_ages(ledger, age))}</p>"]
     parts += [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
     if len(ranking) > LEADERS:
