@@ -106,8 +106,7 @@ def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, lis
         cells += [_tested(ledger, tests.get(trial.trial_id, {}), name) for name in tested]
         rows.append((trial, cells, trial is findings.winner))
     heads = ["trial", "state", *keys, *columns, *(["front"] if ledger.second is not None else [])]
-    over = _over(ledger)
-    return [*heads, *(f"test {name}{over}" for name in tested)], rows
+    return [*heads, *(f"test {name}{_over(ledger, name)}" for name in tested)], rows
 
 
 def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> str:
@@ -122,10 +121,10 @@ def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> 
     return f"{value:.4f}{ends}"
 
 
-def _over(ledger: Ledger) -> str:
-    """What the intervals of a leaderboard's tests are over, for their heads."""
-    tested = [run.test for run in ledger.everyone() if run.test]
-    found = {one.over for test in tested for name in HEADLINES if (one := claim(ledger, test, name)) and one.low}
+def _over(ledger: Ledger, name: str) -> str:
+    """What the intervals of a leaderboard's tests are over, for the head of a metric."""
+    tests = [claim(ledger, run.test, name) for run in ledger.everyone() if run.test]
+    found = {one.over for one in tests if one is not None and one.low is not None}
     return f" (95% over {' or '.join(sorted(found))})" if found else ""
 
 

@@ -448,10 +448,11 @@ def test_exports(tmp_path: Path, form: Any) -> None:
     line = next(line for line in text.splitlines() if trial in line and ("&" in line or line.startswith("|")))
     if form == "markdown":
         assert line.startswith(f"| **{trial}** | **done**") and line.endswith(
-            "**0.5100 ± 0.0141** | **0.7100 ± 0.0141** |"
+            "**0.5100 ± 0.0141 (0.5000 to 0.5200)** | **0.7100 ± 0.0141** |"
         )
+        assert r"| test map\_at\_r (95% over queries) | test recall\_at\_1 |" in text
     else:
-        assert line.startswith(rf"\textbf{{{trial}}}") and r"\textbf{0.5100 $\pm$ 0.0141}" in line
+        assert line.startswith(rf"\textbf{{{trial}}}") and r"\textbf{0.5100 $\pm$ 0.0141 (0.5000 to 0.5200)}" in line
         assert (
             text.count(r"\textbf") == line.count(r"\textbf") and r"\toprule" in text and r"proxies\_per\_class" in text
         )
