@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator import learning
 from orchestrator.errors import InputError
 from orchestrator.findings import RISING, Findings
 from orchestrator.importance import ENOUGH_TRIALS
@@ -330,12 +331,15 @@ def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:
         if ledger.state != "done":
             why = f" ({ledger.reason})" if ledger.reason else ""
             lines.append(f"{member.label} is {ledger.state}{why}: its numbers may change.")
+        lines += [f"{member.label}: {line}" for line in learning.told_beside(ledger)]
         if member.winner is None:
             reason = next((trial.reason for trial in ledger.everyone() if trial.reason), "no trial has a result")
             lines.append(f"{member.label} has no result: {reason}.")
         elif not member.tests:
             reason = next((run.reason for run in ledger.finals.values() if run.reason), "it has no final run yet")
             lines.append(f"{member.label} has no test of its winner: {reason}.")
+    if unlike := next((line for m in members if (line := learning.unlike(m.ledger))), ""):
+        lines.append(unlike)
     budgets = {member.label: _budget(member.ledger) for member in members}
     if len(set(budgets.values())) > 1:
         lines.append("Budgets differ: " + ", ".join(f"{budget} ({label})" for label, budget in budgets.items()) + ".")

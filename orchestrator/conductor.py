@@ -23,12 +23,15 @@ from orchestrator.checkpoint import (
     model_folders,
     remove_unfinished,
 )
+from orchestrator.intervals import SUFFIXES, of_class_tables
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, counted
 from orchestrator.method import find_method
 from orchestrator.spec import Experiment, Search
 from orchestrator.standing import to_confirm
 from orchestrator.study import Study
+from orchestrator.untrained import as_metrics, keep, known, valid
+from orchestrator.yardstick import untrained_key
 
 FINAL = "final"
 """The id of a search's only final run; of several, the first part of theirs."""
@@ -82,6 +85,8 @@ class Conductor:
         """What is wrong with the disk or the machine, if that is why the search is stopping."""
         self.untidy: dict[str, TrialRecord] = {}
         """What has ended and may still have files that are not needed."""
+        self.measuring: dict[str, str] = {}
+        """Which trial measures which untrained network."""
         self.exhausted = False
         self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
         self.begun = time.monotonic()
@@ -248,10 +253,30 @@ class Conductor:
         self.listener("started", self.ledger.find(trial.trial_id))
         return {
             "trial_id": trial.trial_id,
+            "untrained": trial.kind == "trial" and self._is_to_measure(trial.trial_id, experiment),
             "test": trial.kind == "final" or self.search.test_trials,
             "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
             "arguments": self._arguments(trial, experiment),
         }
+
+    def _is_to_measure(self, trial_id: str, experiment: Experiment) -> bool:
+        """Whether a trial has to measure its untrained network: nobody has, and no other trial is about to."""
+        key = untrained_key(experiment.flat(), str(self.ledger.tags.get("dataset.digest")))
+        if key in self.ledger.untrained:
+            return False
+        if (found := known(self.folder.parent.parent, key)) is not None:
+            self._note_untrained(trial_id, key, found)
+            return False
+        other = self.ledger.trials.get(self.measuring.get(key, ""))
+        if other is not None and other.trial_id != trial_id and other.state == "running":
+            return False
+        self.measuring[key] = trial_id
+        return True
+
+    def _note_untrained(self, trial_id: str, key: str, found: Mapping[str, Any]) -> None:
+        self._record(
+            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **found}
+        )
 
     def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
         final = trial.kind == "final"
@@ -288,6 +313,11 @@ class Conductor:
         if bad := [f"{name} is {v}" for name, v in result["metrics"].items() if not math.isfinite(v)]:
             self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
             return True
+        if valid(found := result.get("untrained")) and found is not None:
+            key = untrained_key(trial.settings, str(self.ledger.tags.get("dataset.digest")))
+            if key not in self.ledger.untrained:
+                self._note_untrained(trial.trial_id, key, found)
+                keep(self.folder.parent.parent, key, found)
         stop = False
         if (lost := result.get("lost")) and lost != self.losses.get(trial.trial_id):  # of its workers
             self.losses[trial.trial_id] = lost
@@ -402,9 +432,24 @@ class Conductor:
         if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
             reason = self.spent()
         winner = self.ledger.winner()
+        if winner is not None:
+            self._interval(winner)
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
         self._record("search_ended", state=state, best=best, reason=reason)
         return state
+
+    def _interval(self, trial: TrialRecord) -> None:
+        """The interval of a trial's best value over its held-out classes, from the tables of its best validation; those
+        of a trial that was tested are of its test."""
+        name = self.search.objective.metric.removeprefix("val/")
+        if trial.test or trial.best_interval is not None or not self.search.objective.metric.startswith("val/"):
+            return
+        place = self.trial_folder(trial)
+        objects.bring_trial(place, INSIGHT)
+        ends = of_class_tables([folder / INSIGHT / "classes.csv" for folder in model_folders(place)], name)
+        if ends is not None:
+            best = {f"{self.search.objective.best_key}_over_classes{s}": v for s, v in zip(SUFFIXES, ends, strict=True)}
+            self._record("result", sync=False, trial_id=trial.trial_id, metrics=best, best_interval=ends)
 
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())

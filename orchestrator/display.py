@@ -17,7 +17,8 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator import objects
+from orchestrator import learning, objects
+from orchestrator.claims import between, means, single_tests
 from orchestrator.comparison import Comparison, rows
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError
@@ -38,6 +39,7 @@ from orchestrator.spec import Search
 from orchestrator.terminal import Terminal
 from orchestrator.tracking import Tracker, default_tracking_uri, recorded_runs, redact, web_address
 from orchestrator.views import MOST_COMPARED, View, comparison_path, run_path, view_path
+from orchestrator.yardstick import selection_text
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
@@ -72,7 +74,7 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
     def table(*, fold: bool, leave_out: Sequence[str] = (), point: bool = False) -> Table:
         columns: dict[str, Callable[[TrialRecord], str | Text]] = {
             "trial": lambda trial: trial.trial_id,
-            "state": lambda trial: Text(trial.state, style=STYLES[trial.state]),
+            "state": lambda trial: _state(ledger, trial),
             **{short(name): partial(_value, of=of) for name, of in values.items()},
             **({} if not on_front else {"front": lambda trial: "*" if trial.trial_id in on_front else ""}),
             "recall@1": lambda trial: _measured(trial.best_metrics.get("val/recall_at_1")),
@@ -105,6 +107,12 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             table(fold=True, leave_out=lean, point=True),
         ]
     )
+
+
+def _state(ledger: Ledger, trial: TrialRecord) -> Text:
+    """Green is for what has learned something, as far as that is known."""
+    word = learning.state_word(ledger, trial)
+    return Text(word, style=STYLES.get(word, "red"))
 
 
 def _measured(value: float | None) -> str:
@@ -147,6 +155,9 @@ class Display(Watcher):
         self.conductor, self.tracker = conductor, tracker
         self.started = time.monotonic()
         self.known = sum(trial.validations for trial in conductor.ledger.trials.values())
+        held_out = learning.held_out_set(conductor.ledger)
+        if held_out is not None and conductor.ledger.selection != "test":
+            self.line(selection_text(held_out))
         if self.console.is_terminal:
             self.live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2, transient=True)
             self.live.start()
@@ -277,6 +288,8 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         count = len(ledger.front)
         title.append(f"\n{counted(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
     parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
+    if line := learning.verdict_line(ledger):
+        parts.insert(1, Text(line, style="bold red"))
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
     repeated = repeated_tests(ledger)
@@ -284,7 +297,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         what = f"final test of trial {group.source}" if group.source else "test"
         head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
         parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
-        parts += [_spread(name, group.metrics[name]) for name in HEADLINES]
+        parts += [_spread(name, group.metrics[name], between(ledger, means(group), name)) for name in HEADLINES]
     compared = between_confirmed(ledger)
     if compared:
         parts.append(Text.assemble(("which differences are real", "bold"), f" ({how_tested(compared)})"))
@@ -293,14 +306,18 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
             parts.append(
                 Text(f"  and {len(compared) - MOST_DIFFERENCES} more: orchestrator report {ledger.name} --json")
             )
-    together = {trial_id for group in repeated for trial_id in group.trial_ids}
-    for trial in [*ledger.finals.values(), *ranking]:
-        if not trial.test or trial.trial_id in together:
-            continue
+    for trial in single_tests(ledger, repeated):
         what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
         scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
         head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
+        said = {name: between(ledger, trial.test, name) for name in HEADLINES}
+        if any(said.values()):
+            parts.append(Text("  " + "; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
+    if numbers := learning.yardstick_lines(ledger):
+        parts.append(Text("what the numbers are held against", style="bold"))
+        parts += [Text(f"  {line}") for line in numbers]
+    parts += [Text(f"warning: {line}", style="yellow") for line in learning.warnings_of(ledger)]
     done = sum(final.state == "done" for final in ledger.finals.values())
     wanted = Search.model_construct(**ledger.config).final_runs
     if done < wanted and ledger.finals:
@@ -395,11 +412,13 @@ def difference_line(difference: Difference) -> Text:
     return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
 
 
-def _spread(name: str, interval: Interval) -> Text:
-    """`map_at_r 0.5121 +- 0.0040 (mean, 95%: 0.5071 to 0.5171)`"""
+def _spread(name: str, interval: Interval, classes: str) -> Text:
+    """`map_at_r 0.5121 +- 0.0040 (mean, 95%: 0.5071 to 0.5171)`, and the interval over classes."""
     spread = f"{interval.mean:.4f} \N{PLUS-MINUS SIGN} {interval.standard_deviation:.4f}"
     return Text.assemble(
-        f"  {name:12s} ", (spread, "bold green"), f"  (mean, 95%: {interval.low:.4f} to {interval.high:.4f})"
+        f"  {name:12s} ",
+        (spread, "bold green"),
+        f"  (mean, 95% over seeds: {interval.low:.4f} to {interval.high:.4f}{f'; {classes}' if classes else ''})",
     )
 
 

@@ -49,7 +49,6 @@ SLACK = 32  # neighbours beyond k, among which ties over the k-th place are seen
 KMEANS_SEED = 0
 KMEANS_ITERATIONS = 50
 SPREAD_START_ENTRIES = 10_000_000  # queries x clusters up to which k-means++ finds the first centres
-BOOTSTRAP_ENTRIES = 1 << 20  # bounds a block of resamples x queries
 APPROXIMATE_FACTOR = 3  # so many times the neighbours asked for are looked at again after an approximate search
 CODE_PARTS = 128  # least parts of a row that are coded apart, where it has as many dimensions
 CODE_TRAINING = 1 << 15  # rows that the codes are learned from
@@ -86,36 +85,6 @@ class Evaluation:
         left_out = queries - found[f"{self.names[0]}_count"].to_numpy()
         means = {name: found[f"{name}_mean"] for name in self.names}
         return pa.table({"label": found["label"], "queries": queries, "left_out": left_out} | means)
-
-    def intervals(
-        self, *, confidence: float = 0.95, resamples: int = 1000, seed: int = 0
-    ) -> dict[str, tuple[float, float]]:
-        """Bootstrap interval (low, high) of each retrieval mean: percentiles of the means of resampled queries.
-
-        It covers the drawing of the queries only: not that of the classes (queries of one class go together, so it
-        is too narrow for classes never seen), nor the gallery, nor the seeds of the training. To compare methods,
-        train with several seeds.
-
-        Raises:
-            ValueError: confidence is not between 0 and 1, or resamples is not a whole number from 1.
-
-        Source: Efron, Bootstrap Methods: Another Look at the Jackknife, Annals of Statistics 1979.
-        """
-        if not 0 < confidence < 1:
-            raise ValueError(f"confidence: need a number between 0 and 1, got {confidence!r}")
-        _positive(resamples, "resamples")
-        values_QM = np.column_stack([self.queries[name].drop_null().to_numpy() for name in self.names])
-        count = len(values_QM)
-        rng = np.random.default_rng(seed)
-        means = np.empty((resamples, len(self.names)))
-        block = max(1, BOOTSTRAP_ENTRIES // count)
-        for start in range(0, resamples, block):
-            part = means[start : start + block]
-            drawn = rng.integers(count, size=(len(part), count)) + count * np.arange(len(part))[:, None]
-            times = np.bincount(drawn.ravel(), minlength=drawn.size).reshape(drawn.shape)
-            part[:] = times.astype(np.float64) @ values_QM / count
-        low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0).tolist()
-        return dict(zip(self.names, zip(low, high, strict=True), strict=True))
 
 
 def auroc(inside: ArrayLike, outside: ArrayLike) -> float:

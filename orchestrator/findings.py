@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from orchestrator import learning
+from orchestrator.claims import repeated_texts, test_texts
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError, visible
 from orchestrator.importance import ENOUGH_TRIALS, Importances, importances_of, needed
@@ -74,6 +76,8 @@ class Findings:
     """The same as text, with their interval."""
     command: str | None
     """Trains the winner again."""
+    numbers: tuple[str, ...] = ()
+    """What its numbers are of, and are held against: the sizes of the sets, chance, the untrained network."""
     confused: str = ""
     """Which classes its model confuses most; empty where that is not known."""
 
@@ -105,6 +109,7 @@ class Findings:
             test=test,
             tested=tested,
             command=_command(winner),
+            numbers=tuple(learning.yardstick_lines(ledger)),
             confused=confused,
         )
 
@@ -136,15 +141,16 @@ def _first_line(ledger: Ledger, winner: TrialRecord | None) -> str:
     if winner is None:
         return f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger)})."
     so_far = "" if ledger.state == "done" else " so far"
+    nothing = f"{line} " if (line := learning.verdict_line(ledger)) else ""
     value = value_text(winner.best) if winner.best is None else f"{winner.best:.4f}"
     point = f", with {params_text(winner.params)}" if winner.params else ""
     if ledger.second is not None and winner.second is not None:
         return (
-            f"On the front{so_far}: {counted(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
+            f"{nothing}On the front{so_far}: {counted(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
             f"{winner.trial_id}, {value} on {where}, {ledger.config['second_objective']['metric']} "
             f"{value_text(winner.second)}{point}."
         )
-    return f"Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where}{point}."
+    return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where}{point}."
 
 
 def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
@@ -171,21 +177,9 @@ def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:
 
 def _tested(ledger: Ledger, winner: TrialRecord | None) -> dict[str, str]:
     if (group := _of_winner(ledger, winner)) is not None:
-        return {
-            name: f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} "
-            f"({len(group.trial_ids)} seeds, 95%: {spread.low:.4f} to {spread.high:.4f})"
-            for name, spread in group.metrics.items()
-        }
+        return repeated_texts(ledger, group)
     runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
-    if not runs:
-        return {}
-    test = runs[0].test
-    ends = {name: (test.get(f"{name}_low"), test.get(f"{name}_high")) for name in test}
-    return {
-        name: f"{value:.4f}" + ("" if None in ends[name] else f" (95%: {ends[name][0]:.4f} to {ends[name][1]:.4f})")
-        for name, value in test.items()
-        if not name.endswith(("_low", "_high"))
-    }
+    return test_texts(ledger, runs[0].test) if runs else {}
 
 
 def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, tuple[float, float | None]]:
@@ -297,6 +291,7 @@ def _rival(
 def _warnings(
     ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Searched], between: Sequence[Difference]
 ) -> Iterator[str]:
+    yield from learning.warnings_of(ledger)
     if ledger.selection == "test":
         yield "selection: test: the best validation was chosen on the TEST classes; no number is of unseen classes."
     if ledger.state in ("interrupted", "failed"):
@@ -411,6 +406,8 @@ def note(findings: Findings) -> str:
     if findings.warnings:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {text(line)}" for line in findings.warnings))
     parts.append(f"**How sure?** {text(findings.certainty)}\n\n**Widen the ranges?** {text(findings.widen)}")
+    if findings.numbers:
+        parts.append(f"**What are the numbers held against?** {text(' '.join(findings.numbers))}")
     if findings.confused:
         parts.append(f"**Which classes are confused most?** {text(findings.confused)}")
     if findings.test:

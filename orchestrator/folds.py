@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -32,25 +33,39 @@ def evaluate_folds(
     *,
     keep: bool = False,
     approximate: bool = False,
-) -> tuple[dict[str, float], Evaluation]:
+) -> tuple[dict[str, float], Evaluation, Evaluation]:
     """The folds' models on these images: each metric's mean over the models ("separated"), and as
-    `concatenated_<metric>` that of their normalised embeddings side by side, of which the evaluation is given too.
+    `concatenated_<metric>` that of their normalised embeddings side by side. Beside them the evaluation of these, and
+    that of the models' mean, whose queries each have the mean of their values by the models.
+
     `keep`: the methods' own arrays and tables go to each model's folder, the insight of the embeddings side by side to
     theirs."""
-    metrics: list[dict[str, float]] = []
+    found: list[Evaluation] = []
     parts: list[Tensor] = []
     for model in models:
         folder = model.parent / DIAGNOSTICS if keep else None
-        found, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
-        metrics.append(found.metrics)
+        evaluation, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
+        found.append(evaluation)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
     both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
     place = models[0].parent.parent
     together = retrieve(both, store, device, what=str(place), approximate=approximate)
     if keep and rank() == 0:
         keep_insight(place, together, both, store)
-    separated = {name: fmean(fold[name] for fold in metrics) for name in metrics[0]}
-    return separated | {f"concatenated_{name}": value for name, value in together.metrics.items()}, together
+    separated = mean_evaluation(found)
+    metrics = separated.metrics | {f"concatenated_{name}": value for name, value in together.metrics.items()}
+    return metrics, together, separated
+
+
+def mean_evaluation(found: Sequence[Evaluation]) -> Evaluation:
+    """The mean of several models' evaluations of the same queries: of each metric, and of each query's values."""
+    metrics = {name: fmean(one.metrics[name] for one in found) for name in found[0].metrics}
+    queries = found[0].queries
+    for name in found[0].names:
+        # one null where a query is left out, of all models alike, for that depends on labels alone
+        values = np.mean([one.queries[name].to_numpy() for one in found], axis=0)
+        queries = queries.set_column(queries.column_names.index(name), name, [pa.array(values, from_pandas=True)])
+    return Evaluation(metrics, queries)
 
 
 def fit_folds(

@@ -60,6 +60,10 @@ class TrialRecord:
     second: float | None = None
     """The second objective at the best validation, where the search has two."""
     last_metrics: dict[str, float] = field(default_factory=dict)
+    first_loss: float | None = None
+    """The mean training loss before its first validation."""
+    best_interval: tuple[float, float] | None = None
+    """The 95% interval of its best value over the held-out classes, where it was recorded."""
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
@@ -88,6 +92,10 @@ class Ledger:
     search_id: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)
+    """What its numbers are of, as `yardstick.sizes` gives it; empty in records of before."""
+    untrained: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The scores of networks before their training, by `yardstick.untrained_key`."""
     metric: str = ""
     mode: str = "max"
     started: int = 0
@@ -142,7 +150,7 @@ class Ledger:
         if kind == "search_started":
             self.name, self.search_id = event["name"], event["search_id"]
             self.config, self.started = event["config"], event["time"]
-            self.tags = event.get("tags", {})
+            self.tags, self.sizes = event.get("tags", {}), event.get("sizes") or {}
             self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
         elif kind == "search_resumed":
             self.state, self.ended, self.reason = "running", None, None
@@ -155,7 +163,11 @@ class Ledger:
             self._validate(self.find(event["trial_id"]), event)
         elif kind == "result":
             tests = {k.removeprefix("test/"): v for k, v in event["metrics"].items() if k.startswith("test/")}
-            self.find(event["trial_id"]).test |= tests
+            trial = self.find(event["trial_id"])
+            trial.test |= tests
+            trial.best_interval = event.get("best_interval", trial.best_interval)
+            if (found := event.get("untrained")) is not None:
+                self.untrained[found["key"]] = found
         elif kind == "trial_ended":
             trial = self.find(event["trial_id"])
             trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
@@ -189,6 +201,8 @@ class Ledger:
         trial.validations = event["validation"]
         trial.seconds += event["seconds"]
         trial.last_metrics = event["metrics"]
+        if trial.first_loss is None:
+            trial.first_loss = event["metrics"].get("train/loss")
         hours = {kind: amount * event["seconds"] / 3600 for kind, amount in trial.resources.items()}
         trial.hours = {kind: trial.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
         epochs = event["metrics"].get("epoch", trial.epochs) - trial.epochs

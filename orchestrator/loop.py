@@ -47,6 +47,7 @@ from orchestrator.evaluation import (
     evaluate_queries,
 )
 from orchestrator.insight import Insight, insight
+from orchestrator.intervals import Ends, Over, of_auroc
 from orchestrator.learner import Learner
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Outputs, Scope, find_method
 from orchestrator.spec import VALIDATE_EVERY, Experiment, Objective, Training, chosen_by, resolve_experiment
@@ -757,9 +758,12 @@ def evaluate_and_embed(
     return replace(result, metrics=result.metrics | scalars), embedded
 
 
-def detect_outside(model: Path, inside: Store, outside: Store, device: str = "auto") -> dict[str, float]:
+def detect_outside(
+    model: Path, inside: Store, outside: Store, device: str = "auto"
+) -> tuple[dict[str, float], dict[Over, Ends | None]]:
     """`out_of_distribution/auroc`: how well the uncertainty ||u|| tells the images of another data set (they should
-    have more) from those of its own; of both data sets, the images that `rows_to_test` gives.
+    have more) from those of its own; of both data sets, the images that `rows_to_test` gives. And its intervals over
+    the classes of both (None if one has too few) and over their images; see `intervals.of_auroc`.
 
     Raises InputError if the model has no uncertainty embedding: one is the output `uncertainty` (N, D) of the network,
     a head of the method's. Source: IDML's Table 4.
@@ -773,14 +777,17 @@ def detect_outside(model: Path, inside: Store, outside: Store, device: str = "au
                 "idml learns one"
             )
         sides.append((store, rows_to_test(experiment.training, store)))
-    levels = []
+    levels, labels = [], []
     for store, rows in sides:
         _, embedded = embed_model(model, store, rows, device)
         levels.append(torch.linalg.vector_norm(embedded.outputs["uncertainty"].double(), dim=1))
+        labels.append(embedded.labels)
     try:
-        return {"out_of_distribution/auroc": auroc(*levels)}
+        metrics = {"out_of_distribution/auroc": auroc(*levels)}
     except ValueError as error:
         raise InputError(f"{model} on {inside.name} and {outside.name}: {error}") from None
+    classes = (labels[0].numpy(), labels[1].numpy())
+    return metrics, {"classes": of_auroc(levels[0], levels[1], classes), "queries": of_auroc(levels[0], levels[1])}
 
 
 def embed_model(

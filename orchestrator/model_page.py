@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageOps
 
 from orchestrator.checkpoint import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders, write_whole
+from orchestrator.claims import test_texts
 from orchestrator.data.store import Store
 from orchestrator.elements import (
     answers_html,
@@ -48,6 +49,7 @@ from orchestrator.insight import (
     principal_components,
     separation,
 )
+from orchestrator.learning import held_out_set, judge, test_set
 from orchestrator.ledger import Ledger, TrialRecord, counted, params_text
 
 SHOWN = 3
@@ -142,7 +144,13 @@ def model_view(
     else:
         where = f"Held-out classes, validation {trial.best_validation} of {trial.validations}"
         scores = {name: v for name, v in trial.best_metrics.items() if name.removeprefix("val/") in HEADLINES}
-    told = [f"{where}: {', '.join(f'{name} {value:.4f}' for name, value in scores.items())}."]
+    said = {name: f"{value:.4f}" for name, value in scores.items()}
+    said |= {name: text for name, text in test_texts(ledger, trial.test).items() if name in said}
+    told = [f"{where}: {', '.join(f'{name} {text}' for name, text in said.items())}."]
+    if (found := judge(ledger, trial)).bad:
+        told.insert(0, f"It learned nothing: {'; '.join(filter(None, (found.why, found.diverged)))}.")
+    if (of := test_set(ledger) if trial.test else held_out_set(ledger, trial)) is not None:
+        told.append(f"These are {of.size_text}; chance is {of.chance_text()}.")
     told.append(f"{what.capitalize()} of {ledger.name}" + (f": {params_text(trial.params)}." if trial.params else "."))
     facts = [str(settings.get(key)) for key in ("method", "dataset", "backbone")]
     facts += [

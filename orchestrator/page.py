@@ -43,6 +43,7 @@ from orchestrator.ledger import (
     value_columns,
     value_text,
 )
+from orchestrator.numbers_page import learned_cell, seeds_table, state_html, tests_html
 from orchestrator.searched import Searched, idle
 from orchestrator.spec import Search
 
@@ -114,7 +115,7 @@ def _subtitle(findings: Findings) -> str:
     ledger, settings = findings.ledger, findings.settings
     began = datetime.fromtimestamp(ledger.started / 1000, UTC)
     setup = [settings.get(key) for key in ("method", "dataset", "backbone")]
-    parts = [f'<span class="state {escape(ledger.state)}">{escape(ledger.state)}</span>']
+    parts = [state_html(ledger)]
     parts += [escape(str(part)) for part in setup if part]
     if "embedding_dim" in settings:
         parts.append(f"{escape(str(settings['embedding_dim']))}-D")
@@ -134,7 +135,9 @@ def _answers(findings: Findings, images: str) -> str:
         "How far from the paper?": findings.distance,
     }
     link = f' The images: <a href="{escape(images)}">{escape(images)}</a>, beside this page.' if images else ""
-    return answers_html(answers, f"{escape(findings.confused)}{link}" if findings.confused else "")
+    numbers = {"What are the numbers held against?": " ".join(findings.numbers)} if findings.numbers else {}
+    confused = f"{escape(findings.confused)}{link}" if findings.confused else ""
+    return (answers_html(numbers) if numbers else "") + answers_html(answers, confused)
 
 
 # Leaderboard -------------------------------------------------------------------------------------------------
@@ -154,8 +157,10 @@ def _leaderboard(findings: Findings) -> str:
     for rank, trial in enumerate(ranking[:LEADERS], start=1):
         if trial is findings.winner:
             best = rank - 1
-        rows.append(_trial_row(rank if trial.best is not None else None, trial, keys, columns, shown))
-    rows += [_trial_row("final", final, keys, columns, shown) for final in ledger.finals.values()]
+        state = learned_cell(ledger, trial)
+        rows.append(_trial_row(rank if trial.best is not None else None, trial, state, keys, columns, shown))
+    finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
+    rows += [_trial_row("final", run, state, keys, columns, shown) for run, state in finals]
     parts = [] if age is None else [f"<p>{escape(_ages(ledger, age))}</p>"]
     parts += [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
     if len(ranking) > LEADERS:
@@ -164,11 +169,10 @@ def _leaderboard(findings: Findings) -> str:
         )
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
-        cells = [[n, *map(score_cell, (s.mean, s.standard_deviation, s.low, s.high))] for n, s in group.metrics.items()]
-        cells = [row for row in cells if not str(row[0]).endswith(("_low", "_high"))]
-        title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% of the mean"
-        table = table_html(f"seeds-{len(parts)}", ["metric", "mean", "deviation", "low", "high"], cells)
+        title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% intervals"
+        table = seeds_table(f"seeds-{len(parts)}", ledger, group)
         parts.append(f"<details><summary>{escape(title)}</summary>{table}</details>")
+    parts += tests_html(ledger)
     if findings.differences:
         parts.append(difference_table("differences", findings.differences, "trial"))
     return "".join(parts)
@@ -207,10 +211,15 @@ def _ages(ledger: Ledger, age: int) -> str:
 
 
 def _trial_row(
-    rank: Any, trial: TrialRecord, keys: Sequence[str], columns: Mapping[str, Column], tests: Sequence[str]
+    rank: Any,
+    trial: TrialRecord,
+    state: Html,
+    keys: Sequence[str],
+    columns: Mapping[str, Column],
+    tests: Sequence[str],
 ) -> list[Any]:
     because = idle(trial)
-    row = [rank, trial.trial_id, state_cell(trial.state), *(cell(trial) for cell in columns.values())]
+    row = [rank, trial.trial_id, state, *(cell(trial) for cell in columns.values())]
     row += [score_cell(trial.test.get(name)) for name in tests]
     row += [_param_cell(trial.params.get(key), because.get(key)) for key in keys]
     return [

@@ -14,6 +14,8 @@ from orchestrator.loop import Clock, data_splits, fit
 from orchestrator.search import Places, check_data
 from orchestrator.spec import SCHEDULER_KEYS, Experiment, Search
 from orchestrator.study import Study
+from orchestrator.untrained import known
+from orchestrator.yardstick import Measured, untrained_key
 
 STEPS = 5
 """Training steps that are timed."""
@@ -54,7 +56,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     known = overview(places.data).get(search.dataset, {})
     if known.get("state") == "not prepared" and objects.address_of(places.data) is None:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
-    check_data(search, places)
+    digest, sizes = check_data(search, places)
     training = experiment.training
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
@@ -66,6 +68,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+        **what_numbers_are_of(sizes, experiment, digest, places),
         "cost": {
             "models per trial": len(splits),
             "steps per model": clock.total_steps,
@@ -76,6 +79,29 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             "estimated from": f"{STEPS} steps and one validation, timed on this machine",
         },
     }
+
+
+def what_numbers_are_of(
+    sizes: dict[str, Any], experiment: Experiment, digest: str, places: Places
+) -> dict[str, dict[str, Any]]:
+    """The sets that numbers will be of, chance on them, and the untrained network's score if the storage has it."""
+    shown: dict[str, dict[str, Any]] = {}
+    for name, what in (("validation", "selection"), ("test", "test")):
+        if (of := Measured.read(sizes[name])) is None:
+            continue
+        shown[what] = {
+            "classes": of.classes,
+            "images": of.images,
+            "one query, in recall": round(of.one_query, 6),
+            "chance of map_at_r": round(of.chance["map_at_r"], 6),
+            "chance of recall_at_1": round(of.chance["recall_at_1"], 6),
+        }
+    found = known(places.storage, untrained_key(experiment.flat(), digest))
+    if found is not None and "selection" in shown:
+        shown["selection"]["map_at_r of the untrained network"] = round(found["metrics"]["map_at_r"], 6)
+        if ends := found["intervals"].get("map_at_r"):
+            shown["selection"]["its 95% over classes"] = " to ".join(f"{end:.4f}" for end in ends)
+    return shown
 
 
 def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float]:

@@ -12,8 +12,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from orchestrator import objects
+from orchestrator import learning, objects
 from orchestrator.checkpoint import BEST, CHECKPOINT, MODEL, model_folders
+from orchestrator.claims import claim
 from orchestrator.comparison import Comparison, rows
 from orchestrator.errors import InputError, suggestion, visible
 from orchestrator.files import cell
@@ -46,6 +47,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
             "state": record.state,
             "selection": ledger.selection,
             "objective": record.best,
+            "learning": learning.judge(ledger, record).plain,
             **({"second_objective": record.second} if ledger.second is not None else {}),
             "params": record.params,
             "validations": record.validations,
@@ -65,6 +67,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         **({"second_objective": ledger.second, "front": sorted(ledger.front)} if ledger.second is not None else {}),
         **({"reason": ledger.reason} if ledger.reason else {}),
         "selection": ledger.selection,
+        "numbers": learning.plain(ledger),
         "trials": [trial(record) for record in ledger.trials.values()],
         "best": trial(winner) if winner else None,
         "final": trial(ledger.final) if ledger.final else None,
@@ -97,20 +100,33 @@ def _leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, lis
     tested = [name for name in HEADLINES if any(name in values for values in tests.values())]
     rows = []
     for trial in ledger.ranking():
-        cells = [trial.trial_id, trial.state]
+        cells = [trial.trial_id, learning.state_word(ledger, trial)]
         cells += [value_text(trial.params[key]) if key in trial.params else "" for key in keys]
         cells += ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]
         cells += [] if ledger.second is None else ["*" if trial.trial_id in ledger.front else ""]
-        cells += [_tested(tests.get(trial.trial_id, {}).get(name)) for name in tested]
+        cells += [_tested(ledger, tests.get(trial.trial_id, {}), name) for name in tested]
         rows.append((trial, cells, trial is findings.winner))
     heads = ["trial", "state", *keys, *columns, *(["front"] if ledger.second is not None else [])]
-    return [*heads, *(f"test {name}" for name in tested)], rows
+    return [*heads, *(f"test {name}{_over(ledger, name)}" for name in tested)], rows
 
 
-def _tested(value: Interval | float | None) -> str:
+def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> str:
+    """`0.5440 (0.4970 to 0.5960)`, `0.5210 ± 0.0010 (0.4801 to 0.5619)`: the head says what the interval is over."""
+    value = test.get(name)
+    if value is None:
+        return ""
+    found = claim(ledger, {n: v.mean if isinstance(v, Interval) else v for n, v in test.items()}, name)
+    ends = "" if found is None or found.low is None else f" ({found.low:.4f} to {found.high:.4f})"
     if isinstance(value, Interval):
-        return f"{value.mean:.4f} ± {value.standard_deviation:.4f}"
-    return "" if value is None else f"{value:.4f}"
+        return f"{value.mean:.4f} ± {value.standard_deviation:.4f}{ends}"
+    return f"{value:.4f}{ends}"
+
+
+def _over(ledger: Ledger, name: str) -> str:
+    """What the intervals of a leaderboard's tests are over, for the head of a metric."""
+    tests = [claim(ledger, run.test, name) for run in ledger.everyone() if run.test]
+    found = {one.over for one in tests if one is not None and one.low is not None}
+    return f" (95% over {' or '.join(sorted(found))})" if found else ""
 
 
 def _markdown(findings: Findings) -> str:
@@ -120,6 +136,8 @@ def _markdown(findings: Findings) -> str:
     parts = [f"# {text(findings.ledger.name)}", "\n\n".join(text(line) for line in findings.verdict)]
     if findings.warnings:
         parts.append("\n".join(f"- {text(line)}" for line in findings.warnings))
+    if findings.numbers:
+        parts.append(f"What are the numbers held against? {text(' '.join(findings.numbers))}")
     parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
     parts.append(f"How far from the paper? {text(findings.distance)}")
     parts.append(markdown_table([text(head) for head in heads], rows))
@@ -155,7 +173,7 @@ def _latex(findings: Findings) -> str:
     """The leaderboard for LaTeX; the winner in bold."""
     heads, leaders = _leaders(findings)
     lines = [(cells, best) for trial, cells, best in leaders if trial.best is not None]
-    return _latex_table(heads, lines, " ".join(findings.verdict), left=2)
+    return _latex_table(heads, lines, " ".join([*findings.verdict, *findings.numbers]), left=2)
 
 
 def _latex_table(heads: Sequence[str], lines: Sequence[tuple[list[str], bool]], caption: str, *, left: int) -> str:

@@ -297,7 +297,7 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     note_tracking(uri, places)
-    digest = check_data(search, places)
+    digest, sizes = check_data(search, places)
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
             stack.enter_context(scratch())
@@ -316,6 +316,7 @@ def start(
                 tags=provenance()
                 | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
                 tracking_uri=recorded_address(uri, places),
+                sizes=sizes,
             )
             return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
 
@@ -374,7 +375,7 @@ def resume(
             check_room(search, ledger)
         if resized := workers is not None or max_concurrent is not None:
             search = with_other_workers(search, workers, max_concurrent)
-        digest, recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
+        (digest, _), recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
         if digest != recorded:
             raise InputError(
                 f"{path}: the data set '{search.dataset}' is not the one this search began with "
@@ -511,14 +512,16 @@ def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) ->
             objects.bring(path.parent / name)
 
 
-def check_data(search: Search, places: Places) -> str:
-    """The data set's digest; prepares it if need be, and refuses batches that its classes cannot fill, weights and
-    images that the backbone cannot take, and settings that the method cannot do with."""
+def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
+    """The data set's digest, and what numbers of it are of (`yardstick.sizes`); prepares it if need be, and refuses
+    batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
+    cannot do with. A selection on almost nothing is warned of."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import noisy_labels, train_labels, unused_split
     from orchestrator.loop import check_image_size, data_splits, new_learner
+    from orchestrator.yardstick import Measured, selection_warning, sizes
 
     def say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
@@ -528,13 +531,16 @@ def check_data(search: Search, places: Places) -> str:
     if training.selection == "test":
         say("note: selection=test: the best validation is chosen on the TEST classes, and all numbers are on these")
     store = open_dataset(training.dataset, places.data, say=say)
-    split = data_splits(training, store)[0]
+    splits = data_splits(training, store)
+    split = splits[0]
     if note := unused_split(store):
         say(f"note: {note}")
     unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
     check_images(store, training.augmentation, unreadable)
     if unreadable:
         say(f"warning: {describe_unreadable(store, unreadable)}")
+    found = sizes(store, [without(part, unreadable) for part in splits])
+    held_out = Measured.read(found["validation"])
     split = without(split, unreadable)
     ClassBalancedSampler(
         noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
@@ -543,7 +549,9 @@ def check_data(search: Search, places: Places) -> str:
         seed=training.seed,
     )
     check_image_size(new_learner(experiment, store, split), store, split, training)
-    return str(store.manifest["digest"])
+    if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
+        say(f"warning: {why}")
+    return str(store.manifest["digest"]), found
 
 
 def run(

@@ -77,15 +77,17 @@ def run(
 
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
     """All metrics of a finished training on the test classes: of its last model, or, where classes were held
-    out to select on, of its best. `<metric>_low` and `<metric>_high` are the 95% interval over the queries.
+    out to select on, of its best. `<metric>_over_classes_low` and `_high` are the 95% interval over the classes,
+    `<metric>_over_queries_low` and `_high` that over the queries; see `intervals`.
 
     Over folds, the metrics are the mean of those of the folds' models, and `concatenated_<metric>` those of the
-    models' normalised embeddings side by side.
+    models' normalised embeddings side by side; both have their intervals.
     """
     from orchestrator.checkpoint import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.data.catalog import open_dataset
     from orchestrator.distributed import rank
     from orchestrator.folds import evaluate_folds
+    from orchestrator.intervals import as_metrics
     from orchestrator.loop import data_splits, evaluate_and_embed, keep_insight
     from orchestrator.spec import resolve_experiment
 
@@ -94,13 +96,14 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     rows = data_splits(training, store)[0].test
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
-        return evaluate_folds([folder / BEST for folder in folders], store, rows, training.device, keep=True)[0]
+        models = [folder / BEST for folder in folders]
+        metrics, together, separated = evaluate_folds(models, store, rows, training.device, keep=True)
+        return metrics | as_metrics(separated) | as_metrics(together, "concatenated_")
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     result, embedded = evaluate_and_embed(model, store, rows, training.device, folder=place / DIAGNOSTICS)
     if rank() == 0:
         keep_insight(place, result, embedded, store)
-    ends = {name: dict(zip(("low", "high"), pair, strict=True)) for name, pair in result.intervals().items()}
-    return result.metrics | {f"{name}_{end}": value for name, pair in ends.items() for end, value in pair.items()}
+    return result.metrics | as_metrics(result)
 
 
 def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
@@ -119,6 +122,7 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         arguments = {**work["arguments"], **places}
         try:
             files.fetch(broadcast_object, leader=rank() == 0)
+            first = {"untrained": untrained_score(arguments)} if work.get("untrained") else {}
             for validation in run(**arguments):
                 if rank() == 0:
                     files.keep()  # before anybody hears of the validation
@@ -135,7 +139,9 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
                     "finished": validation.finished,
                     "test": tested,
                     "done": validation.finished,
+                    **first,
                 }
+                first = {}
         except OutOfMemory as error:
             yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
         except (TrainingFailed, InputError) as error:
@@ -151,6 +157,19 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
             summary = " ".join(str(error).split())[:300]
             log = objects.shown(files.path / FAILURE_LOG)
             yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+
+
+def untrained_score(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the network of a trial scores before its training; see `untrained.measure`."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.loop import data_splits
+    from orchestrator.spec import resolve_experiment
+    from orchestrator.untrained import measure
+
+    experiment = resolve_experiment(arguments["settings"], "trial")
+    store = open_dataset(experiment.training.dataset, Path(arguments["data"]))
+    splits = data_splits(experiment.training, store, hold_out=arguments.get("hold_out", True))
+    return measure(experiment, store, splits)
 
 
 def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:

@@ -844,8 +844,10 @@ def test_a_search_that_is_starting_can_be_seen(tmp_path: Path, capsys: pytest.Ca
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
     found = json.loads(measured.out)
-    low, high = found["intervals"]["map_at_r"]
-    assert 0 < low < found["metrics"]["map_at_r"] < high < 1
+    for over in ("classes", "queries"):
+        low, high = found[f"intervals_over_{over}"]["map_at_r"]
+        assert 0 < low < found["metrics"]["map_at_r"] < high < 1
+    assert (found["interval_of_the_claim"], found["classes"]) == ("classes", 60)
     before = contents(finished)
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
     assert planned["trials"] == 12
@@ -898,7 +900,12 @@ def test_the_report_goes_where_it_is_wanted(finished: Path, tmp_path: Path, caps
     ran = run(capsys, f"report {TRAINED} --storage {finished} --format csv")
     head, row = ran.out.splitlines()
     assert head.startswith("rank,trial_id,state,val/map_at_r")
-    assert row.startswith("1,0000,done,0.")
+    assert row.startswith("1,0000,done,0.") and "test/map_at_r_over_classes_low" in head
+    numbers = json.loads(run(capsys, f"report {TRAINED} --storage {finished} --json").out)["numbers"]
+    assert 0 < numbers["held_out_set"]["chance"]["map_at_r"] < numbers["untrained"]["metrics"]["map_at_r"] < 1
+    assert numbers["test_set"]["classes"] == 60 and len(list((finished / "untrained").iterdir())) == 1
+    shown = " ".join(run(capsys, f"report {TRAINED} --storage {finished}").out.split())
+    assert "map_at_r 95% over 60 classes: 0." in shown and "Held-out and test values are not of equal" in shown
     ran = run(capsys, f"report {TRAINED} --storage {finished} --html {tmp_path / 'report.html'}")
     assert (ran.code, ran.out) == (0, "")
     written = (tmp_path / "report.html").read_text()

@@ -153,36 +153,6 @@ def test_every_query_and_class_equals_the_reference(backend, gallery):
             assert row[name] == mean
 
 
-def test_the_interval_is_that_of_a_mean(monkeypatch):
-    """Of many queries it is the normal one: mean -+ 1.96 standard errors."""
-    embeddings, labels = clustered(np.random.default_rng(18), 1500, 300, 8, noise=0.6)
-    found = evaluate_queries(embeddings, labels, clustering=False)
-    intervals = found.intervals()
-    assert list(intervals) == found.names
-    for name, (low, high) in intervals.items():
-        values = found.queries[name].drop_null().to_numpy()
-        error = values.std() / math.sqrt(len(values))
-        assert error > 0
-        assert low == pytest.approx(found.metrics[name] - 1.96 * error, abs=0.3 * error)
-        assert high == pytest.approx(found.metrics[name] + 1.96 * error, abs=0.3 * error)
-    assert found.intervals() == intervals
-    assert found.intervals(seed=1) != intervals
-    narrow = found.intervals(confidence=0.5)
-    assert all(intervals[name][0] < narrow[name][0] < narrow[name][1] < intervals[name][1] for name in found.names)
-    monkeypatch.setattr(evaluation, "BOOTSTRAP_ENTRIES", 1)
-    for name, ends in found.intervals().items():
-        assert ends == pytest.approx(intervals[name], rel=1e-12)
-
-
-def test_intervals_of_few_queries_and_of_bad_options():
-    found = evaluate_queries(np.array([[0.0], [1.0], [5.0]]), np.array([0, 0, 1]), clustering=False)
-    assert set(found.intervals().values()) == {(1.0, 1.0)}
-    with pytest.raises(ValueError, match="confidence: need a number between 0 and 1, got 95"):
-        found.intervals(confidence=95)
-    with pytest.raises(ValueError, match="resamples: need whole numbers from 1, got 0"):
-        found.intervals(resamples=0)
-
-
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("gallery", [False, True])
 def test_agrees_with_pytorch_metric_learning(backend, seed, gallery):

@@ -100,7 +100,7 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
     rows = folds_of(store)[0].test[:200]
     folders = model_folders(tmp_path)
     assert folders == [tmp_path / "fold-0", tmp_path / "fold-1"]
-    found, together = evaluate_folds([folder / BEST for folder in folders], store, rows)
+    found, together, _ = evaluate_folds([folder / BEST for folder in folders], store, rows)
     each = [evaluate_model(folder / BEST, store, rows) for folder in folders]
     for name in each[0]:
         assert found[name] == fmean(fold[name] for fold in each), name
@@ -127,12 +127,15 @@ def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.Ca
     command = f"evaluate {tmp_path} --dataset glyphs-small --storage {tmp_path}"
     ran = run(capsys, f"{command} --json --per-query {tmp_path}/q.csv")
     found = json.loads(ran.out)
-    assert (ran.code, found["metrics"]) == (0, pytest.approx(result["test"]))
-    low, high = found["intervals"]["concatenated_map_at_r"]
-    assert low < found["metrics"]["concatenated_map_at_r"] < high
+    assert (ran.code, found["metrics"].keys()) == (0, {n for n in result["test"] if "_over_" not in n})
+    for name in ("map_at_r", "concatenated_map_at_r"):
+        low, high = found["intervals_over_classes"][name]
+        assert low < found["metrics"][name] < high
+        assert result["test"][f"{name}_over_classes_low"] == pytest.approx(low)
+    tested = {name: value for name, value in result["test"].items() if "_over_" not in name}
     assert len((tmp_path / "q.csv").read_text().splitlines()) == found["queries"] + 1
     (head,) = (line for line in run(capsys, command).out.splitlines() if line.strip().startswith("metric"))
-    assert head.split() == ["metric", "separated", "concatenated", "95%", "interval"]
+    assert found["metrics"] == pytest.approx(tested) and head.split() == ["metric", "separated", "concatenated"]
     refused = run(capsys, f"{command} --out-of-distribution glyphs")
     assert refused.code == 2
     assert refused.err.startswith(f"error: --out-of-distribution: {tmp_path} has a model per fold; name one, say ")

@@ -157,7 +157,8 @@ def test_the_full_number_of_classes_is_prepared_trained_on_and_tested(
     assert validations[0].metrics["train/loss"] != validations[1].metrics["train/loss"]
     tested = run_test(settings, data=tmp_path / "data", folder=tmp_path / "run")
     assert all(math.isfinite(value) for value in tested.values()), tested
-    assert tested["recall_at_1_low"] <= tested["recall_at_1"] <= tested["recall_at_1_high"]
+    low, high = (tested[f"recall_at_1_over_queries_{end}"] for end in ("low", "high"))
+    assert low <= tested["recall_at_1"] <= high
 
     if large:
         return

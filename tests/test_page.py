@@ -177,7 +177,8 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     first, second = (f"{n:04d}" for n in order[:2])
     clear = made(tmp_path / "a", points, finals={first: [0.52, 0.521, 0.522], second: [0.50, 0.501, 0.502]})
     assert "seeds confirm it" in Findings.of(clear).certainty
-    assert "0.5210 ± 0.0010 (3 seeds, 95%: 0.5185 to 0.5235)" in Findings.of(clear).verdict[1]
+    said = "0.5210 ± 0.0010 (95% over 3 seeds: 0.5185 to 0.5235; over queries: 0.5110 to 0.5310; too narrow for "
+    assert said in Findings.of(clear).verdict[1]
     close = made(tmp_path / "b", points, finals={first: [0.52, 0.50, 0.54], second: [0.51, 0.53, 0.50]})
     assert "seeds do not tell them apart" in Findings.of(close).certainty
     assert any(line.startswith("Unstable over seeds") for line in Findings.of(close).warnings)
@@ -194,7 +195,7 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     rival, won = stopped.finished()[1], stopped.trials[first]
     assert said.startswith(f"After 3 validations, where trial {rival.trial_id} was stopped, it led that one by ")
     assert f"({won.curve[2]:.4f} against {rival.best:.4f})" in said and won.curve[2] < won.curve[-1]
-    assert "0.5200 (95%: 0.5100 to 0.5300)" in Findings.of(alone).verdict[1]
+    assert "0.5200 (95% over queries: 0.5100 to 0.5300; too narrow for classes" in Findings.of(alone).verdict[1]
     assert Findings.of(alone).distance.startswith("recall_at_1 72.0 is 1.4 points below 73.4 of PFML, Table 1")
 
 
@@ -447,10 +448,11 @@ def test_exports(tmp_path: Path, form: Any) -> None:
     line = next(line for line in text.splitlines() if trial in line and ("&" in line or line.startswith("|")))
     if form == "markdown":
         assert line.startswith(f"| **{trial}** | **done**") and line.endswith(
-            "**0.5100 ± 0.0141** | **0.7100 ± 0.0141** |"
+            "**0.5100 ± 0.0141 (0.5000 to 0.5200)** | **0.7100 ± 0.0141** |"
         )
+        assert r"| test map\_at\_r (95% over queries) | test recall\_at\_1 |" in text
     else:
-        assert line.startswith(rf"\textbf{{{trial}}}") and r"\textbf{0.5100 $\pm$ 0.0141}" in line
+        assert line.startswith(rf"\textbf{{{trial}}}") and r"\textbf{0.5100 $\pm$ 0.0141 (0.5000 to 0.5200)}" in line
         assert (
             text.count(r"\textbf") == line.count(r"\textbf") and r"\toprule" in text and r"proxies\_per\_class" in text
         )

@@ -238,8 +238,9 @@ def test_each_group_is_evaluated_apart(models: Path, capsys: pytest.CaptureFixtu
     for group, rows in zip(found, class_groups(store, [4, 3]), strict=True):
         assert group["queries"] == len(rows)
         assert group["metrics"] == pytest.approx(evaluate_model(models / "pfml.pt", store, rows))
-        low, high = group["intervals"]["recall_at_1"]
+        low, high = group["intervals_over_queries"]["recall_at_1"]
         assert low <= group["metrics"]["recall_at_1"] <= high
+        assert group["intervals_over_classes"] == {} and group["no_interval"].startswith("no interval: ")
     shown = run(capsys, command)
     assert (shown.code, shown.err) == (0, "")
     (head,) = (line for line in shown.out.splitlines() if line.strip().startswith("metric"))

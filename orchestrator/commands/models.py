@@ -1,7 +1,7 @@
 """Trained models: their metrics, and their export."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -81,9 +81,10 @@ def evaluate(
     """All retrieval metrics of a trained model on the test classes of a data set.
 
     Of a training over folds: the mean of its models' metrics, and those of their embeddings side by side (concatenated;
-    the tables and intervals are of these).
+    the tables are of these).
 
-    Intervals are of 95%, by bootstrap over the queries: they cover neither the drawing of classes nor training seeds.
+    Intervals are of 95%, by bootstrap over the classes, for classes never seen (after protocol=classification over the
+    images, for new ones of its classes). They do not cover training seeds.
 
     - `orchestrator evaluate my-search --dataset glyphs`
 
@@ -99,6 +100,7 @@ def evaluate(
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.folds import evaluate_folds
+    from orchestrator.intervals import claim_of, evaluated_classes, over_classes, over_queries, too_few
     from orchestrator.loop import detect_outside, evaluate_and_embed, look, rows_to_test, saved_model
     from orchestrator.report import find_models
     from orchestrator.spec import resolve_experiment
@@ -128,47 +130,73 @@ def evaluate(
     tested = "test images" if training.protocol == "classification" else "test classes"
     model = models[0] if len(models) == 1 else models[0].parent.parent
     done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
+    claim = claim_of(training.protocol)
     how = ", approximate search" if approximate else ""
     word = " (selection: test)" if on_test else ""
     if out_of_distribution is not None:
         if len(models) > 1:
             raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
         other = open_dataset(out_of_distribution, places.data, say=say)
-        metrics = detect_outside(models[0], store, other, device)
+        metrics, ends = detect_outside(models[0], store, other, device)
         title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
         done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
-        _show_metrics(title, {"value": metrics}, done if json_ else None)
+        done |= {"interval_of_the_claim": claim}
+        done |= {f"intervals_over_{over}": dict.fromkeys(metrics, pair) for over, pair in ends.items()}
+        own = ends[claim]
+        over = "images" if training.protocol == "classification" else "classes of both"
+        between = {name: too_few() if own is None else _between(own) for name in metrics}
+        _show_metrics(title, {"value": metrics, f"95% over {over}": between}, done if json_ else None)
         return
 
     seen: list[Any] = []
 
-    def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any]]":
-        """Of a single model, or of the folds' embeddings side by side; what it says in JSON, and as columns."""
+    def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any], dict[str, Any]]":
+        """Of a single model, or of the folds' embeddings side by side; what it says in JSON, as columns, and the
+        intervals of these, for the claim that is made."""
         if len(models) == 1:
             found, embedded = evaluate_and_embed(models[0], store, rows, device, approximate=approximate)
             seen[:] = [embedded]
-            metrics, columns, prefix = found.metrics, {"value": found.metrics}, ""
+            metrics, shown = found.metrics, {"value": found}
         else:
-            metrics, found = evaluate_folds(models, store, rows, device, approximate=approximate)
-            separated = {name: value for name, value in metrics.items() if not name.startswith("concatenated_")}
-            columns, prefix = {"separated": separated, "concatenated": found.metrics}, "concatenated_"
-        intervals = {f"{prefix}{name}": ends for name, ends in found.intervals().items()}
-        return found, {"queries": len(found.queries), "metrics": metrics, "intervals": intervals}, columns
+            metrics, found, separated = evaluate_folds(models, store, rows, device, approximate=approximate)
+            shown = {"separated": separated, "concatenated": found}
+        classes = evaluated_classes(found)
+        said = {"queries": len(found.queries), "classes": classes, "metrics": metrics}
+        said["interval_of_the_claim"] = claim
+        intervals: dict[str, dict[str, Any]] = {
+            "classes": {column: over_classes(one) for column, one in shown.items()},
+            "queries": {column: over_queries(one) for column, one in shown.items()},
+        }
+        for over, by_column in intervals.items():
+            said[f"intervals_over_{over}"] = {
+                f"concatenated_{name}" if column == "concatenated" else name: ends
+                for column, pairs in by_column.items()
+                for name, ends in pairs.items()
+            }
+        if not any(intervals[claim].values()):
+            said["no_interval"] = too_few(classes)
+        return found, said, {column: one.metrics for column, one in shown.items()}, intervals[claim]
 
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:
             echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
         parts = {name: evaluated(rows) for name, rows in groups.items()}
-        done["groups"] = [{"classes": name, **said} for name, (_, said, _) in parts.items()]
-        columns = {
-            f"classes {name}" + (f", {column}" if len(models) > 1 else ""): values
-            for name, (_, _, cells) in parts.items()
+        done["groups"] = [
+            said | {"classes": name, "number_of_classes": said["classes"]} for name, (_, said, *_) in parts.items()
+        ]
+        by_group = {
+            f"classes {name}" + (f", {column}" if len(models) > 1 else ""): _with_ends(values, claimed[column])
+            for name, (_, _, cells, claimed) in parts.items()
             for column, values in cells.items()
         }
-        _show_metrics(f"{model} on {dataset}, all images of each group{how}{word}", columns, done if json_ else None)
+        units = "classes" if claim == "classes" else "images"
+        inside = f"; in brackets 95% over the {units} of the group, where it has enough"
+        title = f"{model} on {dataset}, all images of each group{how}{word}{inside}"
+        _show_metrics(title, by_group, done if json_ else None)
         return
-    found, said, columns = evaluated(rows_to_test(training, store))
+    columns: dict[str, Mapping[str, float | str]]
+    found, said, columns, claimed = evaluated(rows_to_test(training, store))
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:
@@ -192,8 +220,15 @@ def evaluate(
         write_html("--gallery", gallery, lambda path: write_model_page(shown, path), "page of the model")
     done |= {"split": "test"} | said
     title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
-    between = {key: " to ".join(f"{end:.4f}" for end in ends) for key, ends in found.intervals().items()}
-    _show_metrics(title, columns | {"95% interval": between}, done if json_ else None)
+    units = f"{said['classes']} classes" if claim == "classes" else f"{said['queries']} images"
+    if "no_interval" in said:
+        title += f"; {said['no_interval']}"
+    elif len(models) == 1:
+        columns[f"95% over {units}"] = {key: _between(ends) for key, ends in claimed["value"].items()}
+    else:
+        columns = {column: _with_ends(values, claimed[column]) for column, values in columns.items()}
+        title += f"; in brackets 95% over {units}"
+    _show_metrics(title, columns, done if json_ else None)
 
 
 def export(
@@ -316,6 +351,15 @@ def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
         raise InputError(f"--class-groups: {sizes}: {error}") from None
     ends = [sum(numbers[: place + 1]) for place in range(len(numbers))]
     return {f"{end - size}-{end - 1}": part for end, size, part in zip(ends, numbers, rows, strict=True)}
+
+
+def _between(ends: Sequence[float]) -> str:
+    return " to ".join(f"{end:.4f}" for end in ends)
+
+
+def _with_ends(values: Mapping[str, float | str], ends: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """`0.5330 (0.4970 to 0.5960)`"""
+    return {n: f"{float(v):.4f}" + (f" ({_between(ends[n])})" if n in ends else "") for n, v in values.items()}
 
 
 def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], as_json: Any) -> None:
