@@ -190,9 +190,14 @@ class Margin(Baseline):
             "per_class", description="how many boundaries are learned"
         )
         phi: float | None = Field(None, gt=0, description="cap on a negative's weight; null: none")
+        phi_form: Literal["relative", "printed"] = Field(
+            "relative", description="what phi caps: the weight over the row's largest, or itself as IDML's Eq. 9 prints"
+        )
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             found = super().idle()
+            if self.phi is None:
+                found["phi_form"] = ("phi",)
             if found.pop("proxy_lr_multiplier", None) and self.learn_beta == "no":
                 found["proxy_lr_multiplier"] = ("references", "learn_beta")
             return found
@@ -213,7 +218,15 @@ class Margin(Baseline):
         phi = math.inf if config.phi is None else config.phi
         dim = self.task.embedding_dim
         return objectives.margin(
-            matrix, positive, negative, dim=dim, beta=beta, alpha=config.alpha, phi=phi, generator=rng
+            matrix,
+            positive,
+            negative,
+            dim=dim,
+            beta=beta,
+            alpha=config.alpha,
+            phi=phi,
+            phi_form=config.phi_form,
+            generator=rng,
         )
 
 

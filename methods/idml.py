@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
+from scipy.stats import vonmises_fisher
 from torch import Generator, Tensor, nn
 
 from methods.baselines import BASELINES, over
@@ -155,6 +156,34 @@ def introspective_retrieval(
     return dict(zip(("recall_at_1", "r_precision", "map_at_r"), means, strict=True))
 
 
+def von_mises_fisher(means: Tensor, concentration: float, rng: Generator) -> Tensor:
+    """A draw from a von Mises-Fisher distribution around each row, of density ~ exp(concentration mean . x) on the sphere.
+
+    Args:
+        means: (B, D) unit rows, D >= 2. concentration: >= 0; 0 is uniform. rng: on the CPU.
+
+    Returns:
+        (B, D) unit rows, float64 on the CPU.
+
+    Raises:
+        ValueError: if the concentration is negative or D is below 2.
+    """
+    size, dim = means.shape
+    if not (concentration >= 0 and dim >= 2):
+        raise ValueError(f"needs a concentration of at least 0 and 2 dimensions, got {concentration:g} and {dim}")
+    if concentration == 0:
+        return F.normalize(torch.randn(size, dim, dtype=torch.float64, generator=rng), dim=1)
+    pole = torch.zeros(dim, dtype=torch.float64)
+    pole[0] = 1
+    numpy_rng = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
+    drawn = torch.from_numpy(vonmises_fisher(pole.numpy(), concentration).rvs(size, random_state=numpy_rng))
+    drawn = drawn.view(size, dim)
+    # the reflection that takes the pole to each mean
+    across = pole - F.normalize(means.detach().cpu().double(), dim=1)
+    share = (drawn * across).sum(1) / across.square().sum(1).clamp_min(torch.finfo(torch.float64).tiny)
+    return drawn - 2 * share[:, None] * across
+
+
 def mixup_partners(size: int, blocks: int, rng: Generator) -> Tensor:
     """Each image's partner for Mixup, (size,): one permutation, the same inside each of `blocks` equal sub-blocks.
 
@@ -221,7 +250,7 @@ class IDML(Method):
                 "multi_similarity": {},
                 "contrastive": {},
                 "triplet": {},
-                "margin": {},
+                "margin": {"learn_beta": "no", "phi_form": "printed"},  # Eq. 9: both margins are pre-defined
                 "fast_ap": {},
                 "proxy_nca": {"metric": "euclidean"},  # Eq. 15
                 "proxy_nca_plus_plus": {},
@@ -240,7 +269,12 @@ class IDML(Method):
             "sim", description="uncertain pairs become alike, or unrelated (ablation, of the metric cosine only)"
         )
         uncertainty_dim: int | None = Field(None, ge=1, description="size of the uncertainty; null: embedding_dim")
-        random_uncertainty: bool = Field(False, description="draw it on the unit sphere, do not learn it (ablation)")
+        random_uncertainty: bool = Field(
+            False, description="draw it from a von Mises-Fisher around each embedding, do not learn it (ablation)"
+        )
+        random_concentration: float | None = Field(
+            None, ge=0, description="of what is drawn: 0 is uniform on the sphere; the paper gives none; null: its size"
+        )
         introspective_test: bool = Field(
             False, description="tell the test's retrieval by the introspective distance too (ablation)"
         )
@@ -259,6 +293,8 @@ class IDML(Method):
         def idle(self) -> dict[str, tuple[str, ...]]:
             names = () if self.mixup else ("mixup_loss", "mixup_alpha", "mixup_blocks")
             found: dict[str, tuple[str, ...]] = super().idle()
+            if not self.random_uncertainty:
+                found["random_concentration"] = ("random_uncertainty",)
             return found | dict.fromkeys(names, ("mixup",))
 
         @model_validator(mode="after")
@@ -284,6 +320,11 @@ class IDML(Method):
             raise InputError(
                 f"mixup_blocks: {config.mixup_blocks}: a batch of {task.batch_size} images cannot be cut into so many "
                 "equal parts: give a divisor of it, and a multiple of the workers"
+            )
+        if task.batch_size and config.random_uncertainty and config.uncertainty_dim not in (None, task.embedding_dim):
+            raise InputError(
+                f"uncertainty_dim: {config.uncertainty_dim}: what is drawn around the embeddings has their size, "
+                f"{task.embedding_dim}: leave it out"
             )
         self.base = BASELINES[config.objective](config.base_config(), task)
         self.uncertainty_dim = config.uncertainty_dim or task.embedding_dim
@@ -382,12 +423,13 @@ class IDML(Method):
         )
 
     def _complete(self, outputs: Outputs, rng: Generator) -> Outputs:
-        """The outputs with an uncertainty: that of the network, or uniform on the unit sphere."""
+        """The outputs with an uncertainty: that of the network, or drawn around each embedding."""
         if not self.config.random_uncertainty:
             return outputs
         s = outputs["embedding"]
-        drawn = torch.randn(len(s), self.uncertainty_dim, dtype=torch.float64, generator=rng)
-        return outputs | {"uncertainty": F.normalize(drawn, dim=1).to(s)}
+        given = self.config.random_concentration
+        drawn = von_mises_fisher(s, s.shape[1] if given is None else given, rng)
+        return outputs | {"uncertainty": drawn.to(s)}
 
     def _record(self, terms: dict[str, Tensor], originals: Outputs, mixed: Outputs | None = None) -> dict[str, Tensor]:
         """Add this step to the totals, and pass its terms on."""

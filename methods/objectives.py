@@ -471,6 +471,7 @@ def margin(
     beta: float | Tensor = 1.2,
     alpha: float = 0.2,
     phi: float = math.inf,
+    phi_form: Literal["relative", "printed"] = "relative",
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Margin loss on d, with negatives sampled by distance.
@@ -485,8 +486,8 @@ def margin(
     beyond, the row's negatives are equally likely. Rows without negatives keep their positive terms.
 
     dim: D, the size of the embeddings. phi: above 0, else ValueError; below 1 it flattens the largest
-    weights. beta: a number, a learned scalar, or one value per query as (Q,) or (Q, 1), so that one beta
-    per class is given as `betas[labels]`.
+    weights. phi_form: "printed" is the weight min(phi, exp(w)) of IDML's Eq. 9. beta: a number, a learned
+    scalar, or one value per query as (Q,) or (Q, 1), so that one beta per class is given as `betas[labels]`.
 
     Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017.
     """
@@ -494,7 +495,9 @@ def margin(
         raise ValueError(f"margin: phi must be above 0, got {phi}")
     if isinstance(beta, Tensor) and beta.ndim == 1:
         beta = beta[:, None]
-    drawn = _draw_negatives(matrix.detach(), positive, negative, dim, phi, generator)
+    if phi_form not in ("relative", "printed"):
+        raise ValueError(f"margin: phi_form must be 'relative' or 'printed', got {phi_form!r}")
+    drawn = _draw_negatives(matrix.detach(), positive, negative, dim, phi, phi_form, generator)
     attracted = torch.where(positive, matrix - (beta - alpha), 0).relu()
     repelled = torch.where(drawn > 0, (beta + alpha) - matrix, 0).relu()
     terms = (attracted > 0).sum() + (drawn * (repelled > 0)).sum()
@@ -507,11 +510,14 @@ def _draw_negatives(
     negative: Tensor,
     dim: int,
     phi: float,
+    phi_form: str,
     generator: torch.Generator | None,
 ) -> Tensor:
     """How often each negative is drawn, (Q, R) integers, if each row draws as many as it has positives."""
     clamped = distance.clamp(0.5, 1.4)
     log_weight = (2 - dim) * clamped.log() - (dim - 3) / 2 * (1 - clamped.square() / 4).log()
+    if phi_form == "printed":
+        log_weight, phi = log_weight.clamp(max=math.log(phi)), math.inf
     near = negative & (distance <= 1.4)
     log_weight = torch.where(near, log_weight, torch.finfo(log_weight.dtype).min)
     log_weight = log_weight - log_weight.amax(1, keepdim=True)

@@ -37,6 +37,7 @@ from orchestrator.data.pipeline import Reader, Request, check_images, describe_u
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
 from orchestrator.data.splits import Split, class_folds, class_split, noisy_labels, rows_for_testing, train_labels
 from orchestrator.data.store import Store
+from orchestrator.data.transforms import Degradation
 from orchestrator.distributed import broadcast_object, data_parallel, gather, rank, world_size
 from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
 from orchestrator.evaluation import (
@@ -450,13 +451,15 @@ def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
     return rows_for_testing(store)
 
 
-def new_reader(store: Store, training: Training) -> Reader:
-    """Reads images as this training and its evaluations see them."""
+def new_reader(store: Store, training: Training, degradation: Degradation | None = None) -> Reader:
+    """Reads images as this training and its evaluations see them; with a `degradation`, as tests on images that are
+    degraded see them."""
     return Reader(
         store,
         augmentation=training.augmentation,
         seed=training.seed,
-        degradation=training.degraded,
+        degradation=degradation or training.degraded,
+        degrade_tests=degradation is not None,
         threads=training.loader_threads,
     )
 
@@ -745,9 +748,10 @@ def evaluate_and_embed(
     *,
     folder: Path | None = None,
     approximate: bool = False,
+    degradation: Degradation | None = None,
 ) -> tuple[Evaluation, Embedded]:
-    """`evaluate_model_by_query`, and the images as the model sees them."""
-    learner, embedded = embed_model(model, store, rows, device)
+    """`evaluate_model_by_query`, and the images as the model sees them: degraded where asked."""
+    learner, embedded = embed_model(model, store, rows, device, degradation)
     result = retrieve(embedded, store, device, what=str(model), approximate=approximate)
     seen_of_method = learner.method.diagnostics(None, embedded)
     if folder is not None and rank() == 0:
@@ -791,13 +795,17 @@ def detect_outside(
 
 
 def embed_model(
-    model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto"
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    degradation: Degradation | None = None,
 ) -> tuple[Learner, Embedded]:
     """A saved model's learner, and these images as it sees them; photographs that cannot be decoded are left out."""
     learner, experiment = load_learner(model, store)
     chosen = choose_device(device)
     readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
-    with new_reader(store, experiment.training) as reader:
+    with new_reader(store, experiment.training, degradation) as reader:
         return learner, embed_split(learner.to(chosen), store, readable, chosen, reader)
 
 

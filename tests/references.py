@@ -94,7 +94,7 @@ def margin(d, positive, drawn, beta=1.2, alpha=0.2):
     return mean(terms)
 
 
-def margin_probabilities(row, negatives, dim, phi=math.inf):
+def margin_probabilities(row, negatives, dim, phi=math.inf, phi_form="relative"):
     """The chance of each negative of one row to be drawn."""
     near = [n for n in negatives if row[n] <= 1.4]
     if not near:
@@ -103,8 +103,11 @@ def margin_probabilities(row, negatives, dim, phi=math.inf):
     for n in near:
         d = max(0.5, float(row[n]))
         log_weight[n] = (2 - dim) * math.log(d) - (dim - 3) / 2 * math.log(1 - d * d / 4)
-    largest = max(log_weight.values())
-    weight = {n: min(phi, math.exp(value - largest)) for n, value in log_weight.items()}
+    if phi_form == "printed":
+        weight = {n: min(phi, math.exp(value)) for n, value in log_weight.items()}
+    else:
+        largest = max(log_weight.values())
+        weight = {n: min(phi, math.exp(value - largest)) for n, value in log_weight.items()}
     return {n: weight.get(n, 0.0) / sum(weight.values()) for n in negatives}
 
 

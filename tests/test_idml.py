@@ -7,6 +7,7 @@ import pytest
 import references as slow
 import torch
 from pydantic import ValidationError
+from scipy.special import ive
 from torch import Generator, Tensor, nn
 
 from methods import objectives
@@ -18,9 +19,10 @@ from methods.idml import (
     introspective_similarity,
     mixup_partners,
     relative_agreement,
+    von_mises_fisher,
 )
 from orchestrator.evaluation import evaluate_embeddings
-from orchestrator.method import Batch, Embedded, Outputs, Task
+from orchestrator.method import Batch, Embedded, InputError, Outputs, Task
 
 
 def reference_relative_uncertainty(s_q, u_q, s_r, u_r, gamma: float, norm: str) -> tuple[Tensor, Tensor]:
@@ -381,7 +383,39 @@ def test_a_drawn_uncertainty_repeats_with_the_generator_and_is_on_the_sphere():
     completed = bench.method._complete(bench.network(bench.images), Generator().manual_seed(0))
     norms = completed["uncertainty"].square().sum(1)
     torch.testing.assert_close(norms, torch.ones(8, dtype=torch.float64))
-    assert completed["uncertainty"].shape == (8, E)
+    assert completed["uncertainty"].shape == (8, D)
+
+
+@pytest.mark.parametrize(("dim", "concentration"), [(3, 4.0), (8, 8.0), (512, 512.0), (5, 0.0)])
+def test_what_is_drawn_lies_around_each_embedding_as_a_von_mises_fisher_does(dim, concentration):
+    """The mean of mean . x is I_{D/2}(k) / I_{D/2-1}(k); around the mean no direction is preferred."""
+    count = 4000
+    means = nn.functional.normalize(
+        torch.randn(4, dim, generator=Generator().manual_seed(1), dtype=torch.float64), dim=1
+    )
+    means[3] = torch.eye(dim)[0]  # the pole itself
+    drawn = von_mises_fisher(means.repeat_interleave(count, 0), concentration, Generator().manual_seed(0))
+    drawn = drawn.view(4, count, dim)
+    torch.testing.assert_close(drawn.square().sum(2), torch.ones(4, count, dtype=torch.float64))
+    along = (drawn * means[:, None]).sum(2)
+    expected = ive(dim / 2, concentration) / ive(dim / 2 - 1, concentration) if concentration else 0.0
+    assert (along.mean(1) - expected).abs().max() < 5 / math.sqrt(dim * count)
+    across = drawn - along[:, :, None] * means[:, None]
+    assert across.mean(1).abs().max() < 5 / math.sqrt(dim * count)
+
+
+def test_a_distribution_around_nothing_is_refused():
+    with pytest.raises(ValueError, match="needs a concentration of at least 0 and 2 dimensions, got 1 and 1"):
+        von_mises_fisher(torch.ones(2, 1), 1.0, Generator())
+    task = Task(C, D, F, batch_size=8)
+    with pytest.raises(InputError, match="uncertainty_dim: 2: what is drawn around the embeddings has their size"):
+        IDML(IDML.Config(random_uncertainty=True, uncertainty_dim=2), task)
+
+
+def test_the_margins_of_equation_9_are_not_learned():
+    method = Bench(objective="margin").method
+    assert not list(method.base.parameters())
+    assert IDML.Config(objective="margin").phi_form == "printed"
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))

@@ -365,10 +365,10 @@ def test_bad_hyperparameters_are_named(call, message):
 # ---------------------------------------------------------------- margin and its draws
 
 
-def draws(matrix, positive, negative, *, dim, phi=math.inf, seed=0):
+def draws(matrix, positive, negative, *, dim, phi=math.inf, phi_form="relative", seed=0):
     """How often each negative is drawn, read off the gradient: with a huge beta only drawn negatives are terms."""
     generator = torch.Generator().manual_seed(seed)
-    hyper = {"dim": dim, "phi": phi, "beta": 50.0, "alpha": 0.0, "generator": generator}
+    hyper = {"dim": dim, "phi": phi, "phi_form": phi_form, "beta": 50.0, "alpha": 0.0, "generator": generator}
     _, gradient = value_and_gradient(objectives.margin, matrix, positive, negative, **hyper)
     terms = positive[negative.any(1)].sum()
     return (-gradient * terms).round().long()
@@ -433,23 +433,26 @@ def test_margin_keeps_the_positives_of_rows_without_negatives():
 
 
 @pytest.mark.parametrize(
-    ("negatives", "dim", "phi"),
+    ("negatives", "dim", "phi", "phi_form"),
     [
-        ([0.3, 0.5, 0.9, 1.2, 1.39, 1.41], 4, math.inf),
-        ([0.7, 0.9, 1.2, 1.39, 1.99], 8, math.inf),
-        ([0.7, 0.9, 1.2, 1.39, 1.99], 8, 0.05),
-        ([1.0, 1.1, 1.3], 3, 0.9),
-        ([1.3, 1.35, 1.4, 1.5], 512, math.inf),
-        ([1.5, 1.7, 2.0], 64, math.inf),
-        ([0.01, 0.2, 0.5, 0.8], 128, 1e-12),
+        ([0.7, 0.9, 1.2, 1.39, 1.99], 8, 1.5, "printed"),
+        ([0.5, 0.7, 0.9, 1.2], 16, 40.0, "printed"),
+        ([0.5, 0.7, 0.9, 1.2], 16, 1e-3, "printed"),
+        ([0.3, 0.5, 0.9, 1.2, 1.39, 1.41], 4, math.inf, "relative"),
+        ([0.7, 0.9, 1.2, 1.39, 1.99], 8, math.inf, "relative"),
+        ([0.7, 0.9, 1.2, 1.39, 1.99], 8, 0.05, "relative"),
+        ([1.0, 1.1, 1.3], 3, 0.9, "relative"),
+        ([1.3, 1.35, 1.4, 1.5], 512, math.inf, "relative"),
+        ([1.5, 1.7, 2.0], 64, math.inf, "relative"),
+        ([0.01, 0.2, 0.5, 0.8], 128, 1e-12, "relative"),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_margin_draws_by_the_stated_weights(negatives, dim, phi, dtype):
+def test_margin_draws_by_the_stated_weights(negatives, dim, phi, phi_form, dtype):
     pairs = 20_000
     matrix, positive, negative = row({"p": [0.5] * pairs, "n": negatives})
-    drawn = draws(matrix.to(dtype), positive, negative, dim=dim, phi=phi)[0, pairs:]
-    chances = references.margin_probabilities(matrix[0], range(pairs, pairs + len(negatives)), dim, phi)
+    drawn = draws(matrix.to(dtype), positive, negative, dim=dim, phi=phi, phi_form=phi_form)[0, pairs:]
+    chances = references.margin_probabilities(matrix[0], range(pairs, pairs + len(negatives)), dim, phi, phi_form)
     expected = torch.tensor(list(chances.values()))
     assert drawn.sum() == pairs
     assert (drawn[expected == 0] == 0).all()

@@ -171,6 +171,11 @@ def test_photographs_differ_by_seed_epoch_and_sample_in_training_only(photograph
 def test_degradations_apply_after_the_crop(photographs: Store) -> None:
     hidden = read(photographs, [3, 4], degradation=Degradation("occlusion", 1.0, 0.5)) == 0.5
     assert (hidden.all(1).sum((1, 2)) >= 112 * 112).all()
+    how = {"degradation": Degradation("occlusion", 1.0, 0.5), "degrade_tests": True}
+    tested = read(photographs, [3, 4], EVALUATION, **how)
+    shown = tested != 0.5
+    assert torch.equal(tested[shown], read(photographs, [3, 4], EVALUATION)[shown])
+    assert ((~shown).all(1).sum((1, 2)) >= 112 * 112).all()
 
 
 def loader_threads() -> list[str]:

@@ -20,8 +20,10 @@ from test_study import TPE, drive, result, search_of, start
 from orchestrator.checkpoint import save_checkpoint
 from orchestrator.cli import main
 from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.pipeline import EVALUATION
 from orchestrator.data.splits import class_groups, class_split
 from orchestrator.data.store import Row, Store, write_store
+from orchestrator.data.transforms import Degradation, augment
 from orchestrator.display import leaderboard
 from orchestrator.errors import InputError
 from orchestrator.evaluation import auroc, evaluate_embeddings
@@ -265,6 +267,25 @@ def test_uncertainty_tells_images_of_another_data_set(models: Path, capsys: pyte
     assert found == {"out_of_distribution/auroc": pytest.approx(pairs)}
 
 
+def test_a_model_tells_the_uncertainty_of_degraded_images(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """IDML's Table 8: one model, its images degraded in more and more ways."""
+    command = f"evaluate {models}/idml.pt --dataset other --storage {models}"
+    store = open_dataset("other", models / "data")
+    rows = class_split(store, validation_share=0, seed=0).test
+    hidden = Degradation("occlusion", 0.5, 0.4)
+    learner, plain = embed_model(models / "idml.pt", store, rows)
+    images = augment(store.images(rows), rows, recipe="none", seed=0, epoch=EVALUATION, degradation=hidden)
+    with torch.no_grad():
+        level = learner.eval().network(images)["uncertainty"].double().norm(dim=1).mean().item()
+    options = "--degradation occlusion --degradation-probability 0.5 --degradation-extent 0.4"
+    found = json.loads(run(capsys, f"{command} {options} --json").out)
+    assert found["degradation"] == {"kind": "occlusion", "probability": 0.5, "extent": 0.4}
+    assert found["metrics"]["diagnostics/uncertainty_held_out"] == pytest.approx(level, rel=1e-5)
+    assert level != pytest.approx(plain.outputs["uncertainty"].double().norm(dim=1).mean().item(), rel=1e-6)
+    shown = run(capsys, f"{command} {options}").out
+    assert "occlusion with probability 0.5" in " ".join(shown.split()) and f"{level:.4f}" in shown
+
+
 def test_auroc_counts_pairs_in_order() -> None:
     assert auroc(torch.tensor([1.0, 2.0]), np.array([2.0, 3.0, 0.0])) == pytest.approx((1.5 + 2 + 0) / 6)
     for bad in ([], [1.0, float("nan")]):
@@ -284,6 +305,11 @@ def test_auroc_counts_pairs_in_order() -> None:
         ("--class-groups 4,4 --per-query {models}/q.csv", "--class-groups: not together with --per-query"),
         ("--class-groups 4,4 --out-of-distribution glyphs-small", "--out-of-distribution: not together with --class"),
         ("--approximate --out-of-distribution glyphs-small", "--out-of-distribution: not together with --approximate"),
+        ("--degradation-probability 0.5", "--degradation-probability: says how often or how much images are degraded"),
+        ("--degradation-extent 0.5", "--degradation-extent: says how often"),
+        ("--degradation blur --degradation-extent 2", "--degradation-extent: 2: should be a share of the sides"),
+        ("--degradation blur --gallery {models}/g.html", "--degradation: not together with --gallery"),
+        ("--degradation blur --out-of-distribution glyphs-small", "--out-of-distribution: not together with --degrad"),
         ("--out-of-distribution other", "--out-of-distribution: other: is the data set itself; name another"),
         ("--out-of-distribution glyps-small", "unknown data set 'glyps-small'"),
         (

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,6 +18,7 @@ from orchestrator.files import cell, output_place
 from orchestrator.terminal import Terminal, echo
 
 if TYPE_CHECKING:
+    from orchestrator.data.transforms import Degradation
     from orchestrator.evaluation import Evaluation
 
 
@@ -70,6 +72,17 @@ def evaluate(
             callback=not_empty,
         ),
     ] = None,
+    degradation: Annotated[
+        Literal["low_resolution", "blur", "occlusion"] | None,
+        typer.Option(help="Degrade the test's images so (IDML's Table 8).", show_choices=True),
+    ] = None,
+    degradation_probability: Annotated[
+        float, typer.Option(min=0, max=1, help="With --degradation: the share of the images that is degraded.")
+    ] = 1.0,
+    degradation_extent: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="With --degradation: how much, as a share of the images' sides."),
+    ] = None,
     gallery: Annotated[
         Path | None,
         typer.Option(
@@ -97,6 +110,8 @@ def evaluate(
     - `orchestrator evaluate my-search --dataset nabirds --class-groups 200,200,155`
 
     - `orchestrator evaluate my-search --dataset cifar10 --out-of-distribution cifar100`
+
+    - `orchestrator evaluate my-search --dataset cars196 --degradation blur --degradation-probability 0.5`
     """
     from orchestrator.data.catalog import open_dataset
     from orchestrator.folds import evaluate_folds
@@ -114,12 +129,21 @@ def evaluate(
     if class_groups is not None:
         _refuse_together("--class-groups", tables)
     if out_of_distribution is not None:
-        others = tables | {"--class-groups": class_groups, "--approximate": approximate}
+        others = tables | {
+            "--class-groups": class_groups,
+            "--approximate": approximate,
+            "--degradation": degradation,
+        }
         _refuse_together("--out-of-distribution", others)
         if out_of_distribution == dataset:
             raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
+    degraded = _degradation(degradation, degradation_probability, degradation_extent)
+    if degraded is not None:
+        _refuse_together("--degradation", {"--gallery": gallery})
     places = places_of(storage)
     models = find_models(checkpoint_or_run, places)
+    if degraded is not None and len(models) > 1:
+        raise InputError(f"--degradation: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
     if gallery is not None and len(models) > 1:
         raise InputError(f"--gallery: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
     store = open_dataset(dataset, places.data, say=say)
@@ -132,6 +156,9 @@ def evaluate(
     done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
     claim = claim_of(training.protocol)
     how = ", approximate search" if approximate else ""
+    if degraded is not None:
+        done["degradation"] = asdict(degraded)
+        how = f", {degraded.kind} with probability {degraded.probability:g}{how}"
     word = " (selection: test)" if on_test else ""
     if out_of_distribution is not None:
         if len(models) > 1:
@@ -154,7 +181,9 @@ def evaluate(
         """Of a single model, or of the folds' embeddings side by side; what it says in JSON, as columns, and the
         intervals of these, for the claim that is made."""
         if len(models) == 1:
-            found, embedded = evaluate_and_embed(models[0], store, rows, device, approximate=approximate)
+            found, embedded = evaluate_and_embed(
+                models[0], store, rows, device, approximate=approximate, degradation=degraded
+            )
             seen[:] = [embedded]
             metrics, shown = found.metrics, {"value": found}
         else:
@@ -229,6 +258,20 @@ def evaluate(
         columns = {column: _with_ends(values, claimed[column]) for column, values in columns.items()}
         title += f"; in brackets 95% over {units}"
     _show_metrics(title, columns, done if json_ else None)
+
+
+def _degradation(kind: str | None, probability: float, extent: float | None) -> "Degradation | None":
+    """What `--degradation` and its two options ask for."""
+    from orchestrator.data.transforms import Degradation
+
+    if kind is None:
+        if extent is not None or probability != 1:
+            name = "--degradation-probability" if probability != 1 else "--degradation-extent"
+            raise InputError(f"{name}: says how often or how much images are degraded: give --degradation too")
+        return None
+    if extent is not None and not 0 < extent <= 1:
+        raise InputError(f"--degradation-extent: {extent:g}: should be a share of the sides, above 0 and at most 1")
+    return Degradation(kind, probability, extent)  # type: ignore[arg-type]
 
 
 def export(

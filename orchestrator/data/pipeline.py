@@ -59,8 +59,9 @@ class Request(NamedTuple):
 class Reader:
     """Reads batches of a store with one augmentation; a context that ends its threads.
 
-    `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs; `threads`: how many prepare
-    photographs, 0 for none but the caller's.
+    `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs; `degrade_tests`: whether the
+    `degradation` is for the images of evaluations too; `threads`: how many prepare photographs, 0 for none but the
+    caller's.
     """
 
     def __init__(
@@ -70,12 +71,14 @@ class Reader:
         augmentation: str = "none",
         seed: int = 0,
         degradation: Degradation | None = None,
+        degrade_tests: bool = False,
         threads: int = 0,
     ) -> None:
         self.store = store
         self.augmentation = augmentation
         self.seed = seed
         self.degradation = degradation
+        self.degrade_tests = degrade_tests
         self.crop = CROPS.get(augmentation)
         if self.crop is not None:
             _import_torchvision()
@@ -120,16 +123,17 @@ class Reader:
             images = self._batch(request)
             self._fill(images, request)
             return images
-        if request.epoch == EVALUATION:
-            return augment(self.store.images(request.rows), request.rows, recipe="none", seed=0, epoch=0)
         return augment(
             self.store.images(request.rows),
             request.rows,
-            recipe=self.augmentation,
+            recipe="none" if request.epoch == EVALUATION else self.augmentation,
             seed=self.seed,
             epoch=request.epoch,
-            degradation=self.degradation,
+            degradation=self._degradation(request),
         )
+
+    def _degradation(self, request: Request) -> Degradation | None:
+        return self.degradation if self.degrade_tests or request.epoch != EVALUATION else None
 
     def _batch(self, request: Request) -> Tensor:
         assert self.crop is not None
@@ -159,8 +163,8 @@ class Reader:
                 raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
             view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
             torch.div(view, 255, out=image)
-        if not evaluated and self.degradation is not None:
-            images.copy_(degrade(images, draws, self.degradation))
+        if (degradation := self._degradation(request)) is not None:
+            images.copy_(degrade(images, draws, degradation))
 
 
 def decode(data: bytes, channels: int) -> Tensor:
