@@ -157,7 +157,7 @@ def introspective_retrieval(
 
 
 def von_mises_fisher(means: Tensor, concentration: float, rng: Generator) -> Tensor:
-    """A draw from a von Mises-Fisher distribution around each row, of density ~ exp(concentration mean . x) on the sphere.
+    """A draw from a von Mises-Fisher distribution around each row, its density ~ exp(concentration mean . x).
 
     Args:
         means: (B, D) unit rows, D >= 2. concentration: >= 0; 0 is uniform. rng: on the CPU.
