@@ -132,10 +132,10 @@ def test_a_forecast_tells_how_far_it_can_be_trusted() -> None:
     level = differences({"a": dict(enumerate([0.0, 1.0, 0.0, 1.0])), "b": dict(enumerate([1.0, 0.0, 1.0, 0.0]))})
     assert seeds_needed(level[0], 1) is None
     covered = 0  # the interval holds what the true deviation asks for in 95% of the cases
-    for seed in range(300):
+    for seed in range(60):
         draw = 1.0 + np.random.default_rng(seed).normal(size=5)
         apart = one_of(1.0, float(draw.std(ddof=1)), 5)
         forecast = seeds_needed(apart, 1)
         assert forecast is not None and forecast.low is not None
         covered += forecast.low <= 10 <= (forecast.high or 10**6)
-    assert 0.92 <= covered / 300 <= 1.0
+    assert 54 <= covered
