@@ -138,4 +138,4 @@ def test_a_forecast_tells_how_far_it_can_be_trusted() -> None:
         forecast = seeds_needed(apart, 1)
         assert forecast is not None and forecast.low is not None
         covered += forecast.low <= 10 <= (forecast.high or 10**6)
-    assert 54 <= covered
+    assert covered >= 54
