@@ -5,13 +5,10 @@ conductor's, which folds them from the search's journal.
 """
 
 import contextlib
-import functools
 import json
 import logging
 import os
-import secrets
 import signal
-import tempfile
 import threading
 import uuid
 from collections.abc import Iterator, Mapping
@@ -23,17 +20,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
-from ray._private import ray_constants, services
-from ray._private.utils import detect_fate_sharing_support
+from ray._private import ray_constants
 from ray.exceptions import AuthenticationError, RayError
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator import objects
+from orchestrator import objects, ray_start
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.provenance import versions
+from orchestrator.ray_start import keep_secrets, keep_token, unnamed
 from orchestrator.trial import ATTEMPTS, release, results, train_results
 
 if TYPE_CHECKING:
@@ -72,6 +69,7 @@ class RayRunner:
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial cannot fit it, or a node is not like us."""
         os.environ.update(ENVIRONMENT)
+        keep_secrets()
         if not self.ray_output:
             for name in ("ray", "ray.tune", "ray.train"):
                 logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost process is an ERROR with a traceback
@@ -83,29 +81,20 @@ class RayRunner:
             # 127.0.0.1 is a node's address, and where its servers listen, only where Ray needs no nodes beside it
             os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
         ray_constants.ENABLE_RAY_CLUSTER = self.address is not None
-        try:
-            with own_group():
-                ray.init(
-                    address=self.address or "local",
-                    log_to_driver=self.ray_output,
-                    logging_level="INFO" if self.ray_output else "ERROR",
-                    include_dashboard=False if self.address is None else None,
-                    _node_ip_address="127.0.0.1" if self.address is None else None,  # its servers listen there only
-                    runtime_env=None if self.address is None or shipped() else {"py_modules": code()},
-                )
-        except Exception as error:  # a start that takes too long is a bare Exception
-            reason = " ".join(str(error).split())[:300]
-            if self.address is None:
+        options = {
+            "log_to_driver": self.ray_output,
+            "logging_level": "INFO" if self.ray_output else "ERROR",
+            "include_dashboard": False if self.address is None else None,
+            "_node_ip_address": "127.0.0.1" if self.address is None else None,  # its servers listen there only
+        }
+        if self.address is None:
+            try:
+                ray_start.start(**options)
+            except ClusterFailed:
                 os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
-                raise ClusterFailed(
-                    f"Ray did not start on this machine ({reason}): is it busy, or short of memory? Try again, or with "
-                    "--ray-output to see more"
-                ) from error
-            if not isinstance(error, AuthenticationError | ConnectionError | ValueError | RuntimeError):
                 raise
-            if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
-                reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
-            raise InputError(f"--address: no Ray cluster to use at '{self.address}' ({reason})") from None
+        else:
+            self.join(self.address, **options)
         with self.quiet():
             try:
                 if self.address is not None:
@@ -114,6 +103,17 @@ class RayRunner:
             finally:
                 ray.shutdown()
                 os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+
+    def join(self, address: str, **options: Any) -> None:
+        """Become a driver of the cluster at an address; InputError if there is none, or it does not let us in."""
+        try:
+            with unnamed():
+                ray.init(address=address, runtime_env=None if shipped() else {"py_modules": code()}, **options)
+        except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
+                reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
+            raise InputError(f"--address: no Ray cluster to use at '{address}' ({reason})") from None
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
@@ -178,40 +178,6 @@ class RayRunner:
             if conductor.fault is None:  # nobody would answer on a machine that is gone
                 for group in placement_groups() - before:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
-
-
-@contextlib.contextmanager
-def own_group() -> Iterator[None]:
-    """The servers that Ray starts meanwhile are no members of our process group: a SIGTERM to all of it (`timeout`, a
-    closed session) must not take the cluster from a search that stops in order. With us they die by the kernel."""
-    if not detect_fate_sharing_support():  # then Ray ends them by the group
-        yield
-        return
-    ours = services.ConsolePopen
-    services.ConsolePopen = functools.partial(ours, process_group=0)
-    try:
-        yield
-    finally:
-        services.ConsolePopen = ours
-
-
-def clusters_here() -> tuple[str | None, list[str]]:
-    """The address of the cluster that `ray start` began or joined on this machine last, and those of all clusters whose
-    processes run here, private ones too; whether they answer is not known."""
-    return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
-
-
-def keep_token() -> None:
-    """Make the token that Ray asks for on this machine, readable by its owner alone: Ray's own is by everybody."""
-    path = Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):  # then Ray finds another way, or says why not
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # of mode 600
-                file.write(secrets.token_hex(32))
-                file.flush()
-                os.link(file.name, path)  # whole, and not over another's
-        path.chmod(0o600)
 
 
 @contextlib.contextmanager

@@ -36,13 +36,17 @@ def provenance(start: Path | None = None) -> dict[str, str]:
     tags["version.python"] = platform.python_version()
     tags["host"] = socket.gethostname()
     tags["platform"] = platform.platform()
-    # only the command's name and its sub-command: an option's value may hold a password
-    program = Path(sys.argv[0])
-    name = program.parent.name if program.name == "__main__.py" else program.name
-    tags["command"] = shlex.join([name, *sys.argv[1:2]])
+    tags["command"] = command()
     with contextlib.suppress(KeyError, OSError):
         tags["user"] = getpass.getuser()
     return tags | git_state(start or Path.cwd())
+
+
+def command() -> str:
+    """The command's name and its sub-command; no more, for an option's value may hold a password."""
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return shlex.join([name, *sys.argv[1:2]])
 
 
 def git_state(folder: Path) -> dict[str, str]:

@@ -31,6 +31,7 @@ ORDER = [
     "comparison",
     "cluster",
     "salvage",
+    "ray_start",
     "search",
     "export",
     "model_page",
@@ -92,9 +93,9 @@ ORDER = [
 """The package's modules from top to bottom: one imports only from those that stand behind it."""
 
 DOORS = {
-    "ray": {"cluster", "trial"},
-    "ray.tune": {"cluster", "trial"},
-    "ray.train": {"trial"},
+    "ray": {"cluster", "ray_start", "trial"},
+    "ray.tune": {"cluster", "ray_start", "trial"},
+    "ray.train": {"ray_start", "trial"},
     "optuna": {"study"},
     "mlflow": {"tracking"},
     "faiss": {"evaluation"},

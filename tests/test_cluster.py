@@ -21,6 +21,7 @@ from ruamel.yaml import YAML
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, leaderboard_rows
 
+PLANTED = {name: f"planted-{name.lower()}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "MY_PASSWORD")}
 HEAD = "10.213.0.1"
 ADDRESS = f"{HEAD}:6379"
 SEARCH: dict[str, Any] = {
@@ -115,7 +116,7 @@ class Nodes:
         kept = {key: value for key, value in os.environ.items() if key not in left_out}
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.base / "token")}
         mine = {"HOME": str(self.base), "OMP_NUM_THREADS": "1", "ORCHESTRATOR_STORAGE": str(self.storage)}
-        return kept | token | mine | more
+        return kept | token | mine | PLANTED | more
 
     def ray(self, number: int, **more: str) -> None:
         """A Ray node in a namespace; the first is the head, which gives its CPUs to no trial."""
@@ -304,6 +305,20 @@ def test_the_cluster_is_left_as_it_was(nodes: Nodes, undisturbed: list[dict[str,
     assert stdout.split()[-2:] == ["0", "0.0"]
     for number in (2, 3):
         assert not members(nodes.started[number], "ray::Trial")
+
+
+def test_no_secret_is_in_the_clusters_logs(nodes: Nodes, undisturbed: list[dict[str, Any]]) -> None:
+    """They last as long as it does. The secrets are in the environment of every node and driver."""
+    uri = "http://me:planted-in-the-address@127.0.0.1:9"
+    words = ["search", "space.yaml", "--name", "secretive", "--address", ADDRESS, "--num-trials", "1"]
+    nodes.finish(nodes.orchestrator(1, *words, "--tracking-uri", uri))
+    script = f"import ray; ray.init('{ADDRESS}', log_to_driver=False); print(ray._private.state.state.job_table())"
+    stdout, _ = nodes.finish(nodes.begin(1, "-c", script))
+    assert "orchestrator search" in stdout and "planted" not in stdout
+    logs = [path for path in nodes.base.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert any("Creating runtime env" in path.read_text() for path in logs if path.name == "runtime_env_agent.log")
+    secrets = [value.encode() for value in [*PLANTED.values(), "planted-in-the-address"]]
+    assert [path for path in logs if any(secret in path.read_bytes() for secret in secrets)] == []
 
 
 def test_who_has_no_token_is_turned_away(nodes: Nodes) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,7 @@ def test_no_secret_in_the_help() -> None:
 
 
 def test_the_token_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.cluster import keep_token
+    from orchestrator.ray_start import keep_token
 
     monkeypatch.setenv("HOME", str(tmp_path))
     keep_token()
@@ -240,22 +240,53 @@ def test_a_server_with_a_password_and_tls(
     assert Ledger.of(terminal.events("guarded")).state == "done"
 
 
-def assert_no_secret(storage: Path) -> None:
-    for path in storage.rglob("*"):
-        if path.is_file() and path.suffix in (".jsonl", ".json", ".yaml", ".csv", ".journal", ".txt", ".pkl"):
-            assert PASSWORD.encode() not in path.read_bytes(), path
+def assert_no_secret(*folders: Path, secrets: Sequence[str] = (PASSWORD,)) -> None:
+    """Not in any file, whatever it is called: databases and Ray's logs too."""
+    for path in [path for folder in folders for path in folder.rglob("*")]:
+        with contextlib.suppress(OSError):  # sockets, and what is gone meanwhile
+            content = path.read_bytes() if path.is_file() else b""
+            assert not [secret for secret in secrets if secret.encode() in content], path
+
+
+PLANTED = {
+    name: f"planted-{name.lower()}"
+    for name in (
+        "AWS_ACCESS_KEY_ID",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SECURITY_TOKEN",
+        "AWS_SESSION_TOKEN",
+        "MLFLOW_TRACKING_USERNAME",
+        "MLFLOW_TRACKING_PASSWORD",
+        "MLFLOW_TRACKING_TOKEN",
+        "HF_TOKEN",
+        "MY_PASSWORD",
+    )
+} | {"RAY_AUTH_TOKEN": "5ec7e7" * 8}
 
 
 @pytest.mark.slow
-def test_a_password_in_the_address_is_not_kept(terminal: Terminal) -> None:
-    process = terminal.search(LONG, "secretive", "--tracking-uri", f"http://me:{PASSWORD}@127.0.0.1:9")
+def test_no_secret_of_a_search_is_kept(terminal: Terminal) -> None:
+    """Not in the environment's, nor an address's password: in no file of the search or of Ray, and in no child's
+    command line, while it runs and after."""
+    secrets = [PASSWORD, *PLANTED.values()]
+    uri = f"http://me:{PASSWORD}@127.0.0.1:9"
+    variables = PLANTED | {"RAY_AUTH_MODE": "token", "MLFLOW_TRACKING_URI": uri}
+    process = terminal.search(LONG, "secretive", "--tracking-uri", uri, **variables)
     terminal.wait_for_validations(process, "secretive", 1)
+    (raylet,) = [member for member in family(process) if member.name() == "raylet"]
+    temporary = Path(raylet.environ()["TMPDIR"])
+    (log,) = temporary.rglob("runtime_env_agent.log")
+    assert "Creating runtime env" in log.read_text(), "what Ray logs is looked at"
+    assert_no_secret(temporary, terminal.storage, terminal.project, secrets=secrets)
+    for member in family(process):
+        with contextlib.suppress(psutil.Error):
+            assert not [secret for secret in secrets if secret in " ".join(member.cmdline())], member
     process.terminate()
-    _, stderr = terminal.finish(process, code=130)
-    assert PASSWORD not in stderr
+    stdout, stderr = terminal.finish(process, code=130)
+    assert not [secret for secret in secrets if secret in stdout + stderr]
     wait(lambda: not family_of(process.pid), 60)
     time.sleep(0.1)
-    assert_no_secret(terminal.storage)
+    assert_no_secret(terminal.storage, terminal.project, secrets=secrets)
 
 
 def family_of(pid: int) -> list[psutil.Process]:

@@ -601,7 +601,7 @@ def _speaks(host: str, port: int) -> bool:
 def _cluster_here() -> str:
     """What `auto` stands for: the cluster that `ray start` began or joined here last, else the only one that answers.
     Ray by itself takes any whose process it sees, one of another search too, or one that nobody reaches."""
-    from orchestrator.cluster import clusters_here
+    from orchestrator.ray_start import clusters_here
 
     (started, others), found = clusters_here(), []
     for address in dict.fromkeys(filter(None, [started, *others])):
