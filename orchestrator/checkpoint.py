@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,3 +103,45 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: b
     if not isinstance(state, dict):
         raise InputError(f"{path}: not a checkpoint of this tool (it holds a {type(state).__name__})")
     return state
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a file of `save_checkpoint`, in a few words; None if nothing. Its check sums are compared, as
+    torch does not: it takes a wrong bit for a weight."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return "is damaged"
+        load_checkpoint(path, mapped=True)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:  # the disk's fault, not the file's
+        if storage_fault(error):
+            raise
+        return "is damaged"
+    except (InputError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError):
+        return "is damaged"
+    return None
+
+
+def discard_damaged(folder: Path) -> str | None:
+    """Where a training in a folder, or one of its folds, cannot go on exactly from what is saved, that is removed, so
+    that it begins anew. Gives the reason, None if all is well.
+
+    Raises OSError if the disk does not let itself be read."""
+    found: list[str] = []
+    for place in model_folders(folder):
+        if not (place / CHECKPOINT).exists():
+            continue
+        # in this order: a checkpoint that cannot be read says of no model whether there should be one
+        if (wrong := damage(place / CHECKPOINT)) is not None:
+            told = f"{CHECKPOINT} {wrong}"
+        else:
+            needed = load_checkpoint(place / CHECKPOINT, mapped=True).get("best") is not None
+            models = [name for name in (BEST, MODEL) if (name == BEST and needed) or (place / name).exists()]
+            told = next((f"{name} {wrong}" for name in models if (wrong := damage(place / name)) is not None), "")
+        if told:
+            found.append(told if place == folder else f"{place.name}/{told}")
+            for name in (CHECKPOINT, BEST, MODEL):
+                (place / name).unlink(missing_ok=True)
+    return ", ".join(found) or None

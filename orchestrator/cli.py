@@ -6,6 +6,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NoReturn
 
 import typer
@@ -84,8 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     # a user has no use for our line numbers
     warnings.formatwarning = lambda message, *_, **__: visible(f"warning: {message}") + "\n"
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so that what is half-written is removed
+    if threading.current_thread() is threading.main_thread():
+        # so that what is half-written is removed; nobody reads the words of the second, which `nohup` ignores
+        for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _hung_up)):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, handler)
     try:
         # typer gives the code of an Exit back as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
@@ -95,6 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         print("interrupted", file=sys.stderr)
         code = 130
     sys.exit(flush() or code)
+
+
+def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:

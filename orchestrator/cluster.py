@@ -10,8 +10,9 @@ import logging
 import os
 import signal
 import threading
+import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -29,9 +30,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator import objects, ray_start
 from orchestrator.errors import ClusterFailed, InputError
+from orchestrator.lost import ENDED, cause, keep, last_words, quoted, stuck_at
 from orchestrator.provenance import versions
 from orchestrator.ray_start import keep_secrets, keep_token, unnamed
-from orchestrator.trial import ATTEMPTS, release, results, train_results
+from orchestrator.trial import ATTEMPTS, own_results, release, train_results
 
 if TYPE_CHECKING:
     # trials import this file too, and need neither
@@ -52,6 +54,8 @@ ENVIRONMENT = {
 
 WATCH_SECONDS = 2.0
 """How often the driver looks whether its own node still lives."""
+LOOK_SECONDS = 0.5
+"""How often it looks for trials that take too long."""
 NODE_SECONDS = 300.0
 """How long a node may take to get the code and answer; it may have to start its first worker."""
 
@@ -165,7 +169,7 @@ class RayRunner:
                 verbose=0,
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
-                callbacks=[Restarts(points)],
+                callbacks=[Processes(points)],
             ),
         )
         before = placement_groups()
@@ -347,7 +351,10 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return tune.PlacementGroupFactory([config["resources"] if config["workers"] == 1 else {"memory": 1}])
 
     def setup(self, config: dict[str, Any]) -> None:
-        self.results = results(config) if config["workers"] == 1 else train_results(config)
+        if config.get("over"):
+            self.results = nothing_more(config)
+        else:
+            self.results = own_results(config) if config["workers"] == 1 else train_results(config)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
@@ -365,6 +372,11 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing: the loop finds its own."""
+
+
+def nothing_more(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """Of a trial that Tune begins again, and that has ended."""
+    yield {"orchestrator_trial": work["trial_id"], "failed": "it has ended", "done": True}
 
 
 class _InThisProcess:
@@ -404,11 +416,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works:
-            work = self.works[trial_id]
-            release(objects.place(work["arguments"]["folder"]))
-            reason = f"its process was lost {ATTEMPTS} times: out of memory, or killed; see Ray's logs"
-            with contextlib.suppress(OSError):
-                self.conductor.lost(work["trial_id"], reason)
+            release(objects.place(self.works[trial_id]["arguments"]["folder"]))
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: the journal is the record."""
@@ -417,15 +425,70 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         """Nothing: the journal is the record."""
 
 
-class Restarts(_InThisProcess, tune.Callback):  # type: ignore[misc]
-    """Tune tells of a trial whose process or node was lost, and which it begins again."""
+class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
+    """Follows the trials' processes: those that are lost, those whose trial is begun again, and those that hang."""
 
     def __init__(self, points: Points) -> None:
-        self.points = points
+        self.points, self.conductor = points, points.conductor
+        self.actors: dict[str, Any] = {}
+        """By Tune's name of a trial, for as long as it runs."""
+        self.trials: dict[str, Any] = {}
+        self.looked = time.monotonic()
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if work := self.points.works.get(trial.trial_id):
+            self.actors[trial.trial_id], self.trials[trial.trial_id] = trial.temporary_state.ray_actor, trial
+            self.conductor.attended(work["trial_id"], time.monotonic())
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.actors.pop(trial.trial_id, None)
+        self.trials.pop(trial.trial_id, None)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if work := self.points.works.get(trial.trial_id):
-            self.points.conductor.restarted(work["trial_id"], "killed, or its node is gone")
+            words, folder = self.last_words(trial, work)
+            reason = cause(words)
+            if reason is not None and reason.startswith(ENDED):  # it would again
+                self.end(work, f"{reason}{quoted(words, folder)}", words)
+                trial.config["over"] = True
+            else:
+                self.conductor.restarted(work["trial_id"], reason or "killed, or its node is gone")
+            self.on_trial_complete(iteration, trials, trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if work := self.points.works.get(trial.trial_id):
+            words, folder = self.last_words(trial, work)
+            told = cause(words) or "out of memory, or killed; see Ray's logs"
+            self.end(work, f"its process was lost {ATTEMPTS} times: {told}{quoted(words, folder)}", words)
+        self.on_trial_complete(iteration, trials, trial)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self.looked < LOOK_SECONDS:
+            return
+        self.looked = time.monotonic()
+        late = self.conductor.overdue(self.looked)
+        for name, trial in list(self.trials.items()) if late else ():
+            work = self.points.works[name]
+            if (reason := late.get(work["trial_id"])) is None:
+                continue
+            words, folder = self.last_words(trial, work)
+            where = f", {found}" if (found := stuck_at(words)) else ""
+            self.end(work, f"{reason}{where}{quoted(words, folder)}", words)
+            trial.max_failures = 0  # it is not begun again
+            with contextlib.suppress(Exception):
+                ray.kill(self.actors[name])
+            release(folder)  # of its workers: they may hang too
+
+    def last_words(self, trial: Any, work: Mapping[str, Any]) -> tuple[str, Path]:
+        """What a trial's process wrote last, and the trial's folder."""
+        words = last_words(self.actors[trial.trial_id], work["trial_id"]) if trial.trial_id in self.actors else ""
+        return words, objects.place(work["arguments"]["folder"])
+
+    def end(self, work: Mapping[str, Any], reason: str, words: str) -> None:
+        """A trial's end for a reason of its process's; its last lines are kept."""
+        with contextlib.suppress(OSError):
+            self.conductor.lost(work["trial_id"], reason)
+        keep(objects.place(work["arguments"]["folder"]), words)
 
 
 class Reports(_InThisProcess, Stopper):  # type: ignore[misc]

@@ -8,6 +8,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ FOLDS = "mean of the folds' models"
 """What a test over folds is, for its note."""
 
 Listener = Callable[[str, TrialRecord], None]
-"""Told of each event ("started", "restarted", "validated", "ended") and its trial."""
+"""Told of each event ("started", "restarted", "anew", "validated", "ended") and its trial."""
 
 
 class Conductor:
@@ -74,6 +75,8 @@ class Conductor:
         self.waiting: list[TrialRecord] = []
         self.dropped: dict[str, tuple[str, ...]] = {}
         """Which files of the ended trials an object store was told to drop."""
+        self.clocks: dict[str, tuple[float, float]] = {}
+        """Of the trials that have a process: when it got its first one, and when it was last heard of."""
         self.losses: dict[str, list[str]] = {}
         """Of the trials whose processes were begun again: why, as far as that is known."""
         self.stopping = False
@@ -232,6 +235,37 @@ class Conductor:
         return all(run.trial_id in self.ledger.finals for run in self._final_runs())
 
     def _begin(self, trial: TrialRecord) -> dict[str, Any]:
+        experiment = self._start(trial)
+        self.listener("started", self.ledger.find(trial.trial_id))
+        return {
+            "trial_id": trial.trial_id,
+            "untrained": trial.kind == "trial" and self._is_to_measure(trial.trial_id, experiment),
+            "test": trial.kind == "final" or self.search.test_trials,
+            "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
+            "arguments": self._arguments(trial, experiment),
+            "limits": self.limits,
+        }
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What a trial may take, in seconds: `trial`, to its end, and `stall`, to its next validation."""
+        limits = {"trial": self.search.trial_timeout, "stall": self.search.stall_timeout}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+    def attended(self, trial_id: str, now: float) -> None:
+        """A trial has got a process, its first or another one: from now on its time is counted."""
+        self.clocks[trial_id] = self.clocks.get(trial_id, (now, now))[0], now
+
+    def overdue(self, now: float) -> dict[str, str]:
+        """The trials that have a process and took too long, and why that is their end."""
+        found = {}
+        for trial_id, (begun, heard) in self.clocks.items():
+            for key, since, missing in (("trial", begun, "end"), ("stall", heard, "validation")):
+                if (limit := self.limits.get(key)) is not None and now - since > limit:
+                    found[trial_id] = f"{key}_timeout: no {missing} within {limit:g} s"
+        return found
+
+    def _start(self, trial: TrialRecord) -> Experiment:
         experiment = self.search.experiment(trial.params)
         more: dict[str, Any] = {"resources": self.resources} if trial.kind == "trial" else {}
         if trial.kind == "final":
@@ -250,14 +284,7 @@ class Conductor:
             source=trial.source,
             **more,
         )
-        self.listener("started", self.ledger.find(trial.trial_id))
-        return {
-            "trial_id": trial.trial_id,
-            "untrained": trial.kind == "trial" and self._is_to_measure(trial.trial_id, experiment),
-            "test": trial.kind == "final" or self.search.test_trials,
-            "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
-            "arguments": self._arguments(trial, experiment),
-        }
+        return experiment
 
     def _is_to_measure(self, trial_id: str, experiment: Experiment) -> bool:
         """Whether a trial has to measure its untrained network: nobody has, and no other trial is about to."""
@@ -303,6 +330,12 @@ class Conductor:
         trial = self.ledger.find(result["orchestrator_trial"])
         if trial.state != "running":
             return True
+        if trial.trial_id in self.clocks:
+            self.attended(trial.trial_id, time.monotonic())
+        if anew := result.get("anew"):
+            note = f"begun anew: {anew}"
+            self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
+            self.listener("anew", trial)
         if "failed" in result:
             self._end(trial, "failed", result["failed"])
             return True
@@ -380,6 +413,7 @@ class Conductor:
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
         if state in ("done", "pruned"):
             self._tables(trial)
+        self.clocks.pop(trial.trial_id, None)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
         if trial.kind == "trial" and state != "interrupted":
             self.study.tell(trial.trial_id, state, trial.second)

@@ -22,6 +22,7 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 from orchestrator import objects
 from orchestrator.checkpoint import write_whole
 from orchestrator.conductor import Conductor
+from orchestrator.endings import say
 from orchestrator.errors import InputError
 from orchestrator.files import bounded, parse_json
 from orchestrator.ledger import BENCHMARK, Ledger, budget_used
@@ -157,9 +158,7 @@ def _obey(conductor: Conductor) -> None:
         conductor.pausing = True
     objects.remove(path)
     if not sys.stderr.isatty():  # the live display says it by itself
-        os.write(
-            2, f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}\n".encode()
-        )
+        say(f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}")
 
 
 def request(folder: Path, wish: Wish) -> None:

@@ -175,7 +175,7 @@ class Display(Watcher):
             self.live = None
 
     def __call__(self, event: str, trial: TrialRecord) -> None:
-        if self.live is not None and event != "restarted":
+        if self.live is not None and event not in ("restarted", "anew"):
             return
         if event == "started":
             how = f"goes on from validation {trial.validations}" if trial.validations else "started"
@@ -183,6 +183,8 @@ class Display(Watcher):
         elif event == "restarted":
             why = f" ({losses[-1]})" if (losses := self.conductor.losses.get(trial.trial_id)) else ""
             self.line(f"{self.label(trial)} lost a process{why} and goes on from validation {trial.validations}")
+        elif event == "anew":
+            self.line(f"warning: {self.label(trial)}: {trial.note}")
         elif event == "validated" and trial.curve and trial.last_metrics:
             value = trial.last_metrics.get(self.conductor.search.objective.metric)
             score = f"{value:.4f} (best {trial.best:.4f}){self.carried()}"

@@ -1,9 +1,12 @@
 """How the program ends whatever comes: streams that are closed or full, and errors that nobody foresaw."""
 
 import contextlib
+import errno
 import io
 import os
 import re
+import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -23,9 +26,9 @@ class _Results(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except BrokenPipeError:  # whoever read it has seen enough
-            raise
         except OSError as error:
+            if _left(self.fileno(), error):
+                return memoryview(data).nbytes
             raise OutputFailed(error.errno, error.strerror, "standard output") from None
 
 
@@ -35,8 +38,27 @@ class _Words(io.FileIO):
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
-        except OSError:
+        except OSError as error:
+            _left(self.fileno(), error)
             return memoryview(data).nbytes
+
+
+def _left(descriptor: int, error: OSError) -> bool:
+    """Whether whoever read this stream has gone, with its pipe or terminal. Then this process gets a SIGHUP, as of any
+    closed terminal, and what is written to the stream from here on goes nowhere."""
+    if error.errno not in (errno.EPIPE, errno.EIO) or stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return False
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    os.kill(os.getpid(), signal.SIGHUP)
+    return True
+
+
+def say(line: str) -> None:
+    """A line on standard error, from a signal's handler or another thread."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{line}\n".encode())
 
 
 def prepare() -> None:
@@ -68,8 +90,6 @@ def flush() -> int:
     """Standard output is written out; the exit code if it cannot be, after one line."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        return silenced(1)
     except OSError as error:
         print(f"error: standard output: cannot be written ({error.strerror or error})", file=sys.stderr)
         return silenced(2)

@@ -183,6 +183,7 @@ class Ledger:
         if known is not None:
             known.state, known.reason, known.ended = "running", None, None
             known.resources = event.get("resources", known.resources)
+            known.note = event.get("note", known.note)
             self._unfinished[trial_id] = known
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])

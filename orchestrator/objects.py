@@ -534,6 +534,13 @@ class Segments:
 # Trials -----------------------------------------------------------------------------------------------------
 
 
+class DamagedError(OSError):
+    """A trial's file is not the one that its manifest names."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 class TrialFiles:
     """A trial's folder in the hands of the process that trains it. On a disk that is all; of a storage on an object
     store it is a temporary one, and `keep` makes what is in it count."""
@@ -553,11 +560,24 @@ class TrialFiles:
         if self.found is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def fetch(self, agreed: Callable[[Any], Any], *, leader: bool) -> None:
-        """Begin with the files that count. `agreed` gives all of a group's processes the leader's value."""
-        if self.found is not None:
-            manifest = agreed(_manifest(*self.found) if leader else None)
+    def fetch(self, agreed: Callable[[Any], Any], *, leader: bool) -> str | None:
+        """Begin with the files that count. `agreed` gives all of a group's processes the leader's value.
+
+        Where they are damaged there are none to begin with: then it gives the reason, else None."""
+        if self.found is None:
+            return None
+        manifest: dict[str, dict[str, Any]] = {}
+        reason = None
+        if leader:
+            try:
+                manifest = _manifest(*self.found)
+                _fetch(*self.found, manifest, self.folder)
+            except (InputError, DamagedError) as error:
+                manifest, reason = {}, str(error)
+        manifest, reason = agreed((manifest, reason))
+        if not leader or reason is not None:
             _fetch(*self.found, manifest, self.folder)
+        return reason
 
     def share(self, agreed: Callable[[Any], Any], *, leader: bool, names: Collection[str]) -> None:
         """The leader's files of these names, which it has kept, for the other processes of its group."""
@@ -650,4 +670,4 @@ def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]
         address = f"s3://{bucket.name}/{prefix}/{entry['object']}"
         if _download(bucket, f"{prefix}/{entry['object']}", path) != entry["sha256"]:
             path.unlink(missing_ok=True)
-            raise OSError(errno.EIO, f"not what {MANIFEST} says: missing or damaged", address)
+            raise DamagedError(errno.EIO, f"not what {MANIFEST} says: missing or damaged", address)

@@ -48,6 +48,8 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
         **({"given points first": len(search.start_from)} if search.start_from else {}),
         "trials at a time": search.max_concurrent or "as many as fit",
         "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
+        **({"seconds of a trial, at most": search.trial_timeout} if search.trial_timeout else {}),
+        **({"seconds to its next validation, at most": search.stall_timeout} if search.stall_timeout else {}),
         "final runs": search.final_runs,
         **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},

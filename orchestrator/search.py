@@ -29,6 +29,7 @@ from orchestrator.checkpoint import (
 )
 from orchestrator.conductor import Conductor
 from orchestrator.control import DRIVER, REQUEST, at_the_wheel, await_silence, driver, starting
+from orchestrator.endings import say
 from orchestrator.errors import InputError, storage_fault, suggestion, visible
 from orchestrator.files import what_is
 from orchestrator.journal import TAKEN, Journal, JournalError, lock, read_noted, refresh
@@ -59,6 +60,8 @@ JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 PAGE = "report/search.html"
 MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
+HANGUP_SECONDS = 60.0
+"""How long a search whose terminal was closed has to end in order."""
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take what it has not yet taken."""
 
@@ -159,7 +162,7 @@ class Watcher:
         """Before the first trial."""
 
     def __call__(self, event: str, trial: TrialRecord) -> None:
-        """`started`, `restarted`, `validated` or `ended`."""
+        """`started`, `restarted`, `anew`, `validated` or `ended`."""
 
     def end(self) -> None:
         """After the last event."""
@@ -713,21 +716,33 @@ def quick_turns() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts(conductor: Conductor) -> Iterator[None]:
-    """The first Ctrl-C (or SIGTERM) lets the search end in order, the second ends it at once."""
+    """The first Ctrl-C (or SIGTERM) lets the search end in order, the second ends it at once. A SIGHUP, of a closed
+    terminal, does what the first does, however many come, and after a while what the second does: nobody is there."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            conductor.stopping = True
+            if impatience.ident is None:  # not begun yet
+                impatience.start()
+            return
         if conductor.stopping:
             raise KeyboardInterrupt
         conductor.stopping = True
         if not sys.stderr.isatty():  # the live display says it by itself
-            os.write(2, b"stopping in order; once more to stop at once\n")
+            say("stopping in order; once more to stop at once")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    impatience = threading.Timer(HANGUP_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
+    impatience.daemon = True
+    heeded = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` has it
+        heeded.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in heeded}
     try:
         yield
     finally:
+        impatience.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)

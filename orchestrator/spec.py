@@ -732,6 +732,12 @@ class Search(BaseModel):
     seed: int = Field(0, ge=0, lt=2**31)
     max_concurrent: int | None = Field(None, ge=1)
     workers: int = Field(1, ge=1, description="processes that train a trial together")
+    trial_timeout: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="seconds that a trial, or a final run, may take"
+    )
+    stall_timeout: float | None = Field(
+        None, gt=0, allow_inf_nan=False, description="seconds that it may take to its next validation"
+    )
     gpus_per_trial: float | None = Field(
         None, gt=0, le=1, description="share of a GPU that a single-worker trial takes; default: a whole one"
     )
@@ -839,6 +845,8 @@ FILE_KEYS: dict[str, Any] = {
     "seed": int,
     "max_concurrent": int,
     "workers": int,
+    "trial_timeout": (int, float),
+    "stall_timeout": (int, float),
     "gpus_per_trial": (int, float),
     "final": bool,
     "final_workers": int,
@@ -947,6 +955,8 @@ def _resolved(
             seed=merged.get("seed", 0),
             max_concurrent=merged.get("max_concurrent"),
             workers=merged.get("workers", 1),
+            trial_timeout=merged.get("trial_timeout"),
+            stall_timeout=merged.get("stall_timeout"),
             gpus_per_trial=merged.get("gpus_per_trial"),
             final=merged.get("final", True),
             final_workers=merged.get("final_workers"),

@@ -9,6 +9,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 import traceback
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
@@ -106,22 +107,45 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     return result.metrics | as_metrics(result)
 
 
-def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+def own_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """`results`, in a process that trains and nothing else: what the code of the trial does to it is told."""
+    from orchestrator.lost import announce, stack_if_late
+
+    announce(work["trial_id"])
+    begun, limits = time.monotonic(), work.get("limits", {})
+    with contextlib.closing(results(work, own=True)) as training:
+        while True:
+            left = {key: limit - (time.monotonic() - begun if key == "trial" else 0) for key, limit in limits.items()}
+            with stack_if_late(left):
+                result = next(training, None)
+            if result is None:
+                return
+            yield result
+
+
+def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str, Any], None, None]:
     """The results of a trial that the conductor gave out, one per validation.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
     would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
-    full or gone is no trial's fault: the last result says `interrupted`.
+    full or gone is no trial's fault: the last result says `interrupted`. `own`: the process is the trial's own, and no
+    user's Ctrl-C comes to it.
     """
-    from orchestrator.checkpoint import BEST, MODEL
+    from orchestrator.checkpoint import BEST, MODEL, discard_damaged
     from orchestrator.distributed import broadcast_object, rank
 
-    known = {"orchestrator_trial": work["trial_id"]}
+    known: dict[str, Any] = {"orchestrator_trial": work["trial_id"]}
     with objects.TrialFiles(work["arguments"]["folder"]) as files:
         places = {"data": objects.place(work["arguments"]["data"]), "folder": files.folder}
         arguments = {**work["arguments"], **places}
         try:
-            files.fetch(broadcast_object, leader=rank() == 0)
+            anew = files.fetch(broadcast_object, leader=rank() == 0)
+            # rank 0 first: on a shared disk it removes them for all
+            if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
+                anew = found
+                discard_damaged(files.folder)
+            if anew:
+                known["anew"] = anew
             first = {"untrained": untrained_score(arguments)} if work.get("untrained") else {}
             for validation in run(**arguments):
                 if rank() == 0:
@@ -142,11 +166,14 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
                     **first,
                 }
                 first = {}
+                known.pop("anew", None)
         except OutOfMemory as error:
             yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
         except (TrainingFailed, InputError) as error:
             yield known | {"failed": str(error), "done": True}
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and not own:
+                raise
             if fault := storage_fault(error):
                 yield known | {"interrupted": fault, "done": True}
                 return
@@ -156,7 +183,12 @@ def results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
                 files.keep()
             summary = " ".join(str(error).split())[:300]
             log = objects.shown(files.path / FAILURE_LOG)
-            yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True}
+            if isinstance(error, SystemExit):
+                summary = f"the code called sys.exit({summary})"
+            elif isinstance(error, KeyboardInterrupt):
+                summary = "the code raised it"
+            ends = {} if isinstance(error, Exception) else {"repeats": True}
+            yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True} | ends
 
 
 def untrained_score(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -234,6 +266,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
                 result = {"orchestrator_trial": work["trial_id"], "interrupted": faults[0], "done": True}
             else:
                 reason = f"its workers could not be kept alive ({losses[0] if losses else 'they ended early'})"
+                reason = words_of_workers(mailbox, work["trial_id"], folder) or reason
                 result = {"orchestrator_trial": work["trial_id"], "failed": reason, "done": True}
             yield result
             if not result["done"]:
@@ -244,6 +277,23 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
         if not thread.is_alive():
             with contextlib.suppress(OSError):
                 objects.remove(folder / PLACEMENT_GROUP)
+
+
+def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
+    """Why workers were lost, from what they wrote last, which is kept; None if they wrote of no reason."""
+    import ray
+
+    from orchestrator.lost import SECONDS, cause, keep, quoted, words_of
+
+    words: dict[int, str] = {}
+    with contextlib.suppress(Exception):
+        for rank, (node_id, pid) in ray.get(mailbox.who.remote(), timeout=SECONDS).items():
+            words[rank] = words_of(node_id, pid, trial_id)
+    keep(folder, "\n".join(f"rank {rank}:\n{told}" for rank, told in sorted(words.items()) if told))
+    for rank, told in sorted(words.items()):
+        if reason := cause(told):
+            return f"rank {rank}: {reason}{quoted(told, folder)}"
+    return None
 
 
 def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
@@ -316,10 +366,12 @@ def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
         objects.write(objects.place(work["arguments"]["folder"]) / PLACEMENT_GROUP, group.id.hex().encode())
+    context = ray.get_runtime_context()
+    mailbox.arrive.remote(rank(), context.get_node_id(), os.getpid())
     attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
     if attempt is None:
         return
-    training = results(work)
+    training = own_results(work)
     for result in training:
         if "interrupted" in result:  # of one rank is enough: it concerns the disk
             ray.get(mailbox.put.remote(result))
@@ -345,6 +397,15 @@ class Mailbox:
         self.attempt = 0
         self.answered = 0
         self.stopped = False
+        self.processes: dict[int, tuple[str, int]] = {}
+
+    async def arrive(self, rank: int, node_id: str, pid: int) -> None:
+        """A rank tells where it is."""
+        self.processes[rank] = node_id, pid
+
+    async def who(self) -> dict[int, tuple[str, int]]:
+        """Node and process of each rank."""
+        return dict(self.processes)
 
     async def begin(self) -> int | None:
         """A worker group is ready: the number of its attempt, None if it is not wanted any more."""
@@ -409,5 +470,6 @@ def release(folder: Path) -> None:
 
     note = folder / PLACEMENT_GROUP
     if (written := objects.read(note)) is not None:
-        remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
+        with contextlib.suppress(ValueError):  # a torn note
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
         objects.remove(note)

@@ -3,6 +3,8 @@
 import errno
 import json
 import os
+import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,10 +18,11 @@ import torch
 
 from methods.baselines import ProxyAnchor
 from orchestrator import insight, loop  # noqa: F401 (they bind what is patched here)
-from orchestrator.checkpoint import CHECKPOINT, save_checkpoint
+from orchestrator.checkpoint import BEST, CHECKPOINT, damage, discard_damaged, fold_folder, save_checkpoint
 from orchestrator.conductor import Conductor
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
 from orchestrator.method import Batch
 from orchestrator.search import InlineRunner, Places, resume, scratch, start
 from orchestrator.spec import resolve_search, single_training
@@ -35,21 +38,38 @@ def full(path: Path, write: Callable[[BinaryIO], None]) -> None:
         write(file)
 
 
-def test_torch_on_a_full_disk_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", full)
+def limited(path: Path, write: Callable[[BinaryIO], None]) -> None:
+    """The same under `ulimit -f`."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with open(path, "wb", buffering=0) as file:
+            write(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        path.unlink()
+
+
+@pytest.mark.parametrize(("disk", "number"), [(full, errno.ENOSPC), (limited, errno.EFBIG)])
+def test_torch_on_a_full_disk_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], number: int
+) -> None:
+    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", disk)
     with pytest.raises(OSError) as raised:
         save_checkpoint(tmp_path / CHECKPOINT, {"weights": torch.zeros(1000)})
-    assert storage_fault(raised.value) == os.strerror(errno.ENOSPC)
+    assert storage_fault(raised.value) == os.strerror(number)
 
 
+@pytest.mark.parametrize(("disk", "fault"), [(full, "No space left on device"), (limited, "File too large")])
 def test_a_full_disk_is_no_fault_of_the_trial(
-    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], fault: str
 ) -> None:
     arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
     work = {"trial_id": "0000", "test": False, "arguments": arguments}
-    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", full)
+    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", disk)
     (only,) = results(work)
-    assert only == {"orchestrator_trial": "0000", "interrupted": "No space left on device", "done": True}
+    assert only == {"orchestrator_trial": "0000", "interrupted": fault, "done": True}
     monkeypatch.undo()
     (only,) = results(work)
     assert only["finished"], "with room again it trains as if nothing had been"
@@ -100,6 +120,111 @@ def test_a_trial_whose_disk_is_full_stops_the_search_and_goes_on_later(tmp_path:
         "interrupted",
         "interrupted",
     ]
+
+
+# Damaged files -------------------------------------------------------------------------------------------
+
+
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip(content: bytes) -> bytes:
+    """One bit of one weight."""
+    place = len(content) // 2
+    return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
+
+
+def two_validations(data_folder: Path, folder: Path) -> dict[str, Any]:
+    settings = SETTINGS | {"validate_every": "4 steps", "classes_per_batch": 8, "images_per_class": 4}
+    arguments = {"settings": settings, "data": str(data_folder), "folder": str(folder), "stop_after": 2}
+    return {"trial_id": "0000", "test": False, "arguments": arguments}
+
+
+@pytest.fixture(scope="module")
+def halfway(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, float]]]:
+    """The folder of a training that was interrupted after its first validation, and the metrics of all of it."""
+    base = tmp_path_factory.mktemp("halfway")
+    whole = [result["metrics"] for result in results(two_validations(data_folder, base / "whole"))]
+    training = results(two_validations(data_folder, base / "half"))
+    assert next(training)["metrics"] == whole[0]
+    training.close()
+    return base / "half", whole
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "told"),
+    [
+        (CHECKPOINT, cut, "checkpoint.pt is damaged"),
+        (CHECKPOINT, lambda content: b"not a checkpoint at all", "checkpoint.pt is damaged"),
+        (CHECKPOINT, lambda content: b"", "checkpoint.pt is damaged"),
+        (CHECKPOINT, flip, "checkpoint.pt is damaged"),
+        (BEST, cut, "best.pt is damaged"),
+        (BEST, flip, "best.pt is damaged"),
+        (BEST, None, "best.pt is missing"),
+        (CHECKPOINT, lambda content: content, None),
+    ],
+)
+def test_a_training_whose_files_are_damaged_begins_anew(
+    data_folder: Path,
+    tmp_path: Path,
+    halfway: tuple[Path, list[dict[str, float]]],
+    name: str,
+    spoil: Callable[[bytes], bytes] | None,
+    told: str | None,
+) -> None:
+    """And comes to what it would have come to; told with its first result only."""
+    folder, whole = halfway
+    shutil.copytree(folder, tmp_path / "t")
+    path = tmp_path / "t" / name
+    if spoil is None:
+        path.unlink()
+    else:
+        path.write_bytes(spoil(path.read_bytes()))
+    found = list(results(two_validations(data_folder, tmp_path / "t")))
+    assert [result.get("metrics") for result in found] == whole
+    assert [result.get("anew") for result in found] == [told, None]
+    assert damage(tmp_path / "t" / CHECKPOINT) is None and damage(tmp_path / "t" / BEST) is None
+
+
+def test_one_damaged_fold_begins_anew_and_the_others_stay(tmp_path: Path) -> None:
+    for fold in range(2):
+        for name in (CHECKPOINT, BEST):
+            save_checkpoint(fold_folder(tmp_path, fold) / name, {"best": 0.5, "weights": torch.zeros(1000)})
+    assert discard_damaged(tmp_path) is None
+    path = fold_folder(tmp_path, 1) / BEST
+    path.write_bytes(flip(path.read_bytes()))
+    assert discard_damaged(tmp_path) == "fold-1/best.pt is damaged"
+    assert sorted(path.name for path in tmp_path.rglob("*.pt")) == [BEST, CHECKPOINT]
+    assert discard_damaged(tmp_path) is None
+
+
+def test_a_disk_that_cannot_be_read_damages_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path / CHECKPOINT, {"best": None})
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr("zipfile.ZipFile", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        discard_damaged(tmp_path)
+    assert (tmp_path / CHECKPOINT).exists()
+
+
+def test_a_trial_that_begins_anew_is_told_and_noted(tmp_path: Path) -> None:
+    driver, told = conductor(tmp_path), list[tuple[str, str | None]]()
+    driver.listener = lambda event, trial: told.append((event, trial.note))
+    assert driver.next() is not None
+    result = {"orchestrator_trial": "0000", "validation": 1, "metrics": {"epoch": 0.5}, "seconds": 1.0}
+    more = {"finished": False, "test": {}, "done": False}
+    assert not driver.report(result | more | {"anew": "checkpoint.pt is damaged"})
+    note = "begun anew: checkpoint.pt is damaged"
+    assert told == [("started", None), ("anew", note), ("validated", note)]
+    driver.journal.close()
+    events = Journal.read(tmp_path / "journal.jsonl")
+    assert events[2]["tags"]["orchestrator.note"] == note
+    record = Ledger.of(events).trials["0000"]
+    assert (record.note, record.state, record.validations) == (note, "running", 1)
 
 
 # Out of memory -------------------------------------------------------------------------------------------
@@ -159,12 +284,13 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
             answers = {"begin": 1, "fail": False, "put": True}
             return SimpleNamespace(remote=lambda *words: told.append((name, *words)) or answers[name])
 
-    monkeypatch.setattr("orchestrator.trial.results", lambda work: iter([failed]))
+    monkeypatch.setattr("orchestrator.trial.own_results", lambda work: iter([failed]))
+    monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     monkeypatch.setattr("ray.get", lambda answer: answer)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
     with pytest.raises(RuntimeError, match="out of GPU memory"):
         train_worker({"work": {}, "mailbox": Answering()})
-    assert told == [("begin",), ("fail", 1, 1, failed), ("put", failed)]
+    assert told == [("arrive", 0, "here", os.getpid()), ("begin",), ("fail", 1, 1, failed), ("put", failed)]
 
 
 def test_why_a_group_of_workers_was_begun_again_is_told() -> None:

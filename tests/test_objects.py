@@ -358,11 +358,21 @@ def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: 
     with pytest.raises(OSError, match="not what manifest.json says: missing or damaged"):
         bring_trial(folder)
     assert not (folder / "best.pt").exists()
+
+    def told() -> str | None:
+        """Why a training of this trial would begin anew."""
+        with TrialFiles(trial(storage)) as reader:
+            reason = reader.fetch(lambda value: value, leader=True)
+            assert not list(reader.folder.rglob("*.pt"))
+            return reason
+
+    assert told() == f"s3://{root}/{best}: not what manifest.json says: missing or damaged"
     entry = {"object": "best.pt", "size": 4, "sha256": "00"}
     for files_ in ({"../../escaped": entry}, {"a": entry | {"object": "../b"}}, {"a": {}}, [1], {"/etc/x": entry}):
         objects.write(folder / MANIFEST, json.dumps({"files": files_}).encode())
         with pytest.raises(InputError, match=rf"^s3://{root}/{MANIFEST}: damaged"):
             bring_trial(folder)
+        assert str(told()).startswith(f"s3://{root}/{MANIFEST}: damaged")
 
 
 def test_a_training_goes_on_elsewhere(

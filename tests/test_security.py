@@ -272,7 +272,7 @@ def test_no_secret_of_a_search_is_kept(terminal: Terminal) -> None:
     uri = f"http://me:{PASSWORD}@127.0.0.1:9"
     variables = PLANTED | {"RAY_AUTH_MODE": "token", "MLFLOW_TRACKING_URI": uri}
     process = terminal.search(LONG, "secretive", "--tracking-uri", uri, **variables)
-    terminal.wait_for_validations(process, "secretive", 1)
+    wait(lambda: process.poll() is not None or terminal.events("secretive", "validation"), 400)
     (raylet,) = [member for member in family(process) if member.name() == "raylet"]
     temporary = Path(raylet.environ()["TMPDIR"])
     (log,) = temporary.rglob("runtime_env_agent.log")

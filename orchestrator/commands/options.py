@@ -103,6 +103,10 @@ BudgetWords = Annotated[
 Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")]
 MaxConcurrent = Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")]
 Workers = Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")]
+TrialTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer.")]
+StallTimeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer to its next validation.")
+]
 Address = Annotated[
     str | None,
     typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),

@@ -173,7 +173,7 @@ def ui(
             if browser:
                 threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
             code = server.wait()
-        except KeyboardInterrupt:  # or SIGTERM, of this process alone perhaps: the server has processes of its own
+        except (KeyboardInterrupt, SystemExit):  # of this process alone perhaps: the server has processes of its own
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGTERM)
             code = 0

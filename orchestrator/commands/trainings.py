@@ -29,8 +29,10 @@ from orchestrator.commands.options import (
     RayOutput,
     SearchName,
     Set,
+    StallTimeout,
     Storage,
     TrackingUri,
+    TrialTimeout,
     Workers,
     assignments,
     benchmark_of,
@@ -84,6 +86,8 @@ def search(
     ] = [],  # noqa: B006 (typer reads the default)
     max_concurrent: MaxConcurrent = None,
     workers: Workers = None,
+    trial_timeout: TrialTimeout = None,
+    stall_timeout: StallTimeout = None,
     final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
     final_trials: Annotated[
         int | None, typer.Option(min=1, help="So many of the best trials have final runs; 1 by default.")
@@ -128,6 +132,8 @@ def search(
         "start_from": start_from or None,
         "max_concurrent": max_concurrent,
         "workers": workers,
+        "trial_timeout": trial_timeout,
+        "stall_timeout": stall_timeout,
         "final_workers": final_workers,
         "final_trials": final_trials,
         "final_seeds": final_seeds,
@@ -193,6 +199,8 @@ def benchmark(
     ] = None,
     max_concurrent: MaxConcurrent = None,
     workers: Workers = None,
+    trial_timeout: TrialTimeout = None,
+    stall_timeout: StallTimeout = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the searches and of their trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
@@ -224,6 +232,8 @@ def benchmark(
         "final_seeds": final_seeds,
         "max_concurrent": max_concurrent,
         "workers": workers,
+        "trial_timeout": trial_timeout,
+        "stall_timeout": stall_timeout,
         "seed": seed,
     }
     with waiting("starting: the data set, then Ray") as status:

@@ -1,0 +1,305 @@
+"""Trials that hang, and processes that end before their time."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_faults import SETTINGS, conductor
+from test_search import TINY, Terminal, alive, family, last_line, terminal, wait
+
+from methods.baselines import ProxyAnchor
+from orchestrator import cluster, lost
+from orchestrator.cluster import Points, Processes, Trial
+from orchestrator.errors import InputError
+from orchestrator.lost import PROCESS_LOG, begins, cause, keep, quoted, stuck_at, tail
+from orchestrator.spec import resolve_search
+from orchestrator.trial import FAILURE_LOG, own_results, results
+
+__all__ = ["terminal"]
+Followed = tuple[Processes, Any, list[str]]
+PLUGIN = '''
+import os, sys, time
+import torch
+from orchestrator.method import Method, MethodConfig
+
+
+class Stuck(Method):
+    """L = mean of (1 - cosine similarity) over positive pairs, unless the fault comes first."""
+
+    name = "stuck"
+    paper = "unpublished"
+
+    class Config(MethodConfig):
+        fault: str = "none"
+
+    def loss(self, outputs, labels):
+        if self.config.fault != "none":
+            print("its last word", file=sys.stderr, flush=True)
+        if self.config.fault.startswith("hang"):
+            time.sleep(100000)
+        if self.config.fault == "os._exit":
+            os._exit(3)
+        if self.config.fault == "sys.exit":
+            sys.exit("enough")
+        e = torch.nn.functional.normalize(outputs["embedding"], dim=1)
+        same = labels[:, :1] == labels[:, :1].T
+        return ((1 - e @ e.T) * same).mean()
+'''
+
+
+def plugin(folder: Path) -> str:
+    """A package with this method, as it is installed; what PYTHONPATH has to say."""
+    (folder / "stuck-1.dist-info").mkdir(parents=True)
+    (folder / "stuck_plugin.py").write_text(PLUGIN)
+    metadata = {
+        "METADATA": "Metadata-Version: 2.1\nName: stuck\nVersion: 1\n",
+        "entry_points.txt": "[orchestrator.methods]\nstuck = stuck_plugin\n",
+        "RECORD": "stuck-1.dist-info/entry_points.txt,,\nstuck_plugin.py,,\n",
+    }
+    for name, text in metadata.items():
+        (folder / "stuck-1.dist-info" / name).write_text(text)
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
+# What a process leaves ------------------------------------------------------------------------------------
+
+
+def last_lines(folder: Path, code: str) -> tuple[int, str]:
+    """How a process ends that runs this code after another trial, and its last lines."""
+    script = "import faulthandler, os, signal, sys, time\nfrom orchestrator.lost import announce, stack_if_late\n"
+    script += (
+        "faulthandler.enable(all_threads=False)\nannounce('0000')\nprint('of the trial before')\nannounce('0001')\n"
+    )
+    script += f"print('its last word', flush=True)\ndef loss():\n    {code}\nloss()\n"
+    (folder / "method.py").write_text(script)
+    with open(folder / "worker-a-1.out", "wb") as out, open(folder / "worker-a-1.err", "wb") as err:
+        process = subprocess.Popen([sys.executable, "method.py"], stdout=out, stderr=err, cwd=folder)
+        status = process.wait(60)
+    for kind in ("out", "err"):
+        (folder / f"worker-a-1.{kind}").rename(folder / f"worker-a-{process.pid}.{kind}")
+    words = tail(process.pid, "0001", folder)
+    assert "its last word" in words and "of the trial before" not in words and begins("0001") not in words
+    assert tail(process.pid + 1, "0001", folder) == ""
+    return status, words
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "why"),
+    [
+        ("os._exit(3)", 3, "the code ended its own process by os._exit(3), in loss, method.py line 9"),
+        (
+            "os.kill(os.getpid(), signal.SIGSEGV)",
+            -11,
+            "its process crashed: Segmentation fault, in loss, method.py line 9",
+        ),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9, None),
+        ("os.waitpid(os.fork() or os._exit(5), 0); os.kill(os.getpid(), 9)", -9, None),
+    ],
+)
+def test_why_a_process_ended_is_read_from_its_last_lines(
+    tmp_path: Path, code: str, status: int, why: str | None
+) -> None:
+    """The exit of a process that forked from it is not its own."""
+    found, words = last_lines(tmp_path, code)
+    assert (found, cause(words)) == (status, why)
+    keep(tmp_path / "trial", words)
+    assert (tmp_path / "trial" / PROCESS_LOG).read_text() == f"{words}\n"
+    assert quoted(words, tmp_path).endswith(f"(see {tmp_path / PROCESS_LOG})") and quoted("", tmp_path) == ""
+
+
+def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
+    code = 'exec(\'with stack_if_late({"stall": 0.2, "trial": 9}): time.sleep(1)\')'
+    status, words = last_lines(tmp_path, code)
+    assert status == 0 and "Timeout (0:00:00.1" in words
+    assert stuck_at(words.replace("<string>", "plugin.py").replace("<module>", "work")) == "in work, plugin.py line 1"
+    status, words = last_lines(tmp_path, "exec('with stack_if_late({\"stall\": 9}): time.sleep(0.1)')")
+    assert status == 0 and "Timeout" not in words and stuck_at(words) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "own", "told"),
+    [
+        (SystemExit("enough"), True, "SystemExit: the code called sys.exit(enough) (see "),
+        (SystemExit(0), False, "SystemExit: the code called sys.exit(0) (see "),
+        (KeyboardInterrupt(), True, "KeyboardInterrupt: the code raised it (see "),
+        (KeyboardInterrupt(), False, None),
+    ],
+)
+def test_a_method_that_wants_to_end_the_process_fails_its_trial(
+    data_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    own: bool,
+    told: str | None,
+) -> None:
+    """But for a Ctrl-C of the user's."""
+
+    def step(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ProxyAnchor, "step", step)
+    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
+    work = {"trial_id": "0000", "test": False, "arguments": arguments}
+    if told is None:
+        with pytest.raises(KeyboardInterrupt):
+            list(results(work, own=own))
+        return
+    (only,) = own_results(work) if own else results(work)
+    assert only["failed"].startswith(told) and only["done"]
+    assert "in step" in (tmp_path / "t" / FAILURE_LOG).read_text()
+
+
+# What the driver makes of it ------------------------------------------------------------------------------
+
+
+def test_the_limits_are_seconds_of_a_search() -> None:
+    raw = {key: value for key, value in TINY.items() if value is not None} | {"stall_timeout": 60}
+    search = resolve_search(raw, name="s", source="s.yaml", trial_timeout=1.5)
+    assert (search.trial_timeout, search.stall_timeout) == (1.5, 60)
+    assert (
+        "trial_timeout: 1.5" in search.file() and resolve_search(raw, name="s", source="s.yaml").trial_timeout is None
+    )
+    for value in (0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(InputError, match=r"^--trial-timeout: "):
+            resolve_search(raw, name="s", source="s.yaml", trial_timeout=value)
+    with pytest.raises(InputError, match="stall_timeout: True should be a number"):
+        resolve_search(raw | {"stall_timeout": True}, name="s", source="s.yaml")
+
+
+def validation(number: int) -> dict[str, Any]:
+    more = {"finished": False, "test": {}, "done": False, "seconds": 1.0}
+    return {"orchestrator_trial": "0000", "validation": number, "metrics": {"epoch": 0.5}} | more
+
+
+def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = conductor(tmp_path)
+    driver.search = driver.search.model_copy(update={"trial_timeout": 100.0, "stall_timeout": 30.0})
+    work = driver.next()
+    assert work is not None and work["limits"] == {"trial": 100.0, "stall": 30.0}
+    assert driver.overdue(1e9) == {}, "it waits for its place"
+    driver.attended("0000", 10.0)
+    assert driver.overdue(40.0) == {}
+    assert driver.overdue(40.1) == {"0000": "stall_timeout: no validation within 30 s"}
+    monkeypatch.setattr("time.monotonic", lambda: 39.0)
+    driver.report(validation(1))
+    assert driver.overdue(69.0) == {}
+    driver.attended("0000", 69.0)  # in another process: the trial's own time goes on
+    assert driver.overdue(99.0) == {}
+    driver.attended("0000", 105.0)
+    assert driver.overdue(110.1) == {"0000": "trial_timeout: no end within 100 s"}
+    driver.lost("0000", "any")
+    assert driver.overdue(1e9) == {}
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
+    """The follower of a search's processes, a trial of Tune's that runs, and what became of its actor."""
+    driver, done = conductor(tmp_path), []
+    driver.search = driver.search.model_copy(update={"stall_timeout": 30.0})
+    monkeypatch.setattr(cluster, "resources", lambda *_: {"CPU": 1})
+    monkeypatch.setattr(cluster, "release", lambda _: done.append("released"))
+    monkeypatch.setattr(cluster.ray, "kill", lambda actor: done.append(f"killed {actor}"))
+    points = Points(driver)
+    followed = Processes(points)
+    trial = SimpleNamespace(
+        trial_id="tune",
+        config=points.suggest("tune"),
+        max_failures=2,
+        temporary_state=SimpleNamespace(ray_actor="actor"),
+    )
+    followed.on_trial_start(1, [], trial)
+    return followed, trial, done
+
+
+def test_a_trial_that_hangs_is_ended_with_its_reason(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, trial, done = processes
+    driver, now = followed.conductor, time.monotonic()
+    stack = 'Timeout (0:00:27)!\nThread 0x1 (most recent call first):\n  File "/p/mine.py", line 9 in loss\n'
+    monkeypatch.setattr(cluster, "last_words", lambda *_: stack)
+    monkeypatch.setattr("time.monotonic", lambda: now + 29)
+    followed.on_step_end(1, [])
+    assert done == []
+    monkeypatch.setattr("time.monotonic", lambda: now + 31)
+    followed.on_step_end(2, [])
+    record = driver.ledger.trials["0000"]
+    assert record.state == "failed" and record.reason is not None
+    assert record.reason.startswith(
+        "stall_timeout: no validation within 30 s, in loss, mine.py line 9; its last line: "
+    )
+    assert (driver.trial_folder(record) / PROCESS_LOG).read_text().startswith("Timeout (0:00:27)!")
+    assert done == ["killed actor", "released"] and trial.max_failures == 0
+    followed.on_trial_error(3, [], trial)  # Tune notices
+    assert record.state == "failed" and driver.next() is not None, "its slot is free"
+
+
+def test_a_code_that_ends_its_process_is_not_tried_again(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, trial, _ = processes
+    monkeypatch.setattr(cluster, "last_words", lambda *_: f"{lost.ENDED}(3)")
+    followed.on_trial_recover(1, [], trial)
+    record = followed.conductor.ledger.trials["0000"]
+    assert record.state == "failed" and str(record.reason).startswith("the code ended its own process by os._exit(3)")
+    again = Trial.__new__(Trial)
+    again.setup(trial.config)
+    assert again.step()["done"]
+
+
+def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_line(
+    processes: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed, trial, _ = processes
+    monkeypatch.setattr(cluster, "last_words", lambda *_: "a\nits last word")
+    followed.on_trial_recover(1, [], trial)
+    record = followed.conductor.ledger.trials["0000"]
+    assert record.state == "running" and "over" not in trial.config
+    followed.on_trial_start(2, [], trial)
+    followed.on_trial_error(3, [], trial)
+    reason = (
+        "its process was lost 3 times: out of memory, or killed; see Ray's logs; its last line: its last word (see "
+    )
+    assert record.state == "failed" and str(record.reason).startswith(reason)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Terminal, tmp_path: Path) -> None:
+    """On one cluster: each ends with its reason, after one attempt, and the others train; then Ctrl-C, once."""
+    space = TINY | {
+        "method": "stuck",
+        "space": {"fault": ["os._exit", "sys.exit", "hang", "none", "hang_again"]},
+        "algorithm": "grid",
+        "num_trials": None,
+        "scheduler": "none",
+        "final": False,
+        "stall_timeout": 45,
+    }
+    process = terminal.search(space, "stuck", PYTHONPATH=plugin(tmp_path))
+
+    def ended() -> dict[str, dict[str, Any]]:
+        assert process.poll() is None, process.communicate()
+        return {event["trial_id"]: event for event in terminal.events("stuck", "trial_ended")}
+
+    wait(lambda: len(ended()) == 4, 500)
+    found = {trial: (event["state"], event["reason"]) for trial, event in ended().items()}
+    assert found["0003"] == ("done", None)
+    assert found["0000"][1].startswith("the code ended its own process by os._exit(3), in loss, stuck_plugin.py line ")
+    assert found["0001"][1].startswith("SystemExit: the code called sys.exit(enough) (see ")
+    assert found["0002"][1].startswith("stall_timeout: no validation within 45 s, in loss, stuck_plugin.py line ")
+    for trial in ("0000", "0002"):
+        assert "its last word" in (terminal.journal("stuck").parent / "trials" / trial / PROCESS_LOG).read_text()
+    wait(lambda: len(terminal.events("stuck", "trial_started")) == 5, 120)
+    time.sleep(5)
+    children = family(process)
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = terminal.finish(process, code=130, seconds=120)
+    assert "Traceback" not in stderr and stderr.count("lost a process") == 0
+    assert [trial["state"] for trial in last_line(stdout)["trials"]].count("interrupted") == 1
+    wait(lambda: not alive(children), 30)
+    assert json.loads(stdout)["state"] == "interrupted"

@@ -1,0 +1,134 @@
+"""A training whose reader has gone: it stops in order, says nothing, and goes on later."""
+
+import contextlib
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from orchestrator.journal import Journal
+from orchestrator.ledger import Ledger
+from orchestrator.search import interrupts
+
+LONG = ["train", "--method", "proxy_anchor", "--dataset", "glyphs-small", "--epochs", "200", "--name", "t"]
+LONG += ["--set", "validate_every=4 steps", "--set", "device=cpu", "--set", "embedding_dim=8"]
+Arguments = dict[str, object]
+
+
+@pytest.fixture
+def storage(tmp_path: Path, data_folder: Path) -> Path:
+    """With the data in it."""
+    (tmp_path / "data").symlink_to(data_folder)
+    return tmp_path
+
+
+def begin(storage: Path, *words: str, **how: object) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"ORCHESTRATOR_STORAGE": str(storage), "OMP_NUM_THREADS": "1"}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    command = [sys.executable, "-m", "orchestrator", *words]
+    return subprocess.Popen(command, env=environment, cwd=storage, **how)  # type: ignore[call-overload,no-any-return]
+
+
+def ledger(storage: Path) -> Ledger:
+    return Ledger.of(Journal.read(storage / "searches" / "t" / "journal.jsonl"))
+
+
+def wait_for(storage: Path, process: subprocess.Popen[bytes], validations: int) -> None:
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
+        assert process.poll() is None, process.returncode
+        with contextlib.suppress(Exception):
+            if sum(trial.validations for trial in ledger(storage).trials.values()) >= validations:
+                return
+        time.sleep(0.1)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture
+def ended() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that do not outlive the test."""
+    begun: list[subprocess.Popen[bytes]] = []
+    yield begun
+    for process in begun:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("how", ["terminal", "pipe"])
+def test_a_training_whose_reader_has_gone_stops_in_order(
+    storage: Path, ended: list[subprocess.Popen[bytes]], how: str
+) -> None:
+    if how == "terminal":
+        ours, theirs = pty.openpty()
+        process = begin(storage, *LONG, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=lambda: os.login_tty(0))
+    else:
+        ours, theirs = os.pipe()
+        process = begin(storage, *LONG, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    ended.append(process)
+    wait_for(storage, process, 1)
+    os.close(ours)
+    assert process.wait(120) == 130
+    found = ledger(storage)
+    assert found.state == "interrupted" and [t.state for t in found.trials.values()] == ["interrupted"]
+    assert not (storage / "searches" / "t" / "driver.json").exists()
+
+
+@pytest.mark.slow
+def test_nohup_is_heeded_and_the_training_goes_on_where_it_was(
+    storage: Path, ended: list[subprocess.Popen[bytes]]
+) -> None:
+    """A SIGHUP that is ignored stays so, and so does a closed pipe."""
+    ours, theirs = os.pipe()
+    process = begin(
+        storage,
+        *LONG,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+    )
+    ended.append(process)
+    os.close(theirs)
+    wait_for(storage, process, 1)
+    process.send_signal(signal.SIGHUP)
+    os.close(ours)
+    before = sum(trial.validations for trial in ledger(storage).trials.values())
+    wait_for(storage, process, before + 5)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 130
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+def test_a_training_that_hangs_outlives_no_closed_terminal(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
+    """Nobody is there to press Ctrl-C once more."""
+    conductor = SimpleNamespace(stopping=False)
+    monkeypatch.setattr("orchestrator.search.HANGUP_SECONDS", 0.3)
+    with pytest.raises(KeyboardInterrupt) if hangs else contextlib.nullcontext():
+        with interrupts(conductor):  # type: ignore[arg-type]
+            for _ in range(2):
+                os.kill(os.getpid(), signal.SIGHUP)
+            assert conductor.stopping
+            if hangs:
+                time.sleep(5)
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_command_into_a_closed_pipe_says_nothing(stream: str) -> None:
+    ours, theirs = os.pipe()
+    os.close(ours)
+    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
+    words = ["methods"] if stream == "stdout" else ["nonsense"]
+    command = [sys.executable, "-m", "orchestrator", *words]
+    process = subprocess.Popen(command, **{stream: theirs, other: subprocess.PIPE})  # type: ignore[call-overload]
+    os.close(theirs)
+    said = b"".join(filter(None, process.communicate(timeout=60)))
+    assert said == b"" and process.returncode in (2, 129)
