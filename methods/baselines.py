@@ -30,7 +30,9 @@ class ComparisonConfig(MethodConfig):
 
     references: References = Field("batch", description="what the batch is compared with; memory is XBM's")
     metric: Metric = Field("euclidean", description="distance or similarity between embeddings")
-    proxies_per_class: int = Field(1, ge=1, description="proxies per class M, where the references are proxies")
+    proxies_per_class: int = Field(
+        1, ge=1, le=10_000, description="proxies per class M, where the references are proxies"
+    )
     proxy_lr_multiplier: float = Field(100.0, gt=0, description="learning rate of proxies (or beta) over the network's")
 
     def idle(self) -> dict[str, tuple[str, ...]]:
@@ -41,8 +43,8 @@ class ComparisonConfig(MethodConfig):
 class ReferencesConfig(ComparisonConfig):
     """The same with XBM's memory, which all have whose references are free."""
 
-    memory_size: int = Field(1024, ge=1, description="embeddings that XBM's memory holds")
-    memory_start: int = Field(1000, ge=0, description="plain steps before XBM's memory is used")
+    memory_size: int = Field(1024, ge=1, le=10_000_000, description="embeddings that XBM's memory holds")
+    memory_start: int = Field(1000, ge=0, le=1_000_000_000, description="plain steps before XBM's memory is used")
 
     def idle(self) -> dict[str, tuple[str, ...]]:
         names = () if "memory" in self.references else ("memory_size", "memory_start")
@@ -263,7 +265,7 @@ class FastAP(Baseline):
 
     class Config(ReferencesConfig):
         metric: Literal["euclidean"] = Field("euclidean", description="squared by the objective itself")
-        num_bins: int = Field(10, ge=1, description="bins of the histogram on [0, 4]")
+        num_bins: int = Field(10, ge=1, le=10_000, description="bins of the histogram on [0, 4]")
 
 
 # On proxies ------------------------------------------------------------------------------------------------
@@ -358,7 +360,7 @@ class SoftTriple(Baseline):
     class Config(ComparisonConfig):
         references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
         metric: Metric = Field("cosine", description="similarity between embeddings")
-        proxies_per_class: int = Field(10, ge=1, description="centres per class M")
+        proxies_per_class: int = Field(10, ge=1, le=10_000, description="centres per class M")
         la: float = Field(20.0, gt=0, description="inverse temperature")
         gamma: float = Field(0.1, gt=0, description="temperature of the choice among a class's centres")
         margin: float = Field(0.01, ge=0, description="similarity margin")

@@ -199,14 +199,22 @@ class CCP(Method):
         proximal_weight: float = Field(
             2e-4, ge=0, description="pull to the last problem's best network, lambda in the paper; 0: none"
         )
-        proxies_per_class: int = Field(8, ge=1, description="proxies per class M")
+        proxies_per_class: int = Field(8, ge=1, le=10_000, description="proxies per class M")
         pool_size: int = Field(
-            12, ge=1, description="samples per class b that new proxies are chosen from; b below M: b M samples"
+            12,
+            ge=1,
+            le=1_000_000,
+            description="samples per class b that new proxies are chosen from; b below M: b M samples",
         )
-        patience: int = Field(3, ge=1, description="validations without improvement that end a problem")
-        stop_after: int = Field(60, ge=1, description="validations without improvement, over all problems: the end")
+        patience: int = Field(3, ge=1, le=1_000_000, description="validations without improvement that end a problem")
+        stop_after: int = Field(
+            60, ge=1, le=1_000_000, description="validations without improvement, over all problems: the end"
+        )
         problems: int | None = Field(
-            None, ge=1, description="problems that are solved at most; null: any number, 1: a single proxy problem"
+            None,
+            ge=1,
+            le=1_000_000,
+            description="problems that are solved at most; null: any number, 1: a single proxy problem",
         )
         pair_weight: float = Field(0.0, ge=0, description="weight of the objective of the batch against itself")
         proxy_lr_multiplier: float = Field(1.0, gt=0, description="learning rate of proxies over the network's")

@@ -268,7 +268,9 @@ class IDML(Method):
         form: Literal["sim", "dis"] = Field(
             "sim", description="uncertain pairs become alike, or unrelated (ablation, of the metric cosine only)"
         )
-        uncertainty_dim: int | None = Field(None, ge=1, description="size of the uncertainty; null: embedding_dim")
+        uncertainty_dim: int | None = Field(
+            None, ge=1, le=65_536, description="size of the uncertainty; null: embedding_dim"
+        )
         random_uncertainty: bool = Field(
             False, description="draw it from a von Mises-Fisher around each embedding, do not learn it (ablation)"
         )
@@ -287,7 +289,10 @@ class IDML(Method):
         mixup_alpha: float = Field(1.0, gt=0, description="lam is drawn from Beta(alpha, alpha), once per batch")
         # Two: a batch of P classes still mixes P/2 of them, and two workers compute what one does
         mixup_blocks: int = Field(
-            2, ge=1, description="parts of the batch inside which images are mixed: a multiple of the workers"
+            2,
+            ge=1,
+            le=65_536,
+            description="parts of the batch inside which images are mixed: a multiple of the workers",
         )
 
         def idle(self) -> dict[str, tuple[str, ...]]:

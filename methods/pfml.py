@@ -426,7 +426,7 @@ def _check_points(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_lab
 class PotentialConfig(MethodConfig):
     """What every potential field is made of."""
 
-    proxies_per_class: int = Field(15, ge=0, description="proxies per class M; 0: the batch alone")
+    proxies_per_class: int = Field(15, ge=0, le=10_000, description="proxies per class M; 0: the batch alone")
     delta: float = Field(0.2, gt=0, le=2, description="radius inside which attraction is constant")
     delta_rep: float | None = Field(None, gt=0, le=2, description="radius of the repulsion; null: delta")
     proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")

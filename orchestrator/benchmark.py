@@ -32,9 +32,11 @@ from orchestrator.search import (
     resume,
     scratch,
     start,
+    suited_to_data,
     writable,
 )
-from orchestrator.spec import Search, check_name, describe, find_search, read_yaml, resolve_search, shipped_searches
+from orchestrator.spec import Search, check_name, describe, find_search, resolve_search, shipped_searches
+from orchestrator.yaml_file import read_yaml
 
 RECORD = "benchmark.json"
 PAGE = "report.html"
@@ -66,7 +68,7 @@ class Benchmark(BaseModel):
     def search(self, label: str) -> Search:
         """The search of one method, with the benchmark's budget in place of its file's."""
         path = _space_of(self.labels[label])
-        raw = {key: value for key, value in read_yaml(path).items() if key not in OWN_BUDGET}
+        raw = read_yaml(path).without(OWN_BUDGET)
         changes = {"final_seeds": SEEDS, **self.changes}
         try:
             return resolve_search(
@@ -74,7 +76,8 @@ class Benchmark(BaseModel):
             )
         except InputError as error:
             alone = "; --set is for all of them: what one alone has belongs into a search file of its own"
-            raise InputError(f"{error}{alone if str(error).startswith('--set: ') else ''}") from None
+            told = (f"{told}{alone if told.startswith('--set: ') else ''}" for told in error.problems)
+            raise InputError(*told) from None
 
 
 @dataclass(frozen=True)
@@ -168,7 +171,7 @@ def run(
     places = Places(writable(storage))
     searches = to_do(benchmark, places)
     for search in searches.values():
-        check_data(search, places)
+        check_data(suited_to_data(search, places)[0], places)
     record = folder(places.storage, benchmark.name) / RECORD
     outcome: Outcome | None = None
     stopped: str | None = None

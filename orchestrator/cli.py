@@ -13,8 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.commands import datasets, methods, models, results, searches, trainings
+from orchestrator.commands.options import Command, WrongOptions
 from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
-from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, suggestion, visible
+from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, one_line, suggestion, visible
 
 
 class _Interruptible(TyperGroup):
@@ -74,7 +75,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 for name, command in COMMANDS.items():
-    app.command(name)(command)
+    app.command(name, cls=Command)(command)
 app.add_typer(datasets.app, name="datasets")
 
 
@@ -106,6 +107,8 @@ def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
+    if isinstance(error, WrongOptions):
+        return max(_explain(one, input_errors) for one in error.errors)
     if hasattr(error, "format_message"):  # a usage error; which class it has depends on typer's version
         if type(error).__name__ == "NoArgsIsHelpError":
             return 0  # the help has been printed
@@ -115,7 +118,8 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
         print("interrupted", file=sys.stderr)
         return 130
     if isinstance(error, input_errors):
-        _complain(str(error))
+        for problem in getattr(error, "problems", (str(error),)):
+            _complain(problem)
         return 2
     if isinstance(error, TrainingFailed | ClusterFailed):
         _complain(str(error))
@@ -131,7 +135,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
 
 
 def _complain(what: str) -> None:
-    print(f"error: {visible(' '.join(what.split()))}", file=sys.stderr)
+    print(f"error: {one_line(what)}", file=sys.stderr)
 
 
 def _usage(error: Any) -> str:

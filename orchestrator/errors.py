@@ -1,17 +1,43 @@
 """The errors that a user reads: one line each, and the exit code that goes with it."""
 
+import contextlib
 import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 
 class InputError(ValueError):
-    """Bad input. The message is one line naming the file or option, the value, and what would be right.
+    """Bad input. The message is one line naming the file or option, the value, and what would be right; of several
+    problems, all of them.
 
-    The command line prints it without a traceback and exits with code 2.
+    The command line prints it without a traceback, a line for each of the problems, and exits with code 2.
     """
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+class Problems:
+    """Collects what is wrong with a file or a command line, to tell it at once."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """An InputError ends this part only."""
+        try:
+            yield
+        except InputError as error:
+            self.found += error.problems
+
+    def tell(self) -> None:
+        """InputError with all of them, each once, if there are any."""
+        if self.found:
+            raise InputError(*dict.fromkeys(self.found))
 
 
 class TrainingFailed(RuntimeError):
@@ -60,9 +86,33 @@ def visible(text: str) -> str:
     return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+MOST_SHOWN = 60
+MOST_OF_A_LINE = 2_000
+
+
+def shown(value: object) -> str:
+    """A value that somebody gave, as a message says it: a long one is cut."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+        return f"a very long {type(value).__name__}"
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 20]}... ({len(text):,} characters)"
+
+
+def one_line(message: str) -> str:
+    """A message as one line for a terminal: words and lines that are too long are cut."""
+    words = [
+        w if len(w) <= 10 * MOST_SHOWN else f"{w[:MOST_SHOWN]}... ({len(w):,} characters)" for w in message.split()
+    ]
+    line = visible(" ".join(words))
+    return line if len(line) <= MOST_OF_A_LINE else f"{line[:MOST_OF_A_LINE]}..."
+
+
 def suggestion(name: object, known: Iterable[str]) -> str:
     """` (did you mean 'delta'?)` for a misspelling of a known name, otherwise the list of known names."""
     names = sorted(known)
+    if len(str(name)) > 2 * MOST_SHOWN:
+        return ""
     close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     if close:
         return f" (did you mean '{close[0]}'?)"

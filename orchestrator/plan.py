@@ -10,8 +10,9 @@ from orchestrator import objects
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
+from orchestrator.limits import cpus
 from orchestrator.loop import Clock, data_splits, fit
-from orchestrator.search import Places, check_data
+from orchestrator.search import Places, check_data, suited_to_data
 from orchestrator.spec import SCHEDULER_KEYS, Experiment, Search
 from orchestrator.study import Study
 from orchestrator.untrained import known
@@ -31,6 +32,9 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     places = Places(storage.expanduser().resolve())
     if new:
         places.new_journal(search.name)
+    known = overview(places.data).get(search.dataset, {})
+    prepared = known.get("state") != "not prepared" or objects.address_of(places.data) is not None
+    search, chosen = suited_to_data(search, places) if prepared else (search, {})
     experiment = search.example()
     most = Study(search).budget
     trials = int(most) if math.isfinite(most) else None
@@ -53,10 +57,10 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
         "final runs": search.final_runs,
         **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
         "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
+        **({"defaults by the data set": chosen} if chosen else {}),
         **({"space": search.raw_space} if search.raw_space else {}),
     }
-    known = overview(places.data).get(search.dataset, {})
-    if known.get("state") == "not prepared" and objects.address_of(places.data) is None:
+    if not prepared:
         return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
     digest, sizes = check_data(search, places)
     training = experiment.training
@@ -108,7 +112,9 @@ def what_numbers_are_of(
 
 def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float]:
     """Seconds of a step and of a validation."""
-    short = experiment.training.model_copy(update={"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS})
+    threads = min(experiment.training.threads, cpus())  # of a cluster's node there may be more than here
+    changes = {"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS, "threads": threads}
+    short = experiment.training.model_copy(update=changes)
 
     def seconds(split: Split) -> float:
         validations = fit(replace(experiment, training=short), store, split)

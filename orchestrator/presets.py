@@ -17,7 +17,8 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from orchestrator.errors import InputError, suggestion
-from orchestrator.spec import SEARCH_SPACES, Preset, read_yaml, resolve_experiment
+from orchestrator.spec import SEARCH_SPACES, Preset, resolve_experiment
+from orchestrator.yaml_file import read_yaml
 
 FOLDER = SEARCH_SPACES / "presets"
 AXES = ("methods", "datasets", "backbones", "variants")

@@ -20,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from orchestrator.errors import InputError
 from orchestrator.presets import presets
-from orchestrator.spec import describe, read_yaml
+from orchestrator.spec import describe
+from orchestrator.yaml_file import read_yaml
 
 FOLDER = Path(__file__).parent / "published"
 DESCRIBING = ("method", "backbone", "dimension", "dataset", "condition")

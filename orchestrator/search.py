@@ -29,18 +29,22 @@ from orchestrator.checkpoint import (
 )
 from orchestrator.conductor import Conductor
 from orchestrator.control import DRIVER, REQUEST, at_the_wheel, await_silence, driver, starting
+from orchestrator.data.store import Store
 from orchestrator.endings import say
 from orchestrator.errors import InputError, storage_fault, suggestion, visible
 from orchestrator.files import what_is
 from orchestrator.journal import TAKEN, Journal, JournalError, lock, read_noted, refresh
 from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
+from orchestrator.limits import cpus, memory
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
 from orchestrator.records import go_on
 from orchestrator.spec import (
     NAME,
     Search,
+    Training,
     check_name,
+    check_search,
     describe,
     resolve_experiment,
     with_more_budget,
@@ -189,10 +193,8 @@ class InlineRunner:
     def ready(self, search: Search, storage: Path) -> Iterator[int]:
         from orchestrator.loop import choose_device
 
-        training = search.example().training
-        choose_device(training.device)
-        if training.threads > (cpus := os.cpu_count() or 1):
-            raise InputError(f"threads: {training.threads}: this machine has {cpus} CPUs; ask for so many or fewer")
+        choose_device(search.example().training.device)
+        check_threads(search)
         yield 1
 
     def resources(self, search: Search) -> dict[str, float]:
@@ -212,6 +214,12 @@ class InlineRunner:
             for result in results(work):
                 if conductor.report(result) or conductor.stopping:
                     break
+
+
+def check_threads(search: Search) -> None:
+    """InputError if a training asks for more threads than this machine has CPUs."""
+    if (threads := search.example().training.threads) > cpus():
+        raise InputError(f"threads: {threads}: this machine has {cpus()} CPUs; ask for so many or fewer")
 
 
 STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
@@ -300,6 +308,9 @@ def start(
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
     note_tracking(uri, places)
+    search, chosen = suited_to_data(search, places)
+    for key, because in chosen.items():
+        print(visible(f"note: {key}={search.settings[key]}: {because}"), file=sys.stderr, flush=True)
     digest, sizes = check_data(search, places)
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
@@ -515,6 +526,20 @@ def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) ->
             objects.bring(path.parent / name)
 
 
+def suited_to_data(search: Search, places: Places) -> tuple[Search, dict[str, str]]:
+    """The search with the defaults that follow its data set, and why; see `orchestrator.defaults`."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.defaults import suited
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    found, chosen = suited(search, open_dataset(search.dataset, places.data, say=say))
+    if chosen and not found.test_trials:
+        check_search(found)
+    return found, chosen
+
+
 def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     """The data set's digest, and what numbers of it are of (`yardstick.sizes`); prepares it if need be, and refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
@@ -551,10 +576,26 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         images_per_class=training.images_per_class,
         seed=training.seed,
     )
+    _check_memory(training, store)
     check_image_size(new_learner(experiment, store, split), store, split, training)
     if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
         say(f"warning: {why}")
     return str(store.manifest["digest"]), found
+
+
+def _check_memory(training: Training, store: Store) -> None:
+    """InputError for a batch whose images alone leave a training no memory here."""
+    from orchestrator.data.transforms import CROPS
+
+    crop = CROPS.get(training.augmentation)
+    pixels = store.image(0).size if crop is None else store.channels * crop.size**2
+    needed, there = 4 * pixels * training.batch_size, memory()
+    if needed > there / 4:
+        raise InputError(
+            f"classes_per_batch: {training.classes_per_batch}: with images_per_class: {training.images_per_class} the "
+            f"images of a batch take {needed / 2**30:.1f} GB, and this machine has {there / 2**30:.1f} GB of memory: "
+            "lower one of them"
+        )
 
 
 def run(
@@ -619,7 +660,8 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     from orchestrator.page import write_page
 
     if ledger.state == "done":
-        evaluate = f"orchestrator evaluate {ledger.name} --dataset {ledger.config.get('dataset')} --gallery FILE"
+        dataset = ledger.config["settings"].get("dataset", Training.model_fields["dataset"].default)
+        evaluate = f"orchestrator evaluate {ledger.name} --dataset {dataset} --gallery FILE"
         export = f"orchestrator export {ledger.name} --to mlflow"
         for write, what, again in (
             (write_models, "page of the model", evaluate),

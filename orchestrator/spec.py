@@ -4,36 +4,48 @@ Settings are flat: the training's (`lr`, `epochs`, ...) and the method's (`delta
 namespace, so that a file, `--set` and a search space all name a hyperparameter in the same way.
 """
 
-import io
 import itertools
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from orchestrator.backbones import InputConvention, check_backbone_name
 from orchestrator.data.remote import BUCKET, FORM, Address, is_address
 from orchestrator.data.store import DataError
 from orchestrator.data.transforms import AUGMENTATIONS, Degradation
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError, Problems, shown, suggestion
 from orchestrator.learner import Pooling
+from orchestrator.limits import (
+    MOST_CLASSES,
+    MOST_CONCURRENT,
+    MOST_DIMENSIONS,
+    MOST_EPOCHS,
+    MOST_HOURS,
+    MOST_IN_BATCH,
+    MOST_PER_BATCH,
+    MOST_RUNS,
+    MOST_THREADS,
+    MOST_TRIALS,
+    MOST_WORKERS,
+)
 from orchestrator.method import MethodConfig, find_method
+from orchestrator.yaml_file import Document, yaml_text
 
 SEARCH_SPACES = Path(__file__).resolve().parent.parent / "search_spaces"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NAME_CHARACTERS = 100
-MOST_POINTS = 1_000_000
+MOST_POINTS = MOST_TRIALS
 """A grid has at most so many."""
 LARGEST_INTEGER = 2**53
 """Up to here a float, as samplers have it, is the integer."""
-VALIDATE_EVERY = re.compile(r"([1-9][0-9]*) (epoch|step)s?")
+VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 
 
 class Training(BaseModel):
@@ -76,7 +88,10 @@ class Training(BaseModel):
         "training images (classification)",
     )
     class_subset: int | None = Field(
-        None, ge=2, description="take only the first so many training and test classes, for a quick look; null: all"
+        None,
+        ge=2,
+        le=MOST_CLASSES,
+        description="take only the first so many training and test classes, for a quick look; null: all",
     )
     label_noise: float = Field(
         0.0,
@@ -107,8 +122,10 @@ class Training(BaseModel):
         description="share of the sides: that low resolution keeps, of blur's standard deviation, or occluded; "
         "null: 0.446 (100 of 224 pixels), 0.02 or 0.5",
     )
-    classes_per_batch: int = Field(16, ge=1, description="classes P of a class-balanced batch")
-    images_per_class: int = Field(4, ge=1, description="images K per class; the global batch is P x K")
+    classes_per_batch: int = Field(16, ge=1, le=MOST_PER_BATCH, description="classes P of a class-balanced batch")
+    images_per_class: int = Field(
+        4, ge=1, le=MOST_PER_BATCH, description="images K per class; the global batch is P x K"
+    )
     backbone: str = Field("small_cnn", description="network below the embedding head")
     weights: str = Field("default", description="'default' (pretrained), 'random', or a state-dict file")
     weights_sha256: str | None = Field(
@@ -119,10 +136,10 @@ class Training(BaseModel):
         validate_default=True,
         description="how colours are given to the backbone; 'default': its own way (bn_inception: bgr_255)",
     )
-    embedding_dim: int = Field(128, ge=1, le=65536, description="embedding size D")
+    embedding_dim: int = Field(128, ge=1, le=MOST_DIMENSIONS, description="embedding size D")
     pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
     freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
-    epochs: int = Field(10, ge=1, description="epochs of training")
+    epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
     optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam, or AdamW (decoupled weight decay)")
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")
@@ -132,8 +149,10 @@ class Training(BaseModel):
     weight_decay: float = Field(
         1e-4, ge=0, description="of all parameters, proxies too; Adam adds it to the gradient, AdamW does not"
     )
-    warmup_epochs: int = Field(0, ge=0, description="first epochs that train heads and proxies only")
-    lr_step_epochs: int = Field(0, ge=0, description="multiply lr by lr_gamma every so many epochs; 0: never")
+    warmup_epochs: int = Field(0, ge=0, le=MOST_EPOCHS, description="first epochs that train heads and proxies only")
+    lr_step_epochs: int = Field(
+        0, ge=0, le=MOST_EPOCHS, description="multiply lr by lr_gamma every so many epochs; 0: never"
+    )
     lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")
     clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to +-this")
     clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
@@ -143,7 +162,9 @@ class Training(BaseModel):
     channels_last: bool = Field(False, description="channels-last memory layout: faster convolutions on a GPU")
     compile: bool = Field(False, description="torch.compile the network: slower to start, faster after")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
-    threads: int = Field(1, ge=1, description="CPU threads of a training; part of what makes it repeatable")
+    threads: int = Field(
+        1, ge=1, le=MOST_THREADS, description="CPU threads of a training; part of what makes it repeatable"
+    )
     seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
 
     @field_validator("dataset")
@@ -190,6 +211,15 @@ class Training(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_batch(self) -> Self:
+        if self.batch_size > MOST_IN_BATCH:
+            raise ValueError(
+                f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
+                f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are taken"
+            )
+        return self
+
     @property
     def degraded(self) -> Degradation | None:
         """What makes training images uncertain."""
@@ -217,18 +247,23 @@ class Experiment:
 
 
 def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
-    """The experiment of flat settings; InputError names `where`, the key, the value and what would be right."""
+    """The experiment of flat settings; InputError names `where`, and of each thing that is wrong the key, the value and
+    what would be right."""
     if "method" not in settings:
         raise InputError(f"{where}: no method is named")
     if not isinstance(settings["method"], str):
-        raise InputError(f"{where}: method: {settings['method']!r} should be a method's name")
-    method = find_method(settings["method"])
+        raise InputError(f"{where}: method: {shown(settings['method'])} should be a method's name")
+    try:
+        method = find_method(settings["method"])
+    except InputError as error:
+        raise InputError(f"{where}: method: {error}") from None
     method_keys = set(method.Config.model_fields)
     training_keys = set(Training.model_fields)
     if clash := method_keys & training_keys:
         raise InputError(f"method '{method.name}': {sorted(clash)[0]} is already a setting of every training")
     mine: dict[str, Any] = {}
     its: dict[str, Any] = {}
+    problems: list[str] = []
     for key, value in settings.items():
         if key in method_keys:
             its[key] = value
@@ -236,30 +271,58 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
             mine[key] = value
         elif key != "method":
             known = method_keys | training_keys
-            raise InputError(f"{where}: {key}: no such setting of '{method.name}'{suggestion(key, known)}")
-    try:
-        training = Training(**mine)
-        config = method.Config(**its)
-    except ValidationError as error:
-        raise InputError(f"{where}: {describe(error)}") from None
+            problems.append(f"{where}: {key}: no such setting of '{method.name}'{suggestion(key, known)}")
+    made: list[BaseModel] = []
+    for kind, values in ((Training, mine), (method.Config, its)):
+        try:
+            made.append(kind(**values))
+        except ValidationError as error:
+            problems += [f"{where}: {complaint}" for complaint in complaints(error)]
+    if problems:
+        raise InputError(*problems)
+    training, config = made
+    assert isinstance(training, Training) and isinstance(config, MethodConfig)
     return Experiment(method.name, config, training)
+
+
+def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that are right by themselves, beneath a method that is there."""
+    sound = {"method": settings["method"]}
+    for key, value in settings.items():
+        try:
+            resolve_experiment(sound | {key: value}, "")
+        except InputError:
+            continue
+        sound[key] = value
+    return sound
 
 
 def describe(error: ValidationError) -> str:
     """pydantic's first complaint as `field: value: what would be right`."""
-    first = error.errors()[0]
-    name = ".".join(str(part) for part in first["loc"] if part not in ("int", "float", "str"))
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
+    return complaints(error)[0]
+
+
+def complaints(error: ValidationError) -> list[str]:
+    """pydantic's complaints, one of each field, as `field: value: what would be right`."""
+    found: dict[str, str] = {}
+    for number, its in enumerate(error.errors()):
+        found.setdefault(str(its["loc"][0]) if its["loc"] else f" {number}", _complaint(its))
+    return list(found.values())
+
+
+def _complaint(its: Any) -> str:
+    parts = [str(part) for part in its["loc"] if part not in ("int", "float", "str") and "[" not in str(part)]
+    name, message = ".".join(parts), its["msg"].removeprefix("Value error, ")
+    if its["type"] == "extra_forbidden":
         return f"{name}: no such key"
-    if first["type"] == "missing":
+    if its["type"] == "missing":
         return f"{name}: this key is required"
-    if first["type"] == "literal_error":
-        known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-        message += suggestion(first["input"], known) if len(known) > 3 else ""
+    if its["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", its["ctx"]["expected"])
+        message += suggestion(its["input"], known) if len(known) > 3 else ""
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)
-    given = re.sub(r"://[^\s'\"]*@", "://***@", repr(first["input"]))  # an address may hold a password
+    given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may hold a password
     return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
 
 
@@ -270,67 +333,14 @@ WORDS = {
     "a finite number": "a number that is not infinite",
     "a valid boolean": "true or false",
     "a valid string": "text",
+    "a valid list": "a list",
+    "a valid dictionary": "a mapping",
     "String should match pattern '^[0-9a-fA-F]{64}$'": "should be 64 hexadecimal digits",
 }
 """pydantic's words, and those of somebody who writes a search file."""
 
 
-# Reading ---------------------------------------------------------------------------------------------------
-
-
-def read_scalar(text: str) -> Any:
-    """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string."""
-    try:
-        return YAML(typ="safe", pure=True).load(text)
-    except YAMLError:
-        return text
-
-
-def parse_assignments(assignments: list[str], option: str = "--set", example: str = "lr=1e-4") -> dict[str, Any]:
-    """`KEY=VALUE` words of `--set` and the like."""
-    values: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        key = key.strip()
-        if not equals or not key:
-            raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
-        if key in values:
-            raise InputError(f"{option} {assignment}: {key} is set twice")
-        values[key] = read_scalar(text)
-    return values
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML 1.2 mapping; duplicate keys are refused."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise InputError(f"{path}: not YAML (not UTF-8 text)") from None
-    try:
-        content = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        problem = (error.problem or error.context or "cannot be parsed").split("\n")[0]
-        problem = problem.partition(" with value ")[0]  # of a key that stands there twice: not as it was written
-        raise InputError(f"{path}{line}: not YAML: {problem}") from None
-    except YAMLError as error:
-        raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
-    if content is None:
-        raise InputError(f"{path}: is empty; it should be a mapping with method, space, ...")
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: should be a mapping of keys to values, not {type(content).__name__}")
-    return content
-
-
-def yaml_text(content: Mapping[str, Any]) -> str:
-    """Plain values as YAML, in their order; `read_yaml` reads the same."""
-    writer, text = YAML(typ="safe", pure=True), io.StringIO()
-    writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its hints know None only
-    writer.dump(content, text)
-    return text.getvalue()
+# Files -----------------------------------------------------------------------------------------------------
 
 
 def shipped_searches() -> dict[str, Path]:
@@ -388,7 +398,8 @@ class Parameter:
         step = self.step or (1.0 if self.kind == "int" else 0.0)
         if not step:
             return 1 if self.low == self.high else math.inf
-        return math.floor((self.high - self.low) / step + 1e-9) + 1
+        steps = (Decimal(repr(self.high)) - Decimal(repr(self.low))) / Decimal(repr(step))
+        return math.floor(float(steps) + 1e-9) + 1
 
     def values(self) -> list[Any]:
         """All its values; ValueError if there are infinitely many."""
@@ -398,25 +409,33 @@ class Parameter:
             raise ValueError(f"{self.key} has infinitely many values")
         if self.kind == "int":
             return [int(self.low) + i * int(self.step or 1) for i in range(int(count))]
-        return [round(self.low + i * (self.step or 0), 12) for i in range(int(count))]
+        return [self._at(place) for place in range(int(count))]
+
+    def _at(self, place: int) -> float:
+        """The value so many steps above the low end, as its decimals say it: 0.1 + 2 x 0.1 is 0.3."""
+        return float(Decimal(repr(self.low)) + place * Decimal(repr(self.step or 0.0)))
+
+    def on_grid(self, value: float) -> float:
+        """The value of the grid next to this one; of a range without steps the value itself."""
+        return self._at(round((value - self.low) / self.step)) if self.step else value
 
     def take(self, value: Any) -> Any:
         """This value as the parameter has it; InputError says what would be right."""
         if self.kind == "categorical":
             same = [c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool)]
             if not same:
-                raise InputError(f"{value!r} is none of the choices ({', '.join(map(str, self.choices))})")
+                raise InputError(f"{shown(value)} is none of the choices{suggestion(value, map(str, self.choices))}")
             return same[0]
         if not isinstance(value, int | float) or isinstance(value, bool):
-            raise InputError(f"{value!r} should be a number")
+            raise InputError(f"{shown(value)} should be a number")
         if not self.low <= value <= self.high:
             raise InputError(f"{value:g} is outside of the space ({self.low:g} to {self.high:g})")
         step = self.step or (1 if self.kind == "int" else None)
         if step is not None:
-            places = round((value - self.low) / step)
-            if abs(self.low + places * step - value) > 1e-9 * max(1.0, abs(value)):
+            nearest = self.on_grid(value) if self.step else round(value)
+            if abs(nearest - value) > max(1e-6 * step, 4 * math.ulp(value)):
                 raise InputError(f"{value:g} is none of the steps of {step:g} from {self.low:g}")
-            value = round(self.low + places * step, 12)
+            value = nearest
         return int(value) if self.kind == "int" else float(value)
 
 
@@ -512,24 +531,39 @@ class _Range(BaseModel):
     step: float | None = Field(None, gt=0)
     choices: list[Any] | dict[Any, Any] | None = None
 
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if not isinstance(value, list | dict | None):
+            raise ValueError("should be a list of values, or a mapping of words to spaces of their own")
+        return value
+
 
 def _parse_parameters(raw: Any, where: str, fixed: Mapping[str, Any], prefix: str = "") -> tuple[Parameter, ...]:
     if not isinstance(raw, dict):
         raise InputError(f"{where}: should map settings to ranges, not be a {type(raw).__name__}")
-    return tuple(_parse_parameter(str(k), v, f"{where}.{k}", fixed, prefix) for k, v in raw.items())
+    problems, parsed = Problems(), []
+    for key, given in raw.items():
+        with problems.noted():
+            parsed.append(_parse_parameter(str(key), given, f"{where}.{key}", fixed, prefix))
+    problems.tell()
+    return tuple(parsed)
 
 
 def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], prefix: str) -> Parameter:
     if isinstance(raw, list):
         raw = {"choices": raw}
     if not isinstance(raw, dict):
-        raise InputError(f"{where}: {raw!r} should be a list of choices or a range such as {{low: 0.1, high: 0.35}}")
+        raise InputError(
+            f"{where}: {shown(raw)} should be a list of choices or a range such as {{low: 0.1, high: 0.35}}"
+        )
+    if unknown := [word for word in raw if word not in _Range.model_fields]:
+        hints = [f"{where}: {word}: no such key{suggestion(word, _Range.model_fields)}" for word in unknown]
+        raise InputError(*hints)
     try:
         given = _Range(**raw)
-    except (ValidationError, TypeError) as error:
-        detail = describe(error) if isinstance(error, ValidationError) else str(error)
-        hint = "".join(suggestion(k, _Range.model_fields) for k in raw if k not in _Range.model_fields)
-        raise InputError(f"{where}: {detail}{hint}") from None
+    except ValidationError as error:
+        raise InputError(*(f"{where}: {complaint}" for complaint in complaints(error))) from None
     path = prefix + key
     if given.choices is not None or given.type == "categorical":
         if given.low is not None or given.high is not None or given.log or given.step is not None:
@@ -537,20 +571,23 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
         if not given.choices:
             raise InputError(f"{where}: choices: an empty list; name at least one value")
         branches: dict[Any, tuple[Parameter, ...]] = {}
+        problems = Problems()
         for choice in given.choices:
-            if not isinstance(choice, str | int | float | None):
-                raise InputError(
-                    f"{where}: choices: {choice!r} should be a single value, not a {type(choice).__name__}"
-                )
-            if isinstance(given.choices, dict) and not isinstance(choice, str):
-                raise InputError(f"{where}: choices: {choice!r}: only a word can open a space of its own")
-            sub = given.choices[choice] if isinstance(given.choices, dict) else None
-            rest = dict(fixed) | {key: choice}
-            _check_value(key, choice, where, fixed)
-            branches[choice] = _parse_parameters(sub or {}, f"{where}.{choice}", rest, f"{path}={choice}/")
+            with problems.noted():
+                if not isinstance(choice, str | int | float | None):
+                    raise InputError(
+                        f"{where}: choices: {shown(choice)} should be a single value, not a {type(choice).__name__}"
+                    )
+                if isinstance(given.choices, dict) and not isinstance(choice, str):
+                    raise InputError(f"{where}: choices: {shown(choice)}: only a word can open a space of its own")
+                sub = given.choices[choice] if isinstance(given.choices, dict) else None
+                rest = dict(fixed) | {key: choice}
+                _check_value(key, choice, where, fixed)
+                branches[choice] = _parse_parameters(sub or {}, f"{where}.{choice}", rest, f"{path}={choice}/")
+        problems.tell()
         choices = tuple(given.choices)
         if len({repr(choice) for choice in choices}) < len(choices):
-            raise InputError(f"{where}: choices: {list(choices)} names a value twice")
+            raise InputError(f"{where}: choices: {shown(list(choices))} names a value twice")
         return Parameter(key, path, "categorical", choices=choices, branches=branches)
     if given.low is None or given.high is None:
         raise InputError(f"{where}: a range needs both low and high (or give a list of choices)")
@@ -604,18 +641,22 @@ def parse_space(raw: Any, where: str, settings: Mapping[str, Any]) -> Space:
     if raw == {}:
         return Space(((),))  # a single training
     alternatives = raw if isinstance(raw, list) else [raw]
+    problems, parsed = Problems(), []
     if not alternatives or any(not alternative for alternative in alternatives):
         raise InputError(f"{where}: the space is empty; give at least one setting a range or choices")
-    parsed = []
     for number, alternative in enumerate(alternatives):
         place = f"{where}[{number}]" if isinstance(raw, list) else where
         fixed = dict(settings)
-        if isinstance(alternative, dict) and isinstance(alternative.get("method"), dict | list):
-            choices = alternative["method"]
-            choices = choices.get("choices", []) if isinstance(choices, dict) else choices
-            fixed.pop("method", None)
-            fixed["_methods"] = list(choices) or [""]
-        parsed.append(_parse_parameters(alternative, place, fixed))
+        with problems.noted():
+            if isinstance(alternative, dict) and isinstance(alternative.get("method"), dict | list):
+                choices = alternative["method"]
+                choices = choices.get("choices") if isinstance(choices, dict) else choices
+                if not isinstance(choices, list | dict) or not choices or not all(isinstance(c, str) for c in choices):
+                    raise InputError(f"{place}.method: {shown(choices)} should be a list of methods' names")
+                fixed.pop("method", None)
+                fixed["_methods"] = list(choices)
+            parsed.append(_parse_parameters(alternative, place, fixed))
+    problems.tell()
     return Space(tuple(parsed))
 
 
@@ -664,11 +705,14 @@ class Scheduler(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     name: Literal["asha", "median", "hyperband", "none"] = "none"
-    grace_validations: int = Field(1, ge=1, description="validations before a trial may be stopped")
-    reduction_factor: int = Field(3, ge=2, description="one in so many trials passes a rung")
-    startup_trials: int = Field(5, ge=1, description="trials that end before the median stops any")
+    grace_validations: int = Field(1, ge=1, le=MOST_EPOCHS, description="validations before a trial may be stopped")
+    reduction_factor: int = Field(3, ge=2, le=MOST_TRIALS, description="one in so many trials passes a rung")
+    startup_trials: int = Field(5, ge=1, le=MOST_TRIALS, description="trials that end before the median stops any")
     max_validations: int | None = Field(
-        None, ge=1, description="validations of a whole trial, for hyperband; default: from epochs and validate_every"
+        None,
+        ge=1,
+        le=10**9,
+        description="validations of a whole trial, for hyperband; default: from epochs and validate_every",
     )
 
 
@@ -685,11 +729,19 @@ class Budget(BaseModel):
     """What ends a search before its number of trials does. Its final runs come on top."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-    epochs: int | None = Field(None, ge=1, description="epochs of all trials together, never exceeded")
-    hours: float | None = Field(None, gt=0, description="wall time while the search runs, not while it rests")
-    gpu_hours: float | None = Field(None, gt=0, description="GPUs that trials hold, times their training time")
-    cpu_hours: float | None = Field(None, gt=0, description="CPUs that trials hold, times their training time")
-    trials_without_improvement: int | None = Field(None, ge=1, description="so many trials ended since the best one")
+    epochs: int | None = Field(None, ge=1, le=10**9, description="epochs of all trials together, never exceeded")
+    hours: float | None = Field(
+        None, gt=0, le=MOST_HOURS, description="wall time while the search runs, not while it rests"
+    )
+    gpu_hours: float | None = Field(
+        None, gt=0, le=MOST_HOURS, description="GPUs that trials hold, times their training time"
+    )
+    cpu_hours: float | None = Field(
+        None, gt=0, le=MOST_HOURS, description="CPUs that trials hold, times their training time"
+    )
+    trials_without_improvement: int | None = Field(
+        None, ge=1, le=MOST_TRIALS, description="so many trials ended since the best one"
+    )
 
     def limits(self) -> dict[str, float]:
         """Those that are set."""
@@ -723,29 +775,39 @@ class Search(BaseModel):
     settings: dict[str, Any]
     raw_space: Any
     algorithm: Algorithm = "tpe"
-    num_trials: int | None = Field(None, ge=1)
+    num_trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
     budget: Budget = Budget()
     start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
     scheduler: Scheduler = Scheduler()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
     seed: int = Field(0, ge=0, lt=2**31)
-    max_concurrent: int | None = Field(None, ge=1)
-    workers: int = Field(1, ge=1, description="processes that train a trial together")
+    max_concurrent: int | None = Field(None, ge=1, le=MOST_CONCURRENT)
+    workers: int = Field(1, ge=1, le=MOST_WORKERS, description="processes that train a trial together")
     trial_timeout: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds that a trial, or a final run, may take"
+        None,
+        gt=0,
+        le=3600 * MOST_HOURS,
+        allow_inf_nan=False,
+        description="seconds that a trial, or a final run, may take",
     )
     stall_timeout: float | None = Field(
-        None, gt=0, allow_inf_nan=False, description="seconds that it may take to its next validation"
+        None,
+        gt=0,
+        le=3600 * MOST_HOURS,
+        allow_inf_nan=False,
+        description="seconds that it may take to its next validation",
     )
     gpus_per_trial: float | None = Field(
         None, gt=0, le=1, description="share of a GPU that a single-worker trial takes; default: a whole one"
     )
     test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
     final: bool = Field(True, description="train the winner again on the whole training half and test it")
-    final_workers: int | None = Field(None, ge=1, description="processes of the final run; default: as a trial")
-    final_trials: int = Field(1, ge=1, description="so many of the best trials have final runs")
-    final_seeds: int = Field(1, ge=1, description="final runs of each of them, one per seed")
+    final_workers: int | None = Field(
+        None, ge=1, le=MOST_WORKERS, description="processes of the final run; default: as a trial"
+    )
+    final_trials: int = Field(1, ge=1, le=MOST_RUNS, description="so many of the best trials have final runs")
+    final_seeds: int = Field(1, ge=1, le=MOST_RUNS, description="final runs of each of them, one per seed")
     final_protocol: FinalProtocol = Field(
         "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
     )
@@ -886,12 +948,18 @@ def resolve_search(
     try:
         return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
-        message = str(error)
-        for key in changes:
-            option = f"--{key.replace('_', '-')}: "
-            for stated in (f"{source}: {key}: ", f"{source}: {key}."):
-                message = option + message.removeprefix(stated) if message.startswith(stated) else message
-        raise InputError(message) from None
+        raise InputError(*(_placed(problem, raw, source, changes) for problem in error.problems)) from None
+
+
+def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> str:
+    """A complaint about the file with its line there, and one about an option by its name."""
+    for key in changes:
+        for stated in (f"{source}: {key}: ", f"{source}: {key}."):
+            if problem.startswith(stated):
+                return f"--{key.replace('_', '-')}: {problem.removeprefix(stated)}"
+    words = problem.removeprefix(f"{source}: ")
+    line = raw.line(words) if isinstance(raw, Document) and words != problem else None
+    return problem if line is None else f"{source}, line {line}: {words}"
 
 
 def _resolved(
@@ -903,72 +971,90 @@ def _resolved(
     find_settings: Callable[[str], list[dict[str, Any]]] | None,
     changes: dict[str, Any],
 ) -> Search:
-    for key, value in raw.items():
-        if key not in FILE_KEYS:
-            raise InputError(f"{source}: {key}: no such key of a search{suggestion(key, FILE_KEYS)}")
-        if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
-            raise InputError(f"{source}: {key}: {value!r} should be {EXPECTED[FILE_KEYS[key]]}")
-    merged = dict(raw) | changes
+    problems = Problems()
+    with problems.noted():
+        check_name(name)
+    wrong = {key: why for key, value in raw.items() if (why := _wrong_key(key, value)) is not None}
+    problems.found += [f"{source}: {why}" for why in wrong.values()]
+    raw = {key: value for key, value in raw.items() if key not in wrong}
+    merged = raw | changes
     settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
     if preset is not None:
         settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides, source)
     if "dataset" in changes:
         settings["dataset"] = changes["dataset"]
-    if "seed" in merged and ("seed" in changes or "seed" not in settings):
-        settings["seed"] = merged["seed"]
-    settings |= overrides
+    seed = merged.get("seed")
+    if isinstance(seed, int) and 0 <= seed < 2**31 and ("seed" in changes or "seed" not in settings):
+        settings["seed"] = seed  # another is told as the search's own
     raw_space = merged.get("space")
-    if raw_space is None:
-        raise InputError(f"{source}: space: this key is required: what should be searched?")
+    if raw_space is None and "space" not in wrong:
+        problems.found.append(f"{source}: space: this key is required: what should be searched?")
     if isinstance(raw_space, list):
         raw_space = [_without(alternative, overrides) for alternative in raw_space]
     else:
         raw_space = _without(raw_space, overrides)
-    if "method" in settings:
-        if overrides:
-            resolve_experiment({"method": settings["method"], **overrides}, "--set")
-        resolve_experiment(settings, f"{source}: settings")
-    _refuse_fixed_and_searched(raw_space, settings, source)
-    goals = _goals(merged, source)
-    settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
-    algorithm = merged.get("algorithm", "tpe")
-    if algorithm not in get_args(Algorithm):
-        raise InputError(f"{source}: algorithm: '{algorithm}' is unknown{suggestion(algorithm, get_args(Algorithm))}")
-    final_protocol = merged.get("final_protocol", "same")
-    if final_protocol not in get_args(FinalProtocol):
-        hint = suggestion(final_protocol, get_args(FinalProtocol))
-        raise InputError(f"{source}: final_protocol: '{final_protocol}' is unknown{hint}")
+    given = overrides.keys()
+    method = overrides.get("method", settings.get("method"))
+    method_is_known = method is None and "method" not in wrong
+    if method is not None:
+        before = len(problems.found)
+        with problems.noted():
+            resolve_experiment({"method": method}, "--set" if "method" in overrides else f"{source}: settings")
+        method_is_known = len(problems.found) == before
+    if method is not None and method_is_known:
+        with problems.noted():
+            resolve_experiment({"method": method, **overrides}, "--set")
+        overrides = _sound({"method": method, **overrides})
+        settings = {key: value for key, value in settings.items() if key in overrides or key not in given} | overrides
+        with problems.noted():
+            resolve_experiment(settings, f"{source}: settings")
+        settings = _sound(settings)
+    else:
+        settings |= overrides
+    with problems.noted():
+        _refuse_fixed_and_searched(raw_space, settings, source)
+    if method_is_known and raw_space is not None:
+        with problems.noted():
+            parse_space(raw_space, f"{source}: space", settings)
+    made: dict[str, Any] = {}
+    with problems.noted():
+        goals = _goals(merged, source)
+        made |= {"objective": goals[0], "second_objective": goals[1] if len(goals) > 1 else None}
+        settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
+    with problems.noted():
+        made["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
+    with problems.noted():
+        made["scheduler"] = _scheduler(merged.get("scheduler", "none"), source)
+    for key, kind in (("algorithm", Algorithm), ("final_protocol", FinalProtocol)):
+        if key in merged and merged[key] not in get_args(kind):
+            unknown = merged.pop(key)
+            problems.found.append(f"{source}: {key}: {shown(unknown)} is unknown{suggestion(unknown, get_args(kind))}")
+    plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
+        "budget",
+        "scheduler",
+        "objective",
+        "settings",
+        "start_from",
+    }
+    made |= {key: merged[key] for key in plain if key in merged}
+    made |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
     try:
-        search = Search(
-            name=check_name(name),
-            source=source,
-            description=merged.get("description", ""),
-            preset=None if preset is None else preset.name,
-            settings=settings,
-            raw_space=raw_space,
-            algorithm=algorithm,
-            num_trials=merged.get("num_trials"),
-            budget=_budget(raw.get("budget", {}), changes.get("budget"), source),
-            scheduler=_scheduler(merged.get("scheduler", "none"), source),
-            objective=goals[0],
-            second_objective=goals[1] if len(goals) > 1 else None,
-            seed=merged.get("seed", 0),
-            max_concurrent=merged.get("max_concurrent"),
-            workers=merged.get("workers", 1),
-            trial_timeout=merged.get("trial_timeout"),
-            stall_timeout=merged.get("stall_timeout"),
-            gpus_per_trial=merged.get("gpus_per_trial"),
-            final=merged.get("final", True),
-            final_workers=merged.get("final_workers"),
-            final_trials=merged.get("final_trials", 1),
-            final_seeds=merged.get("final_seeds", 1),
-            final_protocol=final_protocol,
-        )
+        search = Search(name=name, source=source, **made)
     except ValidationError as error:
-        raise InputError(f"{source}: {describe(error)}") from None
-    _check_search(search)
+        problems.found += [f"{source}: {complaint}" for complaint in complaints(error)]
+    problems.tell()
+    check_search(search)
     points = _starting_points(search, merged.get("start_from", []), find_settings)
     return search.model_copy(update={"start_from": points})
+
+
+def _wrong_key(key: Any, value: Any) -> str | None:
+    """What is wrong with a key of a search file, as far as it alone can tell."""
+    if key not in FILE_KEYS:
+        return f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}"
+    if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
+        return f"{key}: {shown(value)} should be {EXPECTED[FILE_KEYS[key]]}"
+    return None
 
 
 def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
@@ -979,7 +1065,7 @@ def with_other_workers(search: Search, workers: int | None, max_concurrent: int 
         "max_concurrent": search.max_concurrent if max_concurrent is None else max_concurrent,
     }
     changed = Search.model_validate(config)
-    _check_search(changed)
+    check_search(changed)
     return changed
 
 
@@ -991,7 +1077,7 @@ def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str
     config["num_trials"] = search.num_trials if num_trials is None else num_trials
     config["budget"] = _budget(config["budget"], budget, "--budget").model_dump()
     raised = Search.model_validate(config)
-    _check_search(raised)
+    check_search(raised)
     return raised
 
 
@@ -1012,7 +1098,7 @@ def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
 def _objective(value: Any, where: str) -> Objective:
     """Losses and costs are minimised unless the mode is given."""
     if not isinstance(value, str | dict):
-        raise InputError(f"{where}: {value!r} should be {EXPECTED[(str, dict)]}")
+        raise InputError(f"{where}: {shown(value)} should be {EXPECTED[(str, dict)]}")
     given = {"metric": value} if isinstance(value, str) else dict(value)
     if given.get("metric") in ("train/loss", *COSTS):
         given.setdefault("mode", "min")
@@ -1030,14 +1116,15 @@ def _scheduler(value: Any, source: str) -> Scheduler:
 
 
 def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
+    problems = Problems()
     for limits, where in ((given, f"{source}: budget"), (changes or {}, "--budget")):
-        for key in limits:
-            if key not in Budget.model_fields:
-                raise InputError(f"{where}: {key}: no such limit{suggestion(str(key), Budget.model_fields)}")
+        unknown = [key for key in limits if key not in Budget.model_fields]
+        problems.found += [f"{where}: {key}: no such limit{suggestion(key, Budget.model_fields)}" for key in unknown]
         try:
-            Budget(**limits)
+            Budget(**{key: limit for key, limit in limits.items() if key not in unknown})
         except ValidationError as error:
-            raise InputError(f"{where}: {describe(error)}") from None
+            problems.found += [f"{where}: {complaint}" for complaint in complaints(error)]
+    problems.tell()
     return Budget(**{**given, **(changes or {})})
 
 
@@ -1049,27 +1136,30 @@ def _starting_points(
     ours = search.settings.get("method")
     if given and search.algorithm == "grid":
         raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
+    problems, space = Problems(), search.space
     for place, entry in enumerate(given):
         where = f"{search.source}: start_from: {entry if isinstance(entry, str) else f'point {place + 1}'}"
-        if isinstance(entry, str):
-            if find_settings is None:
-                raise InputError(f"{where}: nothing is known here that has a name; give the point itself")
-            found = find_settings(entry)
-        elif isinstance(entry, dict):
-            found = [entry]
-        else:
-            raise InputError(f"{where}: {entry!r} should be a point (a mapping), a preset or a search")
-        for settings in found:
-            if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
-                raise InputError(f"{where}: is of the method '{its}', and this search of '{ours}'")
-            try:
-                point = search.space.point(settings)
-                if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
-                    raise InputError(f"{unknown[0]}: is not searched{suggestion(str(unknown[0]), point)}")
-            except InputError as error:
-                raise InputError(f"{where}: {error}") from None
-            if point not in points:
-                points.append(point)
+        with problems.noted():
+            if isinstance(entry, str):
+                if find_settings is None:
+                    raise InputError(f"{where}: nothing is known here that has a name; give the point itself")
+                found = find_settings(entry)
+            elif isinstance(entry, dict):
+                found = [entry]
+            else:
+                raise InputError(f"{where}: {shown(entry)} should be a point (a mapping), a preset or a search")
+            for settings in found:
+                if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
+                    raise InputError(f"{where}: is of the method '{its}', and this search of '{ours}'")
+                try:
+                    point = space.point(settings)
+                    if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
+                        raise InputError(f"{unknown[0]}: is not searched{suggestion(str(unknown[0]), point)}")
+                except InputError as error:
+                    raise InputError(f"{where}: {error}") from None
+                if point not in points:
+                    points.append(point)
+    problems.tell()
     if search.num_trials is not None and len(points) > search.num_trials:
         raise InputError(f"{search.source}: start_from: {len(points)} points, but num_trials: {search.num_trials}")
     return points
@@ -1093,13 +1183,15 @@ def idle_settings(search: Search) -> list[str]:
 def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
     """A mapping of its own keys, or its main key's value alone."""
     given = {short: value} if isinstance(value, str) else {str(key): item for key, item in value.items()}
-    for key in given:
-        if key not in kind.model_fields:
-            raise InputError(f"{where}: {key}: no such key{suggestion(key, kind.model_fields)}")
+    unknown = [key for key in given if key not in kind.model_fields]
+    problems = [f"{where}: {key}: no such key{suggestion(key, kind.model_fields)}" for key in unknown]
     try:
-        return kind(**given)
+        made = kind(**{key: item for key, item in given.items() if key not in unknown})
     except ValidationError as error:
-        raise InputError(f"{where}: {describe(error)}") from None
+        problems += [f"{where}: {complaint}" for complaint in complaints(error)]
+    if problems:
+        raise InputError(*problems)
+    return made
 
 
 def _with_preset(
@@ -1178,13 +1270,25 @@ def _by_objective(
 
 
 def _refuse_fixed_and_searched(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
-    for alternative in raw_space if isinstance(raw_space, list) else [raw_space]:
-        for key in alternative if isinstance(alternative, dict) else ():
-            if key in settings and not (key == "method"):
-                raise InputError(f"{source}: {key}: both fixed in settings and searched in space; keep one")
+    keys = dict.fromkeys(
+        key
+        for alternative in (raw_space if isinstance(raw_space, list) else [raw_space])
+        for key in (alternative if isinstance(alternative, dict) else ())
+    )
+    if both := [key for key in keys if key in settings and key != "method"]:
+        raise InputError(*(f"{source}: {key}: both fixed in settings and searched in space; keep one" for key in both))
 
 
-def _check_search(search: Search) -> None:
+def check_search(search: Search) -> None:
+    """InputError with all that does not go together."""
+    problems = Problems()
+    for check in (_check_space, _check_algorithm, _check_scheduler, _check_selection, _check_final, _check_workers):
+        with problems.noted():
+            check(search)
+    problems.tell()
+
+
+def _check_space(search: Search) -> None:
     space = search.space
     if not any(space.parameters()):
         raise InputError(f"{search.source}: space: it is empty; give at least one setting a range or choices")
@@ -1205,12 +1309,14 @@ def _check_search(search: Search) -> None:
         raise InputError(
             f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm} (or a budget)"
         )
-    _check_algorithm(search)
-    _check_scheduler(search)
     if search.budget.epochs is not None and search.budget.epochs < search.most_epochs:
         raise InputError(
             f"{search.source}: budget.epochs: {search.budget.epochs}: one trial takes {search.most_epochs} alone"
         )
+
+
+def _check_selection(search: Search) -> None:
+    space = search.space
     for parameter in space.parameters():
         if parameter.key == "selection":
             raise InputError(
@@ -1224,15 +1330,14 @@ def _check_search(search: Search) -> None:
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
     if not share and selection == "validation":
         raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
-    if search.gpus_per_trial not in (None, 1) and search.workers > 1:
-        raise InputError(
-            f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
-            "each; leave it out, or give workers: 1"
-        )
+
+
+def _check_final(search: Search) -> None:
     if search.num_trials is not None and search.final_trials > search.num_trials:
         raise InputError(
             f"{search.source}: final_trials: {search.final_trials}: there are {search.num_trials} trials only"
         )
+    space = search.space
     first = search.experiment(space.first()).training
     if first.seed + search.final_seeds > 2**31:
         raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
@@ -1241,7 +1346,15 @@ def _check_search(search: Search) -> None:
         raise InputError(
             f"{search.source}: final_protocol: conventional: confirms trials over folds: set protocol: mlrc too"
         )
-    batch = first.batch_size
+
+
+def _check_workers(search: Search) -> None:
+    if search.gpus_per_trial not in (None, 1) and search.workers > 1:
+        raise InputError(
+            f"{search.source}: gpus_per_trial: {search.gpus_per_trial:g}: workers that train together take a whole GPU "
+            "each; leave it out, or give workers: 1"
+        )
+    batch = search.example().training.batch_size
     for key, workers in (("workers", search.workers), ("final_workers", search.workers_of_final)):
         if batch % workers:
             raise InputError(

@@ -243,7 +243,7 @@ def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:
                 value = trial.suggest_int(p.path, int(p.low), int(p.high), step=int(p.step or 1), log=p.log)
             elif p.kind == "float":
                 value = trial.suggest_float(p.path, p.low, p.high, step=p.step, log=p.log)
-                value = round(value, 12) if p.step else value
+                value = p.on_grid(value)
             else:
                 index = trial.suggest_categorical(p.path, [str(choice) for choice in p.choices])
                 value = p.choices[[str(choice) for choice in p.choices].index(index)]

@@ -315,7 +315,8 @@ def test_the_page_links_its_model_s_where_that_is_beside_it(tmp_path: Path) -> N
 
 
 def test_the_whole_search_is_on_the_page_as_a_file(tmp_path: Path) -> None:
-    from orchestrator.spec import Search, read_yaml, resolve_search
+    from orchestrator.spec import Search, resolve_search
+    from orchestrator.yaml_file import read_yaml
 
     ledger = made(tmp_path, spread(3))
     html = page(Findings.of(ledger))
@@ -335,7 +336,8 @@ def test_before_anything_has_happened(tmp_path: Path) -> None:
 
 
 def test_the_command_trains_the_winner_again(tmp_path: Path) -> None:
-    from orchestrator.spec import parse_assignments, resolve_experiment
+    from orchestrator.spec import resolve_experiment
+    from orchestrator.yaml_file import parse_assignments
 
     found = Findings.of(made(tmp_path, spread(5)))
     assert found.command is not None and found.winner is not None

@@ -19,13 +19,12 @@ from orchestrator.spec import (
     Search,
     beneath,
     find_search,
-    read_scalar,
-    read_yaml,
     resolve_experiment,
     resolve_search,
     shipped_searches,
     single_training,
 )
+from orchestrator.yaml_file import read_scalar, read_yaml
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "presets.md"

@@ -9,7 +9,8 @@ import pytest
 from orchestrator.cluster import RayRunner
 from orchestrator.ledger import leaderboard_rows
 from orchestrator.search import LEADERBOARD, InlineRunner, start
-from orchestrator.spec import read_yaml, resolve_search, shipped_searches
+from orchestrator.spec import resolve_search, shipped_searches
+from orchestrator.yaml_file import read_yaml
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 

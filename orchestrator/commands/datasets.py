@@ -1,7 +1,6 @@
 """The data sets: what is known, made ready, published."""
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +11,10 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from orchestrator.commands.options import DEFAULT_STORAGE, DiskStorage, Json, local_path, not_empty, places_of
+from orchestrator.commands.options import DEFAULT_STORAGE, Command, DiskStorage, Json, local_path, not_empty, places_of
 from orchestrator.commands.output import plain, say, waiting
 from orchestrator.errors import InputError, suggestion
+from orchestrator.limits import MOST_SIDE, PROCESSES_PER_CPU, cpus
 from orchestrator.terminal import Terminal, echo
 
 
@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 
-@app.command("show")
+@app.command("show", cls=Command)
 def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
     storage: DiskStorage = DEFAULT_STORAGE,
@@ -85,7 +85,7 @@ def show_datasets(
         console.print(Text(line), soft_wrap=True)
 
 
-@app.command("prepare")
+@app.command("prepare", cls=Command)
 def prepare_dataset(
     importer: Annotated[
         str, typer.Argument(help="A known data set; folder or csv for images of your own.", metavar="NAME")
@@ -98,10 +98,13 @@ def prepare_dataset(
         str | None, typer.Option(help="What to call the data set made.", metavar="NAME", callback=not_empty)
     ] = None,
     size: Annotated[
-        int | None, typer.Option(min=1, help="Shorter side of the images kept, in pixels; 256 by default.")
+        int | None,
+        typer.Option(min=1, max=MOST_SIDE, help="Shorter side of the images kept, in pixels; 256 by default."),
     ] = None,
     original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one per core by default.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=PROCESSES_PER_CPU * cpus(), help="Processes; one per core by default.")
+    ] = None,
     storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
@@ -146,7 +149,7 @@ def prepare_dataset(
                 name=name,
                 size=size,
                 original=original,
-                workers=workers or os.cpu_count() or 1,
+                workers=workers or cpus(),
                 progress=show,
                 say=notes.append,
             )
@@ -163,7 +166,7 @@ def prepare_dataset(
     echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
 
 
-@app.command("publish")
+@app.command("publish", cls=Command)
 def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
     address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],

@@ -2,16 +2,50 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from orchestrator import objects
 from orchestrator.errors import InputError
+from orchestrator.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_WORKERS
 
 if TYPE_CHECKING:
     from orchestrator.benchmark import Benchmark
     from orchestrator.search import Places
+
+
+class WrongOptions(Exception):
+    """Usage errors of one command line."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = errors
+
+
+class Command(TyperCommand):
+    """A command that tells all its wrong options at once; typer by itself ends at the first."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises WrongOptions if a value cannot be taken."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "param", None) is None:  # no such option, say: what stands behind it is anybody's guess
+                raise
+        values, rest, _ = self.make_parser(ctx).parse_args(args=given)
+        errors: list[Exception] = []
+        for parameter in self.get_params(ctx):
+            try:
+                _, rest = parameter.handle_parse_result(ctx, values, rest)
+            except Exception as error:
+                if getattr(error, "param", None) is None:
+                    raise
+                errors.append(error)
+        raise WrongOptions(errors)
+
 
 DEFAULT_STORAGE = Path("runs")
 PORT = 5000
@@ -100,9 +134,9 @@ BudgetWords = Annotated[
         help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
     ),
 ]
-Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs per trial.")]
-MaxConcurrent = Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Processes that train a trial together.")]
+Epochs = Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs per trial.")]
+MaxConcurrent = Annotated[int | None, typer.Option(min=1, max=MOST_CONCURRENT, help="Trials at a time, at most.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together.")]
 TrialTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer.")]
 StallTimeout = Annotated[
     float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer to its next validation.")
@@ -119,7 +153,7 @@ RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own me
 
 def assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
     """The values of `--set`; one that an option of its own gives too is refused."""
-    from orchestrator.spec import parse_assignments
+    from orchestrator.yaml_file import parse_assignments
 
     overrides = parse_assignments(words)
     for key, value in options.items():

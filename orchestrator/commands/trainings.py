@@ -41,6 +41,7 @@ from orchestrator.commands.options import (
 )
 from orchestrator.commands.output import plain, say, show_comparison, waiting, warn_of_plugins
 from orchestrator.errors import InputError
+from orchestrator.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
 from orchestrator.terminal import Terminal, echo
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def search(
         str | None, typer.Option(help="Data set, in place of the file's.", metavar="NAME", callback=not_empty)
     ] = None,
     preset: PresetName = None,
-    num_trials: Annotated[int | None, typer.Option(min=1, help="How many points to try.")] = None,
+    num_trials: Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points to try.")] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     algorithm: Annotated[
         str | None,
@@ -88,12 +89,15 @@ def search(
     workers: Workers = None,
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
-    final_workers: Annotated[int | None, typer.Option(min=1, help="The same, for the winner's final run.")] = None,
+    final_workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="The same, for the winner's final run.")
+    ] = None,
     final_trials: Annotated[
-        int | None, typer.Option(min=1, help="So many of the best trials have final runs; 1 by default.")
+        int | None, typer.Option(min=1, max=MOST_RUNS, help="So many of the best trials have final runs; 1 by default.")
     ] = None,
     final_seeds: Annotated[
-        int | None, typer.Option(min=1, help="Final runs of each of them, over so many seeds; 1 by default.")
+        int | None,
+        typer.Option(min=1, max=MOST_RUNS, help="Final runs of each of them, over so many seeds; 1 by default."),
     ] = None,
     final_protocol: Annotated[
         Literal["same", "conventional"] | None,
@@ -151,7 +155,7 @@ def search(
             planned = plan(resolved, storage)
         warn_of_plugins()
         _note_idle(resolved)
-        _warn_of_hours(resolved)
+        _warn_of_machine(resolved)
         _show_plan(planned, as_json=json_)
         return
     with waiting("starting: the data set, then Ray") as status:
@@ -182,7 +186,9 @@ def benchmark(
             help="What each method may spend: epochs, hours, gpu_hours or cpu_hours; hours, if a number alone.",
         ),
     ] = [],  # noqa: B006 (typer reads the default)
-    num_trials: Annotated[int | None, typer.Option(min=1, help="How many points each method may try.")] = None,
+    num_trials: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points each method may try.")
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of this benchmark; one that has begun goes on.", metavar="NAME", callback=not_empty),
@@ -195,7 +201,10 @@ def benchmark(
         str | None, typer.Option(help="asha, median, hyperband or none, for all.", metavar="NAME", callback=not_empty)
     ] = None,
     final_seeds: Annotated[
-        int | None, typer.Option(min=1, help="Final runs of each method's winner, over so many seeds; 5 by default.")
+        int | None,
+        typer.Option(
+            min=1, max=MOST_RUNS, help="Final runs of each method's winner, over so many seeds; 5 by default."
+        ),
     ] = None,
     max_concurrent: MaxConcurrent = None,
     workers: Workers = None,
@@ -265,11 +274,15 @@ def benchmark(
 
 def resume(
     name: SearchName,
-    num_trials: Annotated[int | None, typer.Option(min=1, help="Try so many points in all, from now on.")] = None,
+    num_trials: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TRIALS, help="Try so many points in all, from now on.")
+    ] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Trials at a time, at most, from now on.")] = None,
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, max=MOST_CONCURRENT, help="Trials at a time, at most, from now on.")
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes that train a trial together, from now on.")
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together, from now on.")
     ] = None,
     cut_damaged: Annotated[
         bool, typer.Option("--cut-damaged", help="Go on from the records before a damaged one; the rest is put aside.")
@@ -338,14 +351,14 @@ def train(
         typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=not_empty),
     ] = None,
     preset: PresetName = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of training.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs of training.")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of this training; a new one by default.", metavar="NAME", callback=not_empty),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, help="Train so often, with consecutive seeds, in parallel under Ray.")
+        int, typer.Option(min=1, max=MOST_RUNS, help="Train so often, with consecutive seeds, in parallel under Ray.")
     ] = 1,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
@@ -383,7 +396,10 @@ def train(
         )
         if dry_run:
             from orchestrator.plan import plan
+            from orchestrator.search import check_threads
 
+            if repeats == 1:
+                check_threads(training)
             planned = plan(training, storage)
             status.stop()
             _note_idle(training)
@@ -409,7 +425,8 @@ def _resolve(
 ) -> "Search":
     from orchestrator.presets import find_preset
     from orchestrator.search import starting_settings
-    from orchestrator.spec import check_name, find_search, read_yaml, resolve_search
+    from orchestrator.spec import check_name, find_search, resolve_search
+    from orchestrator.yaml_file import read_yaml
 
     if name is not None and benchmark_of(check_name(name), storage) is not None:
         raise InputError(f"--name: '{name}' is a benchmark's; choose another name for the search")
@@ -433,7 +450,7 @@ def _overrides(words: list[str], changes: Mapping[str, object], epochs: int | No
 
 def _limits(words: list[str]) -> dict[str, Any]:
     """The limits of `--budget`; `none` lifts one."""
-    from orchestrator.spec import parse_assignments
+    from orchestrator.yaml_file import parse_assignments
 
     words = [f"hours={word}" if re.fullmatch(r"[0-9.]+", word) else word for word in words]
     given = parse_assignments(words, "--budget", "hours=8")
@@ -501,10 +518,14 @@ def _note_idle(search: "Search") -> None:
         echo(f"note: {line}", err=True)
 
 
-def _warn_of_hours(search: "Search") -> None:
-    """GPU-hours that this machine cannot count; the search would be refused here."""
-    from orchestrator.search import InlineRunner, check_hours
+def _warn_of_machine(search: "Search") -> None:
+    """Threads that this machine does not have, and GPU-hours that it cannot count; the search would be refused here."""
+    from orchestrator.search import InlineRunner, check_hours, check_threads
 
+    try:
+        check_threads(search)
+    except InputError as error:
+        echo(f"warning: {error}, or a cluster whose nodes have them", err=True)
     try:
         check_hours(search, InlineRunner())
     except InputError as error:

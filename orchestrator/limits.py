@@ -1,0 +1,31 @@
+"""How much may be asked for: bounds of counts and sizes that no real use comes near, and those of this machine.
+
+A number beyond them is a slip, and what it would cost (memory, processes, days) is found out too late.
+"""
+
+import os
+
+MOST_EPOCHS = 1_000_000
+MOST_TRIALS = 1_000_000
+MOST_RUNS = 10_000
+"""Final runs of a search, and repetitions of a training."""
+MOST_CONCURRENT = 10_000
+MOST_THREADS = 1_024
+MOST_WORKERS = 1_024
+MOST_CLASSES = 10_000_000
+MOST_PER_BATCH = 65_536
+MOST_IN_BATCH = 2**20
+MOST_DIMENSIONS = 65_536
+MOST_SIDE = 8_192
+MOST_HOURS = 1_000_000
+PROCESSES_PER_CPU = 8
+
+
+def cpus() -> int:
+    """CPUs of this machine."""
+    return os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

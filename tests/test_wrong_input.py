@@ -1,0 +1,411 @@
+"""Wrong search files and command lines: each is refused in one line for each problem, whatever stands in it."""
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from orchestrator.cli import main
+from orchestrator.errors import InputError
+from orchestrator.spec import Parameter
+from orchestrator.yaml_file import MOST_BYTES, MOST_DEPTH, read_scalar, read_yaml, yaml_text
+
+HEAD = "method: pfml\ndataset: glyphs-small\nnum_trials: 2\n"
+SPACE = "space: {delta: {low: 0.1, high: 0.3}}\n"
+GOOD = HEAD + SPACE
+
+
+class Case(NamedTuple):
+    """A search file, or a command (`{file}`: of a good one), and what its only line must say."""
+
+    text: str | bytes
+    says: tuple[str, ...]
+    command: str = "search {file}"
+
+
+def file(text: str | bytes, *says: str) -> Case:
+    return Case(text, says)
+
+
+def given(key: str, value: str, *says: str) -> Case:
+    """A search file that is good but for a top-level key."""
+    kept = [line for line in GOOD.splitlines(True) if not line.startswith(f"{key}:")]
+    return Case("".join(kept) + f"{key}: {value}\n", (key, *(says or (value,))))
+
+
+def setting(key: str, value: str, *says: str) -> Case:
+    return Case(f"{GOOD}settings: {{{key}: {value}}}\n", ("line 5", key, *(says or (value,))))
+
+
+def searched(key: str, value: str, *says: str) -> Case:
+    return Case(f"{HEAD}space:\n  {key}: {value}\n", (f"line 5: space.{key}", *says))
+
+
+def command(line: str, *says: str) -> Case:
+    return Case(GOOD, says, line)
+
+
+BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
+)
+DIGITS = "9" * 400
+MANY = "9" * 6000
+
+WRONG_TYPES = {
+    "description": ["3", "[a]", "{a: b}", "true", "null"],
+    "method": ["3", "[pfml]", "{pfml: null}", "null", "true"],
+    "dataset": ["3", "[glyphs]", "{a: b}", "null", "1.5"],
+    "settings": ["3", "words", "[lr]", "null", "false"],
+    "space": ["3", "words", "null", "true"],
+    "algorithm": ["3", "[tpe]", "{tpe: 1}", "null"],
+    "num_trials": ["two", "1.5", "[3]", "{a: 1}", "true", ".nan", ".inf"],
+    "budget": ["3", "hours", "[hours]", "null"],
+    "start_from": ["3", "demo", "{delta: 0.2}", "null"],
+    "scheduler": ["3", "[asha]", "null", "true"],
+    "objective": ["3", "[val/map_at_r]", "null"],
+    "objectives": ["3", "val/map_at_r", "{a: b}"],
+    "seed": ["one", "1.5", "[1]", "{a: 1}"],
+    "max_concurrent": ["many", "1.5", "[2]"],
+    "workers": ["many", "1.5", "[2]", "{a: 1}"],
+    "gpus_per_trial": ["half", "[1]", "{a: 1}"],
+    "final": ["3", "perhaps", "[true]"],
+    "final_workers": ["many", "1.5"],
+    "final_trials": ["many", "[1]"],
+    "final_seeds": ["many", "2.5"],
+    "final_protocol": ["3", "[same]"],
+}
+TOO_MUCH = {
+    "num_trials": ["0", "-3", "1000001", "1e12"],
+    "seed": ["-1", "2147483648", "99999999999999999999"],
+    "max_concurrent": ["0", "10001"],
+    "workers": ["0", "1000000"],
+    "final_workers": ["0", "1000000"],
+    "final_trials": ["0", "1000000"],
+    "final_seeds": ["0", "1000000"],
+    "gpus_per_trial": ["0", "-1", "2", ".nan", ".inf"],
+}
+SETTINGS = {
+    "threads": ["0", "-1", "1000000", "1.5", "many", "[1]", "{a: 1}", "null"],
+    "loader_threads": ["-1", "257"],
+    "epochs": ["0", "1000001", "1e12", "1.5", "true"],
+    "classes_per_batch": ["0", "65537", "1e12", "[4]"],
+    "images_per_class": ["0", "1e12", "1000000000000"],
+    "class_subset": ["1", "100000000"],
+    "embedding_dim": ["0", "65537", "1e6"],
+    "warmup_epochs": ["-1", "1000001"],
+    "lr_step_epochs": ["-1", "1000001"],
+    "validate_every": ["3", "0 epochs", "1234567890 steps", "[1 epoch]"],
+    "proxies_per_class": ["-1", "10001", "1e9"],
+    "lr": ["0", "-1", ".nan", ".inf", "-.inf", "1e999", "fast", "2024-01-01", "{low: 0.1}", "[0.1]"],
+    "validation_share": ["-0.1", "0.95"],
+    "label_noise": ["1", "-1"],
+    "optimizer": ["sgd", "3", "null"],
+    "backbone": ["resnet5", "3"],
+    "augmentation": ["afine", "null"],
+    "weights_sha256": ["abc"],
+    "device": ["tpu"],
+    "seed": ["-1", "2147483648"],
+}
+
+CASES: list[Case] = [
+    *(given(key, value, f"{key}: ") for key, values in WRONG_TYPES.items() for value in values),
+    *(given(key, value, f"{key}: ") for key, values in TOO_MUCH.items() for value in values),
+    *(setting(key, value, f"{key}: ") for key, values in SETTINGS.items() for value in values),
+    # a batch of many images, each of the two numbers within its own bounds
+    file(f"{GOOD}settings: {{classes_per_batch: 60000, images_per_class: 60000}}\n", "line 5", "3,600,000,000 images"),
+    # the space
+    searched("delta", "3", "3 should be a list of choices or a range"),
+    searched("delta", "words", "'words' should be a list"),
+    searched("delta", "null", "None should be a list"),
+    searched("delta", "{choices: 3}", "choices: 3: should be a list of values"),
+    searched("delta", "{choices: words}", "choices: 'words': should be a list of values"),
+    searched("delta", "{choices: true}", "choices: True"),
+    searched("delta", "{choices: []}", "an empty list"),
+    searched("delta", "{choices: {}}", "an empty list"),
+    searched("delta", "{choices: [[0.1]]}", "[0.1] should be a single value"),
+    searched("delta", "[[[[0.1]]]]", "should be a single value"),
+    searched("delta", "{low: [0.1], high: 0.2}", "low: [0.1]"),
+    searched("delta", "{low: words, high: 0.2}", "low: 'words'"),
+    searched("delta", "{low: .nan, high: 0.2}", "low: nan"),
+    searched("delta", "{low: 0.1, high: .inf}", "high: inf"),
+    searched("delta", "{low: 0.1, high: 0.2, step: 0}", "step: 0"),
+    searched("delta", "{low: 0.1, high: 0.2, step: -1}", "step: -1"),
+    searched("delta", "{low: 0.1, high: 0.2, step: .nan}", "step: nan"),
+    searched("delta", "{low: 0.1, high: 0.2, log: maybe}", "log: 'maybe'"),
+    searched("delta", "{low: 0.1, high: 0.2, type: double}", "type: 'double'"),
+    searched("delta", "{type: categorical}", "an empty list"),
+    searched("delta", "{low: 0.1, hihg: 0.2}", "hihg", "did you mean 'high'"),
+    searched("delta", "{1: 2}", "1: no such key"),
+    searched("proxies_per_class", "{low: 0, high: 1e12}", "10000"),
+    searched("epochs", "{low: 1, high: 100000000}", "epochs: 100000000"),
+    searched("threads", "[1, 1000000]", "threads: 1000000"),
+    searched("delta", f"[{'0.' + '1' * 50}, 5]", "delta: 5"),
+    searched("method", "{choices: 3}", "3 should be a list of methods' names"),
+    searched("method", "{choices: [1, 2]}", "[1, 2] should be a list of methods' names"),
+    searched("method", "[[pfml]]", "should be a list of methods' names"),
+    searched("method", "[]", "should be a list of methods' names"),
+    searched("method", "[pmfl, proxy_anchor]", "'pmfl'", "did you mean 'pfml'"),
+    searched("method", "{choices: {pfml: 3, proxy_anchor: null}}", "should map settings to ranges, not be a int"),
+    searched("method", "{choices: {pfml: {detla: [0.1]}}}", "detla", "did you mean 'delta'"),
+    file(HEAD + "space: [3]\n", "line 4: space[0]: should map settings to ranges"),
+    file(HEAD + "space: [{delta: 3}]\nalgorithm: grid\n", "line 4: space[0].delta: 3"),
+    # sections
+    given("budget", "{hours: words}", "hours: 'words'"),
+    given("budget", "{hours: 0}", "hours: 0"),
+    given("budget", "{hours: 1e7}", "hours: 10000000.0"),
+    given("budget", "{epochs: 1e12}", "epochs: 1000000000000.0"),
+    given("budget", "{epochs: 10000000000}", "epochs: 10000000000"),
+    given("budget", "{1: 2}", "1: no such limit"),
+    file(GOOD + "budget: {[a]: 2}\n", "line 5: a key should be a word"),
+    given("budget", "{trials_without_improvement: 0}", "trials_without_improvement: 0"),
+    given("scheduler", "{name: [asha]}", "name: ['asha']"),
+    given("scheduler", "{name: asha, grace_validations: 0}", "grace_validations: 0"),
+    given("scheduler", "{name: asha, grace_validations: 1e12}", "grace_validations: 1000000000000.0"),
+    given("scheduler", "{name: asha, reduction_factor: 100000000}", "reduction_factor: 100000000"),
+    given("scheduler", "{name: median, startup_trials: 100000000}", "startup_trials: 100000000"),
+    given("scheduler", "{1: 2}", "1: no such key"),
+    given("objective", "{metric: 3}", "metric: 3"),
+    given("objective", "{metric: [a]}", "metric: ['a']"),
+    given("objective", "{mode: 3}", "mode: 3"),
+    given("objective", "{1: 2}", "1: no such key"),
+    given("objectives", "[]", "0 given; two are needed"),
+    given("objectives", "[[a], {b: c}]", "['a'] should be a name or a mapping"),
+    given("objectives", "[{metric: {a: b}}, val/map_at_r]", "metric: {'a': 'b'}"),
+    given("start_from", "[3]", "point 1: 3"),
+    given("start_from", "[[0.2]]", "point 1: [0.2]"),
+    given("start_from", "[null]", "point 1: None"),
+    given("start_from", "[{delta: [0.2]}]", "delta: [0.2] should be a number"),
+    given("start_from", "[{delta: .nan}]", "delta: nan"),
+    given("start_from", "[{1: 2}]", "delta: is missing"),
+    # what is no file of ours
+    file("", "is empty"),
+    file("# nothing\n", "is empty"),
+    file("---\n...\n", "is empty"),
+    file("3\n", "should be a mapping of keys to values"),
+    file("- a\n", "should be a mapping"),
+    file(GOOD + "---\n" + GOOD, "line 5: not YAML: several documents"),
+    file(GOOD.encode("utf-16"), "not UTF-8 text"),
+    file(GOOD.encode("utf-16-le"), "not YAML"),
+    file(b"\x89PNG\r\n\x1a\n\x00\x00", "not UTF-8 text"),
+    file(b"\x00\x01\x02", "not YAML"),
+    file(b"PK\x03\x04" + bytes(50), "not YAML"),
+    file(GOOD + "x: [1, 2\n", "line"),
+    file(GOOD + "\tx: 1\n", "line"),
+    file(GOOD + "method: pfml\n", "line 5: not YAML", "duplicate key"),
+    file(GOOD + "settings: {lr: 1, lr: 2}\n", "duplicate key"),
+    file(GOOD + "settings: !!python/object:os.system {}\n", "line 5", "!!python/object:os.system"),
+    file(GOOD + "settings: !secret {}\n", "line 5", "!secret"),
+    file(GOOD + "settings: !!set {lr}\n", "line 5", "!!set"),
+    file(GOOD + "settings: {lr: !!binary aGk=}\n", "line 5", "!!binary"),
+    file(GOOD + "? [a, b]\n: 3\n", "line 5: a key should be a word"),
+    file(GOOD + "1: 3\n", "line 5: 1: no such key of a search"),
+    file(GOOD + "null: 3\n", "None: no such key of a search"),
+    file(GOOD + "2024-01-01: 3\n", "line 5: 2024-01-01: no such key"),
+    file(GOOD + "nmu_trials: 3\n", "line 5: nmu_trials: no such key", "did you mean 'num_trials'"),
+    file(GOOD + f"{'k' * 1000}: 3\n", "no such key", "(1,001 characters)"),
+    file(GOOD + "x: *nobody\n", "line 5: not YAML"),
+    file(GOOD + "x: &x [*x]\n", "line 5: holds itself"),
+    file(GOOD + "settings: &x {lr: *x}\n", "holds itself"),
+    file(GOOD + BOMB, "more than 100,000 values"),
+    file(GOOD + f"x: {'[' * 500}{']' * 500}\n", f"nested more than {MOST_DEPTH} deep"),
+    file(GOOD + f"x: {'[' * 20_000}{']' * 20_000}\n", f"nested more than {MOST_DEPTH} deep"),
+    file(GOOD + f"x: {'{a: ' * 500}1{'}' * 500}\n", f"nested more than {MOST_DEPTH} deep"),
+    file(GOOD + f"x: {'[' * 20_000}\n", f"nested more than {MOST_DEPTH} deep"),
+    file(GOOD + "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), "nested more than"),
+    file(GOOD + f"settings: {{threads: {DIGITS}}}\n", "line 5", "more than 30 digits"),
+    file(GOOD + f"settings: {{threads: {MANY}}}\n", "line 5", "more than 30 digits"),
+    file(GOOD + f"settings: {{threads: -0x{DIGITS}}}\n", "line 5"),
+    file(GOOD + f"settings: {{lr: 1.{MANY}e{MANY}}}\n", "line 5"),
+    file(GOOD + f"settings: {{backbone: {'r' * 50_000}}}\n", "line 5", "(50,002 characters)"),
+    file(GOOD + f"settings: {{lr: [{', '.join('1' * 300)}]}}\n", "line 5", "characters)"),
+    file(GOOD + "#" * MOST_BYTES, "more than 1,048,576 bytes"),
+    # command lines
+    *(
+        command(f"search {{file}} --set {key}={value}", f"error: --set: {key}: ")
+        for key, value in [
+            ("threads", "1000000"),
+            ("epochs", "1e12"),
+            ("images_per_class", "1e12"),
+            ("lr", ".nan"),
+            ("threads", "null"),
+            ("threads", "[1]"),
+            ("threads", "'{a: 1}'"),
+            ("classes_per_batch", "true"),
+            ("proxies_per_class", "10001"),
+            ("lr", "''"),
+            ("optimizer", "2024-01-01"),
+            ("detla", "0.2"),
+        ]
+    ),
+    command(f"search {{file}} --set threads={DIGITS}", "--set threads", "more than 30 digits"),
+    command(f"search {{file}} --set threads={MANY}", "--set threads", "more than 30 digits"),
+    command(f"search {{file}} --set lr={'[' * 500}{']' * 500}", "--set lr", "nested more than"),
+    command(f"search {{file}} --set lr={'[' * 4000}{']' * 4000}", "--set lr", "nested more than"),
+    command(f"search {{file}} --set lr={'x' * 20_000}", "--set lr", "at most 10,000 characters"),
+    command("search {file} --set 'lr=&a [*a]'", "--set lr", "holds itself"),
+    command("search {file} --set 'lr=!!python/name:os.system x'", "--set lr", "no such kind of value"),
+    command("search {file} --set '{a: b}=3'", "--set: {a: b}: no such setting"),
+    command("search {file} --set method=3", "--set: method: 3"),
+    command("search {file} --set method=pmfl", "'pmfl'", "did you mean 'pfml'"),
+    command("search {file} --set dataset=null", "--set: dataset: None"),
+    *(
+        command(f"search {{file}} {option} {value}", f"error: {option}: ")
+        for option, value in [
+            ("--num-trials", "1000001"),
+            ("--num-trials", MANY),
+            ("--epochs", "10000000"),
+            ("--max-concurrent", "100000"),
+            ("--workers", "1000000"),
+            ("--final-workers", "5000"),
+            ("--final-trials", "100000"),
+            ("--final-seeds", "100000"),
+            ("--epochs", "1e3"),
+            ("--algorithm", "tbe"),
+            ("--name", "'a b'"),
+            ("--name", "'a\u2028b'"),
+            ("--name", "'a\nb'"),
+            ("--name", "x" * 300),
+            ("--budget", "hours=1e9"),
+            ("--budget", "epochs=.nan"),
+            ("--budget", "hour=3"),
+            ("--budget", "hours=[1]"),
+        ]
+    ),
+    command(f"search {{file}} --seed {DIGITS}", "--seed: "),
+    command("search {file} --seed 2147483648", "seed: 2147483648"),
+    command("search {file} --budget hours=" + MANY, "--budget hours", "more than 30 digits"),
+    command("search {file} --dataset 'no such\u2028set'", "unknown data set 'no such set'"),
+    command("search {file} --dataset ../../etc", "unknown data set '../../etc'"),
+    command("train --method pfml --dataset glyphs-small --repeats 1000000", "--repeats: "),
+    command("train --method pfml --dataset glyphs-small --set threads=1024", "threads: 1024", "CPUs"),
+    command("train --method contrastive --dataset glyphs-small --set memory_size=1e12", "memory_size: "),
+    command("benchmark --methods pfml,proxy_anchor --num-trials 10000000", "--num-trials: "),
+    command("datasets prepare folder --source . --name x --size 100000", "--size: "),
+    command("datasets prepare folder --source . --name x --workers 100000", "--workers: "),
+    command(f"search {'x' * 5000}", "unknown search", "(5,002 characters)"),
+]
+
+
+def identity(case: Case) -> str:
+    text = case.text if isinstance(case.text, str) else repr(case.text)
+    shown = case.command if case.command != "search {file}" else text.removeprefix(HEAD).removeprefix(SPACE)
+    return re.sub(r"[^\w=.,:{}-]+", " ", shown)[:60]
+
+
+def run(line: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as leaving:
+        main(shlex.split(line))
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    return int(leaving.value.code or 0), printed.err
+
+
+@pytest.mark.parametrize("case", CASES, ids=identity)
+def test_wrong_input_is_one_line(
+    case: Case, tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ORCHESTRATOR_STORAGE", "MLFLOW_TRACKING_URI", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    storage = tmp_path / "storage"
+    storage.mkdir()
+    (storage / "data").symlink_to(data_folder)
+    path = tmp_path / "search.yaml"
+    path.write_bytes(case.text if isinstance(case.text, bytes) else case.text.encode())
+    line = f"{case.command.replace('{file}', str(path))} --storage {storage}"
+    code, said = run(line + ("" if case.command.startswith("datasets") else " --dry-run"), capsys)
+    assert code == 2, said
+    assert said.startswith("error: ") and len(said.splitlines()) == 1, said
+    assert len(said) < 2500
+    assert "Traceback" not in said
+    for words in case.says:
+        assert words in said
+    assert [child.name for child in storage.iterdir()] == ["data"]
+
+
+def test_there_are_at_least_150_of_them() -> None:
+    assert len(CASES) >= 150
+
+
+def test_the_good_file_is_good(tmp_path: Path) -> None:
+    """Otherwise the others would say nothing."""
+    path = tmp_path / "search.yaml"
+    for text in (GOOD.encode(), GOOD.encode("utf-8-sig"), GOOD.replace("\n", "\r\n").encode(), f"---\n{GOOD}".encode()):
+        path.write_bytes(text)
+        assert read_yaml(path) == {
+            "method": "pfml",
+            "dataset": "glyphs-small",
+            "num_trials": 2,
+            "space": {"delta": {"low": 0.1, "high": 0.3}},
+        }
+
+
+def test_all_problems_of_a_file_and_of_the_options_are_told_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(
+        "method: pfml\ndataset: glyphs-small\nnum_trials: many\nsettings:\n  lr: -1\n  detla: 3\n\n  epochs: 1.5\n"
+        "space:\n  delta: {low: 0.4, high: 0.2}\n  alpha:\n    choices: 3\nscheduler: {name: asha, grace: 3}\n"
+        "algorithm: tpee\nworkers: 5000\n"
+    )
+    code, said = run(f"search {path} --dry-run --storage {tmp_path / 'none'} --set clip_norm=-1 --set beta2=x", capsys)
+    assert code == 2
+    places = [
+        "search.yaml, line 3: num_trials: 'many' should be a whole number",
+        "--set: beta2: 'x': should be a number",
+        "--set: clip_norm: -1: should be greater than 0",
+        "search.yaml, line 6: settings: detla: no such setting of 'pfml' (did you mean 'delta'?)",
+        "search.yaml, line 8: settings: epochs: 1.5: should be a whole number",
+        "search.yaml, line 5: settings: lr: -1: should be greater than 0",
+        "search.yaml, line 10: space.delta: low 0.4 is above high 0.2",
+        "search.yaml, line 12: space.alpha: choices: 3: should be a list of values",
+        "search.yaml, line 13: scheduler: grace: no such key",
+        "search.yaml, line 14: algorithm: 'tpee' is unknown (did you mean 'tpe'?)",
+        "search.yaml, line 15: workers: 5000: should be less than or equal to 1024",
+    ]
+    lines = [line.removeprefix("error: ") for line in said.splitlines()]
+    assert len(lines) == len(places), said
+    for place in places:
+        assert any(line.startswith(place) for line in lines), place
+
+
+def test_all_wrong_options_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run("search demo --num-trials 0 --epochs x --seed -1 --final-protocol y", capsys)
+    assert code == 2
+    named = {line.split(":")[1].strip() for line in said.splitlines()}
+    assert named == {"--num-trials", "--epochs", "--seed", "--final-protocol"}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "step", "values"),
+    [
+        (1e-13, 5e-13, 1e-13, [1e-13, 2e-13, 3e-13, 4e-13, 5e-13]),
+        (0.1, 0.35, 0.05, [0.1, 0.15, 0.2, 0.25, 0.3, 0.35]),
+        (0.0, 1e-15, 5e-16, [0.0, 5e-16, 1e-15]),
+        (1.23456789012345, 3.5, 1.0, [1.23456789012345, 2.23456789012345, 3.23456789012345]),
+        (1e9, 1e9 + 0.3, 0.1, [1e9, 1e9 + 0.1, 1e9 + 0.2, 1e9 + 0.3]),
+    ],
+)
+def test_a_grid_has_its_decimals(low: float, high: float, step: float, values: list[float]) -> None:
+    """Rounded to 12 places, steps of 1e-13 were five times 0."""
+    parameter = Parameter("lr", "lr", "float", low=low, high=high, step=step)
+    assert parameter.values() == values
+    assert [parameter.take(value) for value in values] == values
+    with pytest.raises(InputError, match="is none of the steps"):
+        parameter.take(low + step / 2)
+
+
+@pytest.mark.parametrize(
+    "value", [{"lr": 1e-4, "a": [1, {"b": None}], "c": "no", "d": "2024-01-01"}, {"x": "é\u2028y"}]
+)
+def test_what_is_written_reads_the_same(tmp_path: Path, value: dict[str, Any]) -> None:
+    (tmp_path / "a.yaml").write_text(yaml_text(value), "utf-8")
+    assert read_yaml(tmp_path / "a.yaml") == value
+
+
+def test_a_date_is_text_and_references_may_be_used(tmp_path: Path) -> None:
+    assert read_scalar("2024-01-01") == "2024-01-01"
+    (tmp_path / "a.yaml").write_text("a: &a {x: 1}\nb: *a\nc:\n  <<: *a\n  y: 2\n")
+    assert read_yaml(tmp_path / "a.yaml") == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
