@@ -1,5 +1,8 @@
 """Wrong search files and command lines: each is refused in one line for each problem, whatever stands in it."""
 
+import contextlib
+import copy
+import math
 import re
 import shlex
 from pathlib import Path
@@ -9,7 +12,7 @@ import pytest
 
 from orchestrator.cli import main
 from orchestrator.errors import InputError
-from orchestrator.spec import Parameter
+from orchestrator.spec import Parameter, resolve_search
 from orchestrator.yaml_file import MOST_BYTES, MOST_DEPTH, read_scalar, read_yaml, yaml_text
 
 HEAD = "method: pfml\ndataset: glyphs-small\nnum_trials: 2\n"
@@ -409,3 +412,58 @@ def test_a_date_is_text_and_references_may_be_used(tmp_path: Path) -> None:
     assert read_scalar("2024-01-01") == "2024-01-01"
     (tmp_path / "a.yaml").write_text("a: &a {x: 1}\nb: *a\nc:\n  <<: *a\n  y: 2\n")
     assert read_yaml(tmp_path / "a.yaml") == {"a": {"x": 1}, "b": {"x": 1}, "c": {"x": 1, "y": 2}}
+
+
+WHOLE: list[dict[str, Any]] = [
+    {
+        "method": "pfml",
+        "settings": {"lr": 1e-3, "epochs": 3, "validate_every": "1 epoch"},
+        "space": {"delta": {"low": 0.1, "high": 0.3, "step": 0.1}, "alpha": [1, 2]},
+        "num_trials": 3,
+        "budget": {"hours": 1},
+        "start_from": [{"delta": 0.2, "alpha": 1}],
+        "scheduler": {"name": "asha", "reduction_factor": 3},
+        "objective": {"metric": "val/map_at_r", "mode": "max"},
+        "seed": 3,
+    },
+    {
+        "space": {"method": {"choices": {"pfml": {"delta": {"low": 0.1, "high": 0.3}}, "proxy_anchor": None}}},
+        "num_trials": 3,
+        "objectives": ["val/map_at_r", {"metric": "cost/seconds"}],
+    },
+    {"method": "pfml", "space": [{"delta": [0.1]}, {"alpha": [1, 2]}], "algorithm": "grid"},
+]
+ODD: list[Any] = [None, True, 0, -1, 10**30, 1e300, math.nan, math.inf, "", "x", "pfml", "delta", [], [1], [[]], [None]]
+ODD += [{}, {"a": 1}, {1: 2}, {None: None}, {"choices": 3}, {"choices": {}}, {"choices": {"pfml": {"delta": 3}}}, b"x"]
+ODD += [{"low": -1e308, "high": 1e308}, {"low": 1, "high": 2, "step": 1e-300}, {"type": "int", "low": 0, "high": 1e15}]
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def at(content: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        content = content[key]
+    return content
+
+
+@pytest.mark.parametrize("whole", range(len(WHOLE)))
+def test_no_value_in_any_place_is_more_than_an_input_error(whole: int) -> None:
+    """Every odd value, and every odd key, in each place of a search file."""
+    tried = 0
+    for path in places(WHOLE[whole]):
+        for odd in ODD:
+            changed: list[dict[str, Any]] = []
+            if path:
+                changed.append(copy.deepcopy(WHOLE[whole]))
+                at(changed[-1], path[:-1])[path[-1]] = odd
+            if isinstance(at(WHOLE[whole], path), dict) and not isinstance(odd, list | dict):
+                changed.append(copy.deepcopy(WHOLE[whole]))
+                at(changed[-1], path)[odd] = 3
+            for content in changed:
+                with contextlib.suppress(InputError):
+                    resolve_search(content, name="x", source="file")
+                tried += 1
+    assert tried > 100
