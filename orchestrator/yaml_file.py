@@ -11,6 +11,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer
+from ruamel.yaml.docinfo import DocInfo, version
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -29,6 +30,9 @@ CORE = "tag:yaml.org,2002:"
 TAGS = {f"{CORE}{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map", "merge")}
 TEXT = {f"{CORE}timestamp", f"{CORE}value"}
 """What is more than text in YAML 1.1 only: a date, and `=`."""
+
+PARSER_ERRORS = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, AssertionError)
+"""What the parser raises on garbage beside its own."""
 
 Keys = tuple[str, ...]
 
@@ -164,18 +168,20 @@ def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
     """The content and the lines; `where(node)` is how a node's place is called."""
     reader = YAML(typ="safe", pure=True)
     reader.Composer = _Composer
+    reader.doc_infos.append(DocInfo(requested_version=version(reader.version)))  # as its load() does
     constructor, parser = reader.get_constructor_parser(text)
     try:
-        node = constructor.composer.get_single_node()
+        try:
+            node = constructor.composer.get_single_node()
+        except PARSER_ERRORS as error:
+            raise YAMLError(f"cannot be parsed ({type(error).__name__})") from None
         if node is None:
             return None, {}
         if _size(node, where, {}, set())[0] > MOST_VALUES:
             raise InputError(f"{where(node)}: more than {MOST_VALUES:,} values, its references (*) written out")
         try:
             return constructor.construct_document(node), dict(_lines(node, ()))
-        except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError) as error:
-            if isinstance(error, YAMLError | InputError):
-                raise
+        except PARSER_ERRORS as error:
             raise InputError(f"{where(node)}: not YAML: {shown(str(error))}") from None
     finally:
         parser.dispose()

@@ -196,6 +196,8 @@ CASES: list[Case] = [
     file(b"PK\x03\x04" + bytes(50), "not YAML"),
     file(GOOD + "x: [1, 2\n", "line"),
     file(GOOD + "\tx: 1\n", "line"),
+    file(GOOD + "%YAML 1.1\n", "line 6: not YAML"),
+    file(GOOD + "settings: {lr: !!float x}\n", "line"),
     file(GOOD + "method: pfml\n", "line 5: not YAML", "duplicate key"),
     file(GOOD + "settings: {lr: 1, lr: 2}\n", "duplicate key"),
     file(GOOD + "settings: !!python/object:os.system {}\n", "line 5", "!!python/object:os.system"),
