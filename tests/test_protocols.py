@@ -405,7 +405,7 @@ TABLES = {
 }
 
 
-class Resolved(Exception):
+class Resolved(BaseException):  # which no command explains
     """Everything of a command was accepted."""
 
 
