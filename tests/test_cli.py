@@ -278,7 +278,7 @@ BAD = [
         "resnet18",
         prepare=lambda storage: torch.save({"a": torch.zeros(1)}, storage / "other.pth"),
     ),
-    bad(f"{TRAIN} --set threads=4096", "threads: 4096", "CPUs"),
+    bad(f"{TRAIN} --set threads=1000", "threads: 1000", "CPUs"),
     # search files
     bad("search dmeo", "'dmeo'", "did you mean 'demo'"),
     bad("search {tmp}/none.yaml", "none.yaml", "no such search file", "demo"),
@@ -643,10 +643,10 @@ def apart(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_trial_that_cannot_fit_the_cluster(storage: Path, tmp_path: Path) -> None:
     before = contents(storage)
-    ran = apart(f"search demo --storage {storage} --set threads=4096", tmp_path)
+    ran = apart(f"search demo --storage {storage} --set threads=1000", tmp_path)
     assert (ran.returncode, ran.stdout) == (2, ""), ran.stderr
     assert ran.stderr.startswith("error: ") and ran.stderr.count("\n") == 1
-    assert "4096 CPU" in ran.stderr
+    assert "1000 CPU" in ran.stderr
     assert contents(storage) == before
 
 
