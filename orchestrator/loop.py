@@ -214,7 +214,7 @@ def fit(
                     if held_out is not None and evaluation is not None:
                         keep_insight(folder, evaluation, held_out, store)
             if len(split.validation):
-                learner.method.after_validation(metrics["val/map_at_r"], scope)
+                learner.method.after_validation(metrics["val/map_at_r"], replace(scope, metrics=dict(metrics)))
             stopped = bool(stops) or step == clock.total_steps
             seconds, started = time.monotonic() - started, time.monotonic()
             history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))

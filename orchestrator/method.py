@@ -106,6 +106,7 @@ class Scope:
     """What `begin` and `after_validation` may use.
 
     `class_embeddings(n, rng)` embeds n random training images of each class in eval mode -> raw (C, n, D);
+    `metrics` are all numbers of the validation by their names, as `val/recall_at_1` and `train/loss`, none in `begin`;
     `reset_moments(parameters)` forgets the optimiser's state of these parameters, `moments(parameters)` gives a copy of
     it (for each its step (), mean and mean square in turn, zeros where it has none yet or is frozen), and
     `set_moments(parameters, moments)` puts such a copy back; `rng` is equal on all ranks; `stop()` ends the training
@@ -118,6 +119,7 @@ class Scope:
     moments: Callable[[list[nn.Parameter]], list[Tensor]]
     set_moments: Callable[[list[nn.Parameter], list[Tensor]], None]
     stop: Callable[[], None]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class Method(nn.Module):
@@ -209,7 +211,13 @@ class Method(nn.Module):
         """Called on every rank before the first step of a new training, not of a resumed one."""
 
     def after_validation(self, score: float, scope: Scope) -> None:
-        """Called on every rank after each validation with its score (higher is better), once its model is kept."""
+        """Called on every rank after each validation, once its model is kept, with its MAP@R on the held-out classes.
+
+        The score is `val/map_at_r` whatever the search optimises: the same hyperparameters train the same model under
+        every objective, and it is the score that the published algorithms read (CCP's patience). An algorithm that
+        reads another number takes it from `scope.metrics`. Where nothing is held out it is not called: a method that
+        overrides it sets `needs_validation`.
+        """
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """Called at each validation, on every rank.

@@ -40,7 +40,7 @@ from orchestrator.loop import (
     load_learner,
 )
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, registry
-from orchestrator.spec import Experiment, resolve_experiment
+from orchestrator.spec import Experiment, Objective, resolve_experiment
 
 SETTINGS: dict[str, Any] = {
     "dataset": "glyphs-small",
@@ -83,13 +83,20 @@ def resolved(data: Path, settings: dict[str, Any]) -> Experiment:
     return resolve_experiment(SETTINGS | settings, "test")
 
 
-def train(folder: Path | None, data: Path, settings: dict[str, Any], stop_after: int = 2, take: int = 99) -> list[Any]:
+def train(
+    folder: Path | None,
+    data: Path,
+    settings: dict[str, Any],
+    stop_after: int = 2,
+    take: int = 99,
+    objective: Objective | None = None,
+) -> list[Any]:
     store = open_dataset("glyphs-small", data)
     split = class_split(store, validation_share=0.3, seed=0)
     split = dataclasses.replace(split, validation=split.validation[:64])
     experiment = resolved(data, settings)
     validations = []
-    for validation in fit(experiment, store, split, folder=folder, stop_after=stop_after):
+    for validation in fit(experiment, store, split, folder=folder, stop_after=stop_after, objective=objective):
         validations.append(validation)
         if len(validations) == take:
             break
@@ -315,6 +322,7 @@ class Watching(Method):
         with torch.no_grad():
             self.centre.copy_(points.mean((0, 1)))
         scope.reset_moments([self.centre])
+        assert scope.metrics["val/map_at_r"] == score and scope.metrics["val/recall_at_1"] != score
         self.get_buffer("seen")[self.calls - 1] = score
         if self.calls == 2:
             scope.stop()
@@ -365,8 +373,12 @@ def test_a_loss_that_is_not_finite_ends_the_training_with_its_terms(data_folder:
 
 
 @pytest.mark.usefixtures("extra_methods")
-def test_a_method_may_act_at_validations_and_stop(data_folder: Path, tmp_path: Path) -> None:
-    validations = train(tmp_path, data_folder, {"method": "watching"}, stop_after=9)
+@pytest.mark.parametrize("objective", [None, Objective(metric="train/loss", mode="min")])
+def test_a_method_may_act_at_validations_and_stop(
+    objective: Objective | None, data_folder: Path, tmp_path: Path
+) -> None:
+    """By the same score whatever is optimised."""
+    validations = train(tmp_path, data_folder, {"method": "watching"}, stop_after=9, objective=objective)
     assert [v[0] for v in validations] == [1, 2]
     assert validations[-1][4]
     state = weights(tmp_path)

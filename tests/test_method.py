@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel, Field
 
 import orchestrator.method as contract
-from orchestrator.check import Subject, _train
+from orchestrator.check import Subject
+from orchestrator.check.processes import train
 from orchestrator.cli import main
 from orchestrator.errors import InputError
 from orchestrator.method import Method, MethodConfig, find_method, registry
@@ -208,7 +209,7 @@ def test_a_folder_called_methods_does_not_shadow_ours(tmp_path: Path) -> None:
 def test_settings_said_to_be_idle_change_nothing(name: str, settings: dict[str, Any], idle: dict[str, Any]) -> None:
     method = registry()[name]
     assert idle.keys() <= method.Config(**settings | idle).idle().keys()
-    plain, others = (_train(Subject(method, given)) for given in (settings, settings | idle))
+    plain, others = (train(Subject(method, given)) for given in (settings, settings | idle))
     assert plain.keys() == others.keys()
     for key, value in plain.items():
         np.testing.assert_array_equal(value, others[key], err_msg=key)

@@ -1,0 +1,300 @@
+"""Checks of the loss of one batch."""
+
+import copy
+import math
+import random
+import re
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from orchestrator.check.subject import (
+    CHECKS,
+    CLASSES,
+    IMAGES_PER_CLASS,
+    MADE,
+    TRAIN_ROWS,
+    TRAINING,
+    CheckFailed,
+    CheckSkipped,
+    Run,
+    Subject,
+    Unexcused,
+    batch_of,
+    check,
+    require,
+    require_close,
+    require_finite,
+    rows_of_step,
+    terms_of,
+    total_of,
+)
+from orchestrator.learner import Learner
+from orchestrator.loop import build_optimizer
+from orchestrator.method import Batch, Outputs
+
+
+@check
+def terms(subject: Subject) -> None:
+    """The loss is named scalars, finite, in float32 or better, with a gradient."""
+    found = terms_of(subject.learner(), batch_of(rows_of_step(0)))
+    require(isinstance(found, dict) and len(found) > 0, f"the loss is a {type(found).__name__}, not a dict of terms")
+    for name, term in found.items():
+        require(isinstance(name, str) and bool(re.fullmatch(r"[\w./-]+", name)), f"{name!r} is no name for a term")
+        require(isinstance(term, Tensor), f"term '{name}' is a {type(term).__name__}, not a tensor")
+        require(term.ndim == 0, f"term '{name}' has shape {tuple(term.shape)}, it should be a scalar")
+        wide = term.is_floating_point() and term.dtype.itemsize >= 4
+        require(wide, f"term '{name}' is {term.dtype}, it should be float32 or better")
+        require(term.dtype == torch.float64, f"term '{name}' is {term.dtype} of embeddings in float64")
+        require(bool(torch.isfinite(term)), f"term '{name}' is {float(term.detach())}")
+        moves = term.requires_grad or float(term) == 0
+        require(moves, f"term '{name}' is {float(term.detach()):g} without a gradient: it is detached, or a constant")
+    require(total_of(found).requires_grad, "the loss has no gradient")
+
+
+@check
+def parameter_groups(subject: Subject) -> None:
+    """Every parameter is in exactly one optimiser group, at a learning rate above zero."""
+    for group in build_optimizer(subject.learner(), TRAINING).param_groups:
+        rate = float(group["lr"])
+        require(math.isfinite(rate) and rate > 0, f"a learning rate is {rate}")
+
+
+@check
+def gradients(subject: Subject) -> None:
+    """Every parameter gets a finite gradient, and it is not zero of the embeddings, the heads or the method's own."""
+    learner = subject.learner()
+    moved: dict[str, bool] = {}
+    noise = Generator().manual_seed(0)
+    for step in range(4):  # a gradient may be zero by chance: of hinges that cancel, of a batch that lacks a class
+        learner.zero_grad(set_to_none=True)
+        total_of(terms_of(learner, batch_of(rows_of_step(step)))).backward()  # type: ignore[no-untyped-call]
+        for name, parameter in learner.named_parameters():
+            if not parameter.requires_grad or not parameter.numel():
+                continue
+            if parameter.grad is None:
+                raise CheckFailed(f"{name} gets no gradient")
+            require(bool(torch.isfinite(parameter.grad).all()), f"the gradient of {name} is not finite")
+            moved[name] = moved.get(name, False) or bool(parameter.grad.any())
+            if not moved[name]:
+                with torch.no_grad():
+                    parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=0.5)
+        if all(moved.values()):
+            break
+    require(moved["network.head.weight"], "the loss does not move the embeddings")
+    for name, anything in moved.items():
+        require(anything or name.startswith("network.backbone."), f"the gradient of {name} is zero")
+
+
+@check
+def without_positives(subject: Subject) -> None:
+    """Finite on a batch in which no two samples share a class; without proxies, it does not pull them together."""
+    batch = batch_of(np.arange(0, len(TRAIN_ROWS), IMAGES_PER_CLASS)[:6])
+    require_finite(subject, batch)
+    apart = torch.eye(len(batch.samples), TRAINING.embedding_dim, dtype=torch.float64)
+    far, near = (_loss_of(subject, batch, embedding) for embedding in (apart, apart[:1].expand_as(apart)))
+    if far is not None and near is not None:
+        says = f"embeddings of classes that all coincide cost {near:g}, orthogonal ones {far:g}"
+        require(near >= far - 1e-9 * max(1.0, abs(far)), f"{says}: negatives are pulled together")
+
+
+def _loss_of(subject: Subject, batch: Batch, embedding: Tensor) -> float | None:
+    """The loss where the network says these embeddings of the batch; None for a method with parameters of its own,
+    without classes, or that asks for more than the batch."""
+    learner = subject.learner()
+    asked: list[Tensor] = []
+
+    def network(images: Tensor) -> Outputs:
+        asked.append(images)
+        return learner.outputs(images) | {"embedding": embedding.clone()}
+
+    if learner.method.sampler == "uniform" or any(parameter.numel() for parameter in learner.method.parameters()):
+        return None
+    total = total_of(learner.method.step(batch, network, Generator().manual_seed(0)))
+    return float(total.detach()) if len(asked) == 1 and torch.equal(asked[0], batch.images) else None
+
+
+@check
+def without_negatives(subject: Subject) -> None:
+    """Finite on a batch of one class among several."""
+    rows = rows_of_step(0)
+    require_finite(subject, batch_of(rows, labels=torch.full((len(rows),), 3)))
+
+
+@check
+def one_class(subject: Subject) -> None:
+    """Finite where the training has one class only."""
+    rows = rows_of_step(0)
+    require_finite(subject, batch_of(rows, labels=torch.zeros(len(rows), dtype=torch.long)), num_classes=1)
+
+
+@check
+def coinciding_points(subject: Subject) -> None:
+    """Finite where all embeddings of a batch coincide, its gradient too."""
+    batch = batch_of(rows_of_step(0))
+    require_finite(subject, Batch(batch.images[:1].expand_as(batch.images).clone(), batch.labels, batch.samples))
+
+
+@check
+def permutation(subject: Subject) -> None:
+    """The order of the batch changes nothing: neither the terms nor any gradient.
+
+    An expected failure is excused only where one process still equals two.
+    """
+    rows = rows_of_step(0)
+    order = np.random.default_rng(0).permutation(len(rows))
+    found = []
+    for chosen in (rows, rows[order]):
+        learner = subject.learner()
+        values = terms_of(learner, batch_of(chosen))
+        total_of(values).backward()  # type: ignore[no-untyped-call]
+        moved = {f"the gradient of {n}": p.grad for n, p in learner.named_parameters() if p.grad is not None}
+        found.append({f"term '{name}'": term for name, term in values.items()} | moved)
+    try:
+        require_close(found[0], found[1], 1e-9, "with the batch in another order")
+    except CheckFailed as failed:
+        try:
+            CHECKS["two_processes"](subject)
+        except CheckSkipped:
+            raise failed from None
+        except Exception as error:
+            raise Unexcused(f"{failed}; two_processes fails too ({error})") from None
+        raise
+
+
+@check
+def renaming(subject: Subject) -> None:
+    """The numbers of the classes change nothing, if what the method keeps of each class is renamed along.
+
+    A method without numbers of its own is held to it exactly. Of one that has any, each parameter and buffer of
+    floating point with a row per class (or M rows per class, class by class), or with a column per class, is put in
+    the new order first; whatever has no dimension of that size must not matter.
+    """
+    renamed = torch.tensor([3, 0, 6, 1, 5, 2, 4])  # class c becomes renamed[c]
+    old = torch.argsort(renamed)
+    rows = rows_of_step(0)
+    plain = subject.learner()
+    other = subject.learner()
+    own = [*other.method.parameters(), *other.method.buffers()]
+    own += [*other.network.heads.parameters(), *other.network.heads.buffers()]
+    with torch.no_grad():
+        for tensor in own:
+            if not tensor.is_floating_point() or not tensor.numel():
+                continue
+            for dim, size in enumerate(tensor.shape):
+                if size == CLASSES:
+                    tensor.copy_(tensor.index_select(dim, old))
+                elif dim == 0 and size % CLASSES == 0:
+                    tensor.copy_(tensor.view(CLASSES, -1)[old].view_as(tensor))
+    labels = torch.from_numpy(MADE.labels[rows].astype(np.int64))
+    first = terms_of(plain, batch_of(rows))
+    second = terms_of(other, batch_of(rows, labels=renamed[labels]))
+    require_close(first, second, 1e-9, "with the classes numbered otherwise")
+
+
+@check
+def inputs(subject: Subject) -> None:
+    """It does not write into the batch, nor into what the network says of it."""
+    learner = subject.learner()
+    batch = batch_of(rows_of_step(0))
+    before = copy.deepcopy((batch.images, batch.labels, batch.samples))
+    shown: list[tuple[Outputs, Outputs]] = []
+
+    def network(images: Tensor) -> Outputs:
+        outputs = learner.outputs(images)
+        shown.append((outputs, {name: output.detach().clone() for name, output in outputs.items()}))
+        return dict(outputs)
+
+    learner.method.step(batch, network, Generator().manual_seed(0))
+    for name, kept in zip(("images", "labels", "samples"), before, strict=True):
+        require(torch.equal(getattr(batch, name), kept), f"it changes the batch's {name} in place")
+    for outputs, kept_outputs in shown:
+        for name, output in outputs.items():
+            require(torch.equal(output.detach(), kept_outputs[name]), f"it changes the network's '{name}' in place")
+
+
+@check
+def normalize(subject: Subject) -> None:
+    """An embedding is normalised by itself, in training as in evaluation, and stays finite."""
+    method = subject.learner().method.eval()
+    points = torch.randn(5, TRAINING.embedding_dim, dtype=torch.float64, generator=Generator().manual_seed(0))
+    points[4] = 0
+    together = method.normalize(points.clone())
+    alone = torch.cat([method.normalize(point[None].clone()) for point in points])
+    require(together.shape == points.shape, f"(B, D) = {tuple(points.shape)} became {tuple(together.shape)}")
+    require(bool(torch.isfinite(together).all()), "a normalised embedding is not finite")
+    require_close({"an embedding": together}, {"an embedding": alone}, 1e-12, "normalised in a batch, then alone")
+    training = method.train().normalize(points.clone())
+    require_close(
+        {"an embedding": together}, {"an embedding": training}, 1e-12, "normalised in evaluation, then in training"
+    )
+
+
+@check
+def repeatable(subject: Subject) -> None:
+    """The same state, batch and random generator give the same bits."""
+    batch = batch_of(rows_of_step(0))
+    first, second = (terms_of(subject.learner(), batch) for _ in range(2))
+    require_close(first, second, 0.0, "computed once, then again")
+
+
+@check
+def global_rng(subject: Subject) -> None:
+    """It draws from the generator that it is given, never from the global ones of torch, numpy or Python."""
+    run = Run(subject, begun=True)
+    before = torch.get_rng_state(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
+    run.begin()
+    run.step()
+    run.validate()
+    after = torch.get_rng_state(), str(np.random.get_state()), random.getstate()  # noqa: NPY002
+    require(torch.equal(before[0], after[0]), "it draws from torch's global generator: draw from rng")
+    require(before[1] == after[1], "it draws from numpy's global generator: draw from rng")
+    require(before[2] == after[2], "it draws from Python's global generator: draw from rng")
+
+
+@check
+def float32(subject: Subject) -> None:
+    """In float32 its terms and gradients are those of float64, to 1e-3 and 1e-2."""
+    _require_precise(subject, half=False, of_terms=1e-3, of_gradients=1e-2)
+
+
+@check
+def bf16(subject: Subject) -> None:
+    """Under bf16 autocast its terms and gradients are those of float64 on the same outputs, to 5e-2 and 0.2."""
+    _require_precise(subject, half=True, of_terms=5e-2, of_gradients=0.2)
+
+
+def _require_precise(subject: Subject, *, half: bool, of_terms: float, of_gradients: float) -> None:
+    """What the network says is the same for both, so that the method's own arithmetic is compared."""
+    rows = rows_of_step(0)
+    said: list[Outputs] = []
+    results: list[tuple[dict[str, Tensor], list[Tensor]]] = []
+    for dtype in (torch.float32, torch.float64):
+        learner = subject.learner(dtype=dtype)
+        leaves: list[Outputs] = []
+
+        def network(
+            images: Tensor, learner: Learner = learner, leaves: list[Outputs] = leaves, dtype: torch.dtype = dtype
+        ) -> Outputs:
+            if dtype == torch.float32:
+                said.append({name: output.detach() for name, output in learner.outputs(images).items()})
+            given = said[len(leaves)]
+            leaves.append({name: output.to(dtype, copy=True).requires_grad_() for name, output in given.items()})
+            return dict(leaves[-1])
+
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half and dtype == torch.float32):
+            found = learner.method.step(batch_of(rows, dtype=dtype), network, Generator().manual_seed(0))
+        points = [output for outputs in leaves for output in outputs.values()]
+        moved = torch.autograd.grad(total_of(found), points, allow_unused=True)
+        filled = [torch.zeros_like(p) if g is None else g for p, g in zip(points, moved, strict=True)]
+        results.append(({name: term.detach().double() for name, term in found.items()}, filled))
+    (rough, rough_gradients), (exact, exact_gradients) = results
+    kind = "bf16 autocast" if half else "float32"
+    require_close(rough, exact, of_terms, f"in {kind}, then in float64")
+    size = math.sqrt(sum(float(g.square().sum()) for g in exact_gradients))
+    pairs = zip(rough_gradients, exact_gradients, strict=True)
+    gap = math.sqrt(sum(float((g.double() - e).square().sum()) for g, e in pairs))
+    require(
+        gap <= of_gradients * size + 1e-9, f"in {kind} the gradient on the embeddings is off by {gap:.2g} of {size:.2g}"
+    )

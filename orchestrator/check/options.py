@@ -1,0 +1,78 @@
+"""The check that a method holds by every value of its choices and switches, not by its defaults alone."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from orchestrator.check.subject import CHECKS, SIZE, CheckFailed, Subject, check
+from orchestrator.errors import InputError
+from orchestrator.learner import Learner
+
+CHEAP = ("terms", "parameter_groups", "gradients", "without_positives", "coinciding_points")
+
+
+@check
+def options(subject: Subject) -> None:
+    """By each value of each choice and switch of its Config: the loss, its gradients, the parameter groups hold."""
+    for changed in _variants(subject):
+        other = _OneLearner(subject.method, subject.hyperparameters | changed)
+        given = ", ".join(f"{name}={value}" for name, value in changed.items())
+        for name in CHEAP:
+            if name in subject.method.expected_failures:
+                continue
+            try:
+                CHECKS[name](other)
+            except InputError:  # the method says that these do not go together
+                break
+            except CheckFailed as failed:
+                raise CheckFailed(f"with {given}: {name}: {failed}") from None
+            except Exception as error:
+                raise CheckFailed(f"with {given}: {name}: {type(error).__name__}: {error}") from error
+
+
+class _OneLearner(Subject):
+    """Gives the same learner each time, with one layer for a backbone: what is checked is the method."""
+
+    @cached_property
+    def _learner(self) -> Learner:
+        learner = super().learner()
+        layer: Any = nn.Conv2d(1, learner.network.head.in_features, SIZE, dtype=torch.float64)
+        learner.network.backbone = layer
+        return learner
+
+    def learner(self, **_: Any) -> Learner:
+        return self._learner
+
+
+def _variants(subject: Subject) -> Iterator[dict[str, Any]]:
+    """For each value that is not the given one, what to set: itself, or itself and one more choice that allows it."""
+    kind, config = subject.method.Config, subject.config()
+    choices = {name: _values(info.annotation) for name, info in kind.model_fields.items()}
+    for name, values in choices.items():
+        for value in values:
+            if value == getattr(config, name):
+                continue
+            further = ({other: v} for other, others in choices.items() if other != name for v in others)
+            for more in ({}, *further):
+                try:
+                    kind(**subject.hyperparameters | {name: value} | more)
+                except ValidationError:
+                    continue
+                yield {name: value} | more
+                break
+
+
+def _values(annotation: Any) -> list[Any]:
+    """All values of a Literal or bool, alone or as a part of a union."""
+    if annotation is bool:
+        return [False, True]
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    if get_origin(annotation) in (Union, UnionType):
+        return list(dict.fromkeys(value for part in get_args(annotation) for value in _values(part)))
+    return []

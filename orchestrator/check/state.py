@@ -1,0 +1,157 @@
+"""Checks of what a method keeps between steps, and of its hooks around a validation."""
+
+import math
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from orchestrator.backbones import build_backbone
+from orchestrator.check.subject import SCORES, TRAINING, Run, Subject, check, require, require_close, state_of, trained
+from orchestrator.checkpoint import load_checkpoint, save_checkpoint
+from orchestrator.learner import EmbeddingNetwork
+from orchestrator.method import Diagnostics, Embedded, Method
+
+
+@check
+def state_round_trip(subject: Subject) -> None:
+    """Two steps, save, load, one step equals three steps, bit for bit; validations included."""
+    whole = Run(subject)
+    for _ in range(2):
+        whole.step()
+    whole.validate()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "checkpoint.pt"
+        parts = {"learner": whole.learner.state_dict(), "optimizer": whole.optimizer.state_dict()}
+        save_checkpoint(path, parts | {"rng": whole.rng.get_state(), "global_rng": torch.get_rng_state()})
+        saved = load_checkpoint(path)
+    ends = []
+    for run in (whole, Run(subject, seed=1, begun=True)):
+        if run is not whole:
+            run.learner.load_state_dict(saved["learner"])
+            run.optimizer.load_state_dict(saved["optimizer"])
+            run.rng.set_state(saved["rng"])
+            run.steps, run.validations = whole.steps - 1, whole.validations - 1
+        torch.set_rng_state(saved["global_rng"])
+        values = run.step()
+        run.validate()
+        ends.append(({f"term '{name}'": value for name, value in values.items()}) | state_of(run.learner))
+    require_close(ends[0], ends[1], 0.0, "without an interruption, then with one after two steps")
+
+
+@check
+def state_shapes(subject: Subject) -> None:
+    """After `bind` no parameter or buffer comes, goes, or changes its shape or type: checkpoints load."""
+    run = Run(subject, begun=True)
+
+    def described() -> dict[str, str]:
+        return {name: f"{value.dtype} {tuple(value.shape)}" for name, value in run.learner.state_dict().items()}
+
+    before = described()
+    run.begin()
+    for _ in range(2):
+        run.step()
+        run.validate()
+    after = described()
+    for name in before.keys() | after.keys():
+        was, now = before.get(name, "absent"), after.get(name, "absent")
+        require(was == now, f"{name} was {was} after bind, then {now}")
+
+
+@check
+def broadcast(subject: Subject) -> None:
+    """Its state is out of DDP's broadcast: in buffers of its own, none in the network or its heads."""
+    learner = subject.learner()
+    backbone = build_backbone("small_cnn", channels=1, weights="random")
+    bare = EmbeddingNetwork(backbone, TRAINING.embedding_dim, TRAINING.pooling)
+    expected = {f"network.{name}" for name, _ in bare.named_buffers()} | set(learner.state_outside_synchronisation())
+    sent = {name for name, _ in learner.named_buffers()} - expected
+    require(not sent, f"sent to all processes at every step: {', '.join(sorted(sent))}")
+
+
+@check
+def begin(subject: Subject) -> None:
+    """Its work before the first step works, and leaves finite numbers in the parameters it was given."""
+    run = Run(subject, begun=True)
+    before = {name: id(parameter) for name, parameter in run.learner.named_parameters()}
+    run.begin()
+    _require_usable(run, before)
+
+
+@check
+def after_validation(subject: Subject) -> None:
+    """Its work after a validation works, leaves finite parameters, and is done in a final run too."""
+    kind = subject.method
+    require(
+        kind.needs_validation or kind.after_validation is Method.after_validation,
+        "it is not called where nothing is held out, as in a final run: set needs_validation = True",
+    )
+    run = Run(subject)
+    before = {name: id(parameter) for name, parameter in run.learner.named_parameters()}
+    for _ in SCORES:
+        run.step()
+        run.validate()
+    _require_usable(run, before)
+
+
+def _require_usable(run: Run, before: dict[str, int]) -> None:
+    """The same parameters, finite, and a step that works."""
+    for name, parameter in run.learner.named_parameters():
+        require(before.get(name) == id(parameter), f"{name} is a new parameter that no optimiser knows: use copy_")
+    for name, parameter in run.learner.named_parameters():
+        require(bool(torch.isfinite(parameter).all()), f"{name} is not finite")
+    require(all(math.isfinite(value) for value in run.step().values()), "the next step's loss is not finite")
+
+
+@check
+def diagnostics(subject: Subject) -> None:
+    """Its diagnostics, in a search, a final run or a test, are finite and plain, and change nothing that they see."""
+    run = Run(subject)
+    run.step()
+    seen, held_out = run.window.embedded(), run.held_out()
+    # what a method counted since the last validation it may begin anew, so its buffers are its own
+    before = trained(run) | _shown(seen, held_out)
+    for when, shown in {
+        "a search": (seen, held_out),
+        "a final run": (seen, None),
+        "a test": (None, held_out),
+    }.items():
+        found = run.method.diagnostics(*shown)
+        require(isinstance(found, Diagnostics), f"in {when}: a {type(found).__name__}, not Diagnostics")
+        for name in (*found.scalars, *found.arrays, *found.tables):
+            plain = isinstance(name, str) and bool(re.fullmatch(r"[\w.-]+", name))
+            require(plain, f"in {when}: {name!r} is no name for a curve or a file")
+        for name, value in found.scalars.items():
+            finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+            require(finite, f"in {when}: scalar '{name}' is {value!r}, it should be a finite number")
+        for name, array in found.arrays.items():
+            kind = type(array).__name__
+            require(isinstance(array, np.ndarray), f"in {when}: array '{name}' is a {kind}, not one of numpy's")
+            require(
+                array.dtype.kind in "biufUS", f"in {when}: array '{name}' is of {array.dtype}, not of numbers or text"
+            )
+        for name, table in found.tables.items():
+            lengths = {len(column) for column in table.values()}
+            require(len(lengths) <= 1, f"in {when}: the columns of table '{name}' are of lengths {sorted(lengths)}")
+            for column, values in table.items():
+                odd = [value for value in values if not isinstance(value, str | int | float | None)]
+                require(not odd, f"in {when}: table '{name}', column '{column}': {_brief(odd)} is no number or text")
+    after = trained(run) | _shown(seen, held_out)
+    require_close(before, after, 0.0, "before the diagnostics, then after them")
+
+
+def _shown(seen: Embedded | None, held_out: Embedded | None) -> dict[str, Tensor]:
+    """Copies of what the diagnostics are shown."""
+    return {
+        f"{which}.{name}": value.clone()
+        for which, part in (("trained", seen), ("held_out", held_out))
+        if part is not None
+        for name, value in (part.outputs | {"labels": part.labels, "samples": part.samples}).items()
+    }
+
+
+def _brief(odd: list[object]) -> str:
+    return " ".join(repr(odd[:1])[1:-1].split())[:80]

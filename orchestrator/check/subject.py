@@ -1,0 +1,241 @@
+"""What a check works on: a method in a training in small, and what it says when something does not hold."""
+
+import random
+import unittest
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from orchestrator.data.samplers import rank_block
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.data.transforms import augment
+from orchestrator.distributed import data_parallel, rank, world_size
+from orchestrator.learner import Learner
+from orchestrator.loop import Window, build_optimizer, build_scope, embed_split
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope
+from orchestrator.spec import VALIDATION_METRICS, Training
+
+CLASSES, HELD_OUT, IMAGES_PER_CLASS, SIZE = 7, 3, 4, 12
+TRAINING = Training(
+    embedding_dim=8, pooling="average", classes_per_batch=6, images_per_class=2, device="cpu", precision="float64"
+)
+CPU = torch.device("cpu")
+SCORES = (0.3, 0.5, 0.4, 0.4)
+
+
+class CheckFailed(AssertionError):
+    """What does not hold, in one line."""
+
+
+class Unexcused(AssertionError):
+    """What does not hold, and is more than an expected failure can excuse."""
+
+
+class CheckSkipped(unittest.SkipTest):
+    """Why a check cannot be run here; pytest takes it for a skip."""
+
+
+CHECKS: dict[str, Callable[["Subject"], None]] = {}
+"""All checks by name; the first line of each one's docstring says what it holds."""
+
+
+def check(function: Callable[["Subject"], None]) -> Callable[["Subject"], None]:
+    """Make a function one of the checks, under its name."""
+    CHECKS[function.__name__] = function
+    return function
+
+
+def require(holds: bool, otherwise: str) -> None:
+    """CheckFailed with `otherwise` if it does not hold."""
+    if not holds:
+        raise CheckFailed(otherwise)
+
+
+class MadeImages:
+    """A data set in memory, each class a pattern of its own under noise: as much of a Store as the loop reads."""
+
+    def __init__(self) -> None:
+        generator = Generator().manual_seed(0)
+        classes = CLASSES + HELD_OUT
+        patterns = torch.rand(classes, 1, 1, SIZE, SIZE, generator=generator)
+        noise = torch.rand(classes, IMAGES_PER_CLASS, 1, SIZE, SIZE, generator=generator)
+        self._images = ((0.6 * patterns + 0.4 * noise) * 255).to(torch.uint8).flatten(0, 1)
+        self.labels = np.repeat(np.arange(classes), IMAGES_PER_CLASS)
+
+    def images(self, rows: np.ndarray[Any, Any]) -> Tensor:
+        """(N, 1, H, W) uint8."""
+        return self._images[torch.from_numpy(rows)]
+
+
+MADE = MadeImages()
+TRAIN_ROWS = np.arange(CLASSES * IMAGES_PER_CLASS)
+HELD_OUT_ROWS = np.arange(len(TRAIN_ROWS), len(MADE.labels))
+
+
+def rows_of_step(step: int) -> np.ndarray[Any, Any]:
+    """Rows of a global batch: all classes but one, two images of each, other ones at each step."""
+    classes = [(step + i) % CLASSES for i in range(TRAINING.classes_per_batch)]
+    return np.array([label * IMAGES_PER_CLASS + (2 * step + k) % IMAGES_PER_CLASS for label in classes for k in (0, 1)])
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The method under test with its hyperparameters."""
+
+    method: type[Method]
+    hyperparameters: dict[str, Any]
+
+    def config(self) -> MethodConfig:
+        return self.method.Config(**self.hyperparameters)
+
+    def learner(self, *, seed: int = 0, dtype: torch.dtype = torch.float64, num_classes: int = CLASSES) -> Learner:
+        """A new learner; all global random numbers are seeded, as at the start of a training."""
+        torch.manual_seed(seed)
+        np.random.seed(seed)  # noqa: NPY002 (what a method might use)
+        random.seed(seed)
+        learner = Learner(
+            self.method,
+            self.config(),
+            num_classes=num_classes,
+            class_names=tuple(f"class {label}" for label in range(num_classes)),
+            batch_size=TRAINING.batch_size,
+            channels=1,
+            backbone="small_cnn",
+            weights="random",
+            weights_sha256=None,
+            embedding_dim=TRAINING.embedding_dim,
+            pooling=TRAINING.pooling,
+        )
+        return learner.to(dtype)
+
+
+def batch_of(rows: np.ndarray[Any, Any], *, labels: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Batch:
+    """This rank's block of these images, and the labels of all; others than their own where given."""
+    block = rank_block(rows, rank(), world_size())
+    images = augment(MADE.images(block), block, recipe="none", seed=0, epoch=0).to(dtype)
+    own = torch.from_numpy(MADE.labels[rows].astype(np.int64))
+    return Batch(images, (own if labels is None else labels)[:, None], torch.tensor(rows))
+
+
+def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
+    """The loss terms of one batch, the random generator at its start."""
+    terms, _ = learner(batch, Generator().manual_seed(0))
+    return cast(dict[str, Tensor], terms)
+
+
+def total_of(terms: dict[str, Tensor]) -> Tensor:
+    return torch.stack([term.double() for term in terms.values()]).sum()
+
+
+class Run:
+    """A training in steps, as the loop does it; `begun` where it goes on with a state that is loaded."""
+
+    def __init__(self, subject: Subject, *, seed: int = 0, begun: bool = False) -> None:
+        self.learner = subject.learner(seed=seed)
+        self.module = data_parallel(self.learner, unsynchronised=self.learner.state_outside_synchronisation())
+        self.optimizer = build_optimizer(self.learner, TRAINING)
+        self.rng = Generator().manual_seed(0)
+        self.window = Window(keep_outputs=True)
+        self.steps = self.validations = 0
+        if not begun:
+            self.begin()
+
+    @property
+    def method(self) -> Method:
+        return self.learner.method
+
+    def begin(self) -> None:
+        """The method's work before the first step."""
+        self.method.begin(self.scope())
+
+    def scope(self) -> Scope:
+        """As the loop builds it."""
+        labels, store = MADE.labels[TRAIN_ROWS], cast(Store, MADE)
+        classes = np.arange(CLASSES), np.arange(CLASSES, CLASSES + HELD_OUT)
+        split = Split(TRAIN_ROWS, HELD_OUT_ROWS, HELD_OUT_ROWS, classes[0], classes[1], classes[1])
+        return build_scope(self.learner, self.optimizer, store, split, labels, self.rng, CPU, [])
+
+    def step(self) -> dict[str, float]:
+        """One optimiser step; the values of the loss terms."""
+        batch = batch_of(rows_of_step(self.steps))
+        self.module.train()
+        terms, seen = self.module(batch, self.rng)
+        self.optimizer.zero_grad(set_to_none=True)
+        total_of(terms).backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.window.add(terms, seen, batch)
+        self.steps += 1
+        return {name: float(term.detach()) for name, term in terms.items()}
+
+    def held_out(self) -> Embedded:
+        return embed_split(self.learner, cast(Store, MADE), HELD_OUT_ROWS, CPU)
+
+    def validate(self) -> Diagnostics:
+        """The method's diagnostics, then its work after a validation with a made score."""
+        diagnostics = self.method.diagnostics(self.window.embedded(), self.held_out())
+        self.window.clear()
+        score = SCORES[self.validations % len(SCORES)]
+        metrics = dict.fromkeys(VALIDATION_METRICS, score)
+        self.method.after_validation(score, replace(self.scope(), metrics=metrics))
+        self.validations += 1
+        return diagnostics
+
+
+@contextmanager
+def own_random_numbers() -> Iterator[None]:
+    """Leaves the global generators as they were found."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        random.setstate(states[2])
+
+
+def require_close(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float, when: str) -> None:
+    """Numbers or arrays under the same names, equal but for `tolerance` (relative, and absolute below 1)."""
+    require(first.keys() == second.keys(), f"{when}: {sorted(first)} became {sorted(second)}")
+    for name, value in first.items():
+        a = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        b = second[name].detach().cpu().numpy() if isinstance(second[name], Tensor) else np.asarray(second[name])
+        require(a.shape == b.shape, f"{when}: {name} has shape {a.shape}, then {b.shape}")
+        if a.dtype == np.bool_ or not a.size:
+            require(np.array_equal(a, b), f"{when}: {name} differs")
+            continue
+        same = a == b  # infinities too
+        gap = np.abs(np.where(same, 0, a.astype(np.float64)) - np.where(same, 0, b))
+        worst = int(np.argmax(gap / np.maximum(np.abs(a), 1)))
+        bound = tolerance * max(abs(float(a.flat[worst])), 1.0)
+        near = float(gap.flat[worst]) <= bound  # false for NaN
+        require(near, f"{when}: {name} is {a.flat[worst]:.10g}, then {b.flat[worst]:.10g}")
+
+
+def require_finite(subject: Subject, batch: Batch, *, num_classes: int = CLASSES) -> None:
+    """The loss of a batch and its gradient on everything."""
+    learner = subject.learner(num_classes=num_classes)
+    terms = terms_of(learner, batch)
+    for name, term in terms.items():
+        require(bool(torch.isfinite(term)), f"term '{name}' is {float(term.detach())}")
+    if not total_of(terms).requires_grad:
+        return
+    total_of(terms).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in learner.named_parameters():
+        finite = parameter.grad is None or bool(torch.isfinite(parameter.grad).all())
+        require(finite, f"the gradient of {name} is not finite")
+
+
+def trained(run: Run) -> dict[str, Tensor]:
+    """The network and the method's parameters, without its buffers."""
+    own = {f"method.{name}": value.detach().clone() for name, value in run.method.named_parameters()}
+    return state_of(run.learner.network) | own
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in module.state_dict().items()}
