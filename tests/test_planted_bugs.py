@@ -362,7 +362,7 @@ class RestingProxies(Good):
         return {"pull": pull.mean(), "amount": outputs["amount"].square().mean()}
 
 
-@caught_by("terms", "term 'push' is .* without a gradient")
+@caught_by("terms", "term 'push' depends on the network, but is without a gradient")
 class DetachedTerm(Pairs):
     """One of two terms is a number only."""
 
