@@ -13,9 +13,9 @@ demo: setup ## a real search on embedded data, in minutes
 	@$(BIN)/orchestrator search demo --storage runs
 	@echo "== look at it in MLflow:   make ui   then open the addresses above"
 
-test: setup ## all quick tests
+test: setup ## all quick tests, two files at a time
 	@echo "== running the tests"
-	@$(BIN)/pytest -m "not slow" $(TESTS)
+	@$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile $(TESTS)
 
 test-slow: setup ## the tests that take minutes, two files at a time: half of it is waiting
 	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile $(TESTS)

@@ -281,7 +281,7 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
 
     class Answering:
         def __getattr__(self, name: str) -> Any:
-            answers = {"begin": 1, "fail": False, "put": True}
+            answers = {"arrive": None, "begin": 1, "fail": False, "put": True}
             return SimpleNamespace(remote=lambda *words: told.append((name, *words)) or answers[name])
 
     monkeypatch.setattr("orchestrator.trial.own_results", lambda work: iter([failed]))

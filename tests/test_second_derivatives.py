@@ -76,6 +76,7 @@ ONCE: dict[str, Callable[..., Tensor]] = {
 
 
 NO_GRADIENT = {
+    "von_mises_fisher",
     "pair_masks",
     "greedy_k_center",
     "mixup_partners",
