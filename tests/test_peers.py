@@ -83,7 +83,7 @@ def test_margin_with_the_negatives_that_were_drawn() -> None:
         distance = objectives.euclidean_distance(z, z)
         generator = torch.Generator().manual_seed(3)
         drawn["counts"] = objectives._draw_negatives(
-            distance.detach(), *masks(), D, float("inf"), torch.Generator().manual_seed(3)
+            distance.detach(), *masks(), D, float("inf"), "relative", torch.Generator().manual_seed(3)
         )
         return objectives.margin(distance, *masks(), dim=D, beta=1.1, alpha=0.3, generator=generator)
 

@@ -41,7 +41,7 @@ def ledger(storage: Path) -> Ledger:
 
 
 def wait_for(storage: Path, process: subprocess.Popen[bytes], validations: int) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         assert process.poll() is None, process.returncode
         with contextlib.suppress(Exception):
