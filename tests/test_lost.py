@@ -278,7 +278,7 @@ def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Termi
         "final": False,
         "stall_timeout": 60,
     }
-    process = terminal.search(space, "stuck", PYTHONPATH=plugin(tmp_path))
+    process = terminal.search(space, "stuck", PYTHONPATH=plugin(tmp_path), RAY_worker_niceness="0")
 
     def ended() -> dict[str, dict[str, Any]]:
         assert process.poll() is None, process.communicate()
