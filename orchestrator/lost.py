@@ -138,7 +138,7 @@ def stuck_at(words: str) -> str | None:
     for stack in reversed(found):  # the main thread comes last
         for line in stack.splitlines():
             frame = re.match(r'  File "([^"]+)", line (\d+) in (\S+)', line)
-            if frame and "orchestrator/lost.py" not in frame[1]:
+            if frame and not frame[1].startswith("<frozen"):  # Python's own imports
                 return f"in {frame[3]}, {Path(frame[1]).name} line {frame[2]}"
     return None
 
@@ -147,5 +147,7 @@ def quoted(words: str, folder: Path) -> str:
     """A lost process's last line for a reason, and where the others are; empty if there is none."""
     if not words:
         return ""
+    if stuck_at(words):  # it is the end of a stack
+        return f" (see {objects.shown(folder / PROCESS_LOG)})"
     last = " ".join(words.splitlines()[-1].split())[-SHOWN:]
     return f"; its last line: {last} (see {objects.shown(folder / PROCESS_LOG)})"

@@ -787,4 +787,5 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
     finally:
         impatience.cancel()
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # the records of its end are left: a terminal that is closed now cuts none of them short
+            signal.signal(number, (lambda *_: None) if number == signal.SIGHUP else handler)

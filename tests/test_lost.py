@@ -231,9 +231,7 @@ def test_a_trial_that_hangs_is_ended_with_its_reason(processes: Followed, monkey
     followed.on_step_end(2, [])
     record = driver.ledger.trials["0000"]
     assert record.state == "failed" and record.reason is not None
-    assert record.reason.startswith(
-        "stall_timeout: no validation within 30 s, in loss, mine.py line 9; its last line: "
-    )
+    assert record.reason.startswith("stall_timeout: no validation within 30 s, in loss, mine.py line 9 (see ")
     assert (driver.trial_folder(record) / PROCESS_LOG).read_text().startswith("Timeout (0:00:27)!")
     assert done == ["killed actor", "released"] and trial.max_failures == 0
     followed.on_trial_error(3, [], trial)  # Tune notices
@@ -278,9 +276,9 @@ def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Termi
         "num_trials": None,
         "scheduler": "none",
         "final": False,
-        "stall_timeout": 45,
+        "stall_timeout": 60,
     }
-    process = terminal.search(space, "stuck", PYTHONPATH=plugin(tmp_path))
+    process = terminal.search(space, "stuck", PYTHONPATH=plugin(tmp_path), RAY_worker_niceness="0")
 
     def ended() -> dict[str, dict[str, Any]]:
         assert process.poll() is None, process.communicate()
@@ -291,7 +289,7 @@ def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Termi
     assert found["0003"] == ("done", None)
     assert found["0000"][1].startswith("the code ended its own process by os._exit(3), in loss, stuck_plugin.py line ")
     assert found["0001"][1].startswith("SystemExit: the code called sys.exit(enough) (see ")
-    assert found["0002"][1].startswith("stall_timeout: no validation within 45 s, in loss, stuck_plugin.py line ")
+    assert found["0002"][1].startswith("stall_timeout: no validation within 60 s, in loss, stuck_plugin.py line ")
     for trial in ("0000", "0002"):
         assert "its last word" in (terminal.journal("stuck").parent / "trials" / trial / PROCESS_LOG).read_text()
     wait(lambda: len(terminal.events("stuck", "trial_started")) == 5, 120)

@@ -270,7 +270,7 @@ def test_no_secret_of_a_search_is_kept(terminal: Terminal) -> None:
     command line, while it runs and after."""
     secrets = [PASSWORD, *PLANTED.values()]
     uri = f"http://me:{PASSWORD}@127.0.0.1:9"
-    variables = PLANTED | {"RAY_AUTH_MODE": "token", "MLFLOW_TRACKING_URI": uri}
+    variables = PLANTED | {"RAY_AUTH_MODE": "token", "MLFLOW_TRACKING_URI": uri, "RAY_worker_niceness": "0"}
     process = terminal.search(LONG, "secretive", "--tracking-uri", uri, **variables)
     wait(lambda: process.poll() is not None or terminal.events("secretive", "validation"), 400)
     (raylet,) = [member for member in family(process) if member.name() == "raylet"]

@@ -110,6 +110,7 @@ def test_nohup_is_heeded_and_the_training_goes_on_where_it_was(
 def test_a_training_that_hangs_outlives_no_closed_terminal(monkeypatch: pytest.MonkeyPatch, hangs: bool) -> None:
     """Nobody is there to press Ctrl-C once more."""
     conductor = SimpleNamespace(stopping=False)
+    before = signal.getsignal(signal.SIGHUP)
     monkeypatch.setattr("orchestrator.search.HANGUP_SECONDS", 0.3)
     with pytest.raises(KeyboardInterrupt) if hangs else contextlib.nullcontext():
         with interrupts(conductor):  # type: ignore[arg-type]
@@ -119,6 +120,8 @@ def test_a_training_that_hangs_outlives_no_closed_terminal(monkeypatch: pytest.M
             if hangs:
                 time.sleep(5)
         time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGHUP)  # cuts nothing of the end short
+    signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
