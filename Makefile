@@ -6,7 +6,7 @@ BIN := .venv/bin
 # without bytecode caches every worker process would compile thousands of modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint setup ui methods-page clean
+.PHONY: demo test test-slow lint setup ui methods-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -41,6 +41,9 @@ setup: .venv/.ready
 .uv/bin/uv:
 	@echo "== fetching uv into .uv"
 	@python3 -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.9'
+
+goldens: setup ## tests/goldens as the program is now; review the difference
+	@$(BIN)/pytest --quiet --update-goldens tests/test_goldens.py
 
 clean: ## remove what setup and demo made
 	rm -rf .venv .uv runs

@@ -20,6 +20,10 @@ from orchestrator.distributed import process_group
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-goldens", action="store_true", help="write tests/goldens anew instead of comparing")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first; those that need CUDA are skipped without it."""
     order = ["test_spec", "test_objectives", "test_pfml", "test_method", "test_study", "test_data", "test_evaluation"]
