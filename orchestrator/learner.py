@@ -6,6 +6,7 @@ from torch import Generator, Tensor, nn
 
 from orchestrator.backbones import Backbone, InputConvention, build_backbone
 from orchestrator.distributed import gather, sum_over_shares
+from orchestrator.errors import TrainingFailed
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 
 Pooling = Literal["average", "max", "average+max", "token"]
@@ -88,7 +89,14 @@ class Learner(nn.Module):
             seen.append({name: output.detach() for name, output in outputs.items()})
             return outputs
 
-        return self.method.step(batch, network, rng), seen
+        terms = self.method.step(batch, network, rng)
+        if not isinstance(terms, dict) or not terms:
+            found = "an empty dict" if isinstance(terms, dict) else f"a {type(terms).__name__}"
+            raise TrainingFailed(
+                f"{self.method.name}: loss() or step() returned {found}: it must be a dict of named loss terms, "
+                'such as {"pairs": loss}'
+            )
+        return terms, seen
 
     def freeze_batch_norm(self) -> None:
         """Running statistics and affine parameters stay as loaded; call again after every `train()`."""

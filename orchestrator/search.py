@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -577,7 +578,11 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         seed=training.seed,
     )
     _check_memory(training, store)
-    check_image_size(new_learner(experiment, store, split), store, split, training)
+    with warnings.catch_warnings():
+        if search.raw_space:  # the example is a corner of the space, nobody's choice
+            warnings.simplefilter("ignore")
+        learner = new_learner(experiment, store, split)
+    check_image_size(learner, store, split, training)
     if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
         say(f"warning: {why}")
     return str(store.manifest["digest"]), found

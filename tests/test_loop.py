@@ -296,6 +296,15 @@ class Broken(Method):
         return {"pull": outputs["embedding"].sum(), "push": outputs["embedding"].sum() * float("nan")}
 
 
+class Bare(Method):
+    """Forgets the names of its terms."""
+
+    name, paper = "bare", "none"
+
+    def loss(self, outputs: dict[str, Tensor], labels: Tensor) -> Any:
+        return outputs["embedding"].sum()
+
+
 class Watching(Method):
     """Uses all that a validation offers, and stops at the second one."""
 
@@ -362,7 +371,7 @@ class Forgetful(Watching):
 
 @pytest.fixture
 def extra_methods(monkeypatch: pytest.MonkeyPatch) -> None:
-    for method in (Broken, Watching, Telling, Forgetful):
+    for method in (Broken, Bare, Watching, Telling, Forgetful):
         monkeypatch.setitem(registry(), method.name, method)
 
 
@@ -370,6 +379,8 @@ def extra_methods(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loss_that_is_not_finite_ends_the_training_with_its_terms(data_folder: Path) -> None:
     with pytest.raises(TrainingFailed, match=r"not finite at step 1, epoch 1 \(pull .*, push nan\)"):
         train(None, data_folder, {"method": "broken"})
+    with pytest.raises(TrainingFailed, match=r"^bare: loss\(\) or step\(\) returned a Tensor: it must be a dict of "):
+        train(None, data_folder, {"method": "bare"})
 
 
 @pytest.mark.usefixtures("extra_methods")
