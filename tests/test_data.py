@@ -71,6 +71,18 @@ def test_store_returns_what_was_written(made: Store) -> None:
     np.testing.assert_array_equal(images.numpy(), np.stack([pixels_of(row).transpose(2, 0, 1) for row in rows]))
 
 
+@pytest.mark.parametrize("names", [b'["a", "\xff\xfe", "c"]', b'["a", 5678, "c"]', b'["a", "bb", "c" '])
+def test_class_names_that_were_damaged_are_refused(tmp_path: Path, names: bytes) -> None:
+    rows = [Row(encode(pixels_of(n)), n, "train") for n in range(3)]
+    store = write_made(tmp_path / "set", iter(rows), class_names=["a", "bb", "c"])
+    path = store.path / IMAGES
+    whole = path.read_bytes()
+    assert len(names) == len(b'["a", "bb", "c"]') and whole.count(b'["a", "bb", "c"]') == 2
+    path.write_bytes(whole.replace(b'["a", "bb", "c"]', names))
+    with pytest.raises(DataError, match=r"images.arrow: damaged \(.*\); delete the folder"):
+        Store.open(store.path)
+
+
 def test_manifest_records_the_set(made: Store) -> None:
     manifest = json.loads((made.path / MANIFEST).read_text())
     assert manifest == made.manifest

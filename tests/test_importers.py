@@ -1028,7 +1028,7 @@ def test_what_is_prepared_is_listed(make: Callable[[str], Made], capsys: pytest.
         "state": "prepared",
     }
     assert run("datasets", "min", storage) == 2
-    assert "unknown data set 'min' (did you mean 'mine'?)" in capsys.readouterr().err
+    assert "unknown data set or command 'min' (did you mean 'mine'?)" in capsys.readouterr().err
 
 
 def test_open_dataset_says_how_to_prepare(tmp_path: Path) -> None:

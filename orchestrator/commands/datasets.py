@@ -57,7 +57,7 @@ def show_datasets(
             name = str(Address.parse(name))
             shown |= {} if name in shown else {name: describe_remote(name)}
         if name not in shown:
-            raise InputError(f"unknown data set '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
+            raise InputError(f"unknown data set or command '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
         shown = {name: shown[name]}
     if json_:
         print(json.dumps(shown[name] if name is not None else list(shown.values())))

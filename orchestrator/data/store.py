@@ -80,7 +80,9 @@ class Store:
         self.manifest = manifest
         self.name: str = manifest["name"]
         self.channels: int = manifest["channels"]
-        self.class_names: list[str] = json.loads(table.schema.metadata[b"class_names"])
+        self.class_names: list[str] = json.loads(table.schema.metadata[b"class_names"].decode("utf-8"))
+        if not isinstance(self.class_names, list) or not all(isinstance(name, str) for name in self.class_names):
+            raise ValueError("the class names are no list of texts")
         self.labels: NDArray[np.int64] = table["label"].to_numpy().astype(np.int64)
         self.splits: NDArray[np.str_] = np.array(table["split"].to_pylist(), dtype=np.str_)
         self._images: pa.ChunkedArray = table["image"]
@@ -118,8 +120,11 @@ class Store:
             table.schema.metadata or {}
         ):
             raise DataError(f"{images_path}: columns {table.schema.names}, not those of this format; {remedy}")
-        store = cls(path, manifest, table, cache_bytes)
-        found = _counts(store.labels, store.splits, store.num_classes)
+        try:
+            store = cls(path, manifest, table, cache_bytes)
+            found = _counts(store.labels, store.splits, store.num_classes)
+        except (ValueError, TypeError, pa.ArrowException) as error:  # text that is no UTF-8, names that are no JSON
+            raise DataError(f"{images_path}: damaged ({_one_line(error)}); {remedy}") from None
         for key, count in found.items():
             if manifest[key] != count:
                 raise DataError(f"{images_path}: {key} is {count}, but {MANIFEST} says {manifest[key]}; {remedy}")
