@@ -193,7 +193,9 @@ def _wider(
     settings: Mapping[str, Any],
 ) -> str:
     ends = [_beyond(s, s.best, s.edge) for s in searched if s.edge]
-    answer = f"Yes: {'; '.join(ends)}." if ends else "No: the best point lies inside every range."
+    answer = (
+        f"Yes: {'; '.join(ends)}." if ends else f"No: the best point lies inside every range{_at_limits(searched)}."
+    )
     early = ledger.trials[next(iter(comparable.values), winner.trial_id)]
     if comparable.age is None or early is winner:
         return answer
@@ -204,6 +206,17 @@ def _wider(
         return answer
     after = counted(comparable.age, "validation")
     return f"{answer} But after {after}, which all had, trial {early.trial_id} led, and would go {'; '.join(others)}."
+
+
+def _at_limits(searched: Sequence[Searched]) -> str:
+    """`, or at the setting's own limit (alpha 0)`: where nothing lies beyond the end that the best value is at."""
+    numbers = [s for s in searched if s.parameter is not None and s.parameter.kind != "categorical" and not s.edge]
+    found = [s for s in numbers if s.parameter and s.best in (s.parameter.low, s.parameter.high)]
+    return (
+        f", or at the setting's own limit ({', '.join(f'{s.key} {value_text(s.best)}' for s in found)})"
+        if found
+        else ""
+    )
 
 
 def _beyond(setting: Searched, best: Any, edge: str | None) -> str:

@@ -227,7 +227,11 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
         (0.349, 15, "Yes: delta above 0.35 (best: 0.349 in 0.1 to 0.35)."),
         (0.101, 15, "Yes: delta below 0.1 (best: 0.101 in 0.1 to 0.35)."),
         (0.2, 30, "Yes: proxies_per_class above 30"),
-        (0.2, 0, "No: the best point lies inside every range."),  # there are no fewer proxies than none
+        (
+            0.2,
+            0,
+            "No: the best point lies inside every range, or at the setting's own limit (proxies_per_class 0).",
+        ),  # there are no fewer proxies than none
     ],
 )
 def test_the_edge_of_a_range(tmp_path: Path, delta: float, proxies: int, said: str) -> None:
