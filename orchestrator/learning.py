@@ -14,7 +14,8 @@ metric) is not above both
   most for values between 0 and 1; known wherever the sizes of the sets are.
 
 A trial is **no surer than chance of the classes** to have learned if it is above, but inside of the untrained network's
-interval over classes. A search did not learn if its best trial did not.
+interval over classes, or if both are within one query of 1, so that the set is too easy to tell. A search did not learn
+if its best trial did not.
 """
 
 import math
@@ -93,6 +94,8 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
         return Judgement("unknown", diverged=diverged)
     untrained = known["metrics"][name]
     said = f"{name} {value:.4f}, untrained {untrained:.4f}"
+    if min(value, untrained) + of.one_query >= 1:
+        return Judgement("unsure", f"{said}, and 1 is the most there is", diverged)
     if value <= untrained + of.one_query:
         return Judgement("did not learn", said, diverged)
     ends = known["intervals"].get(name)
@@ -171,8 +174,8 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
         yield f"{counted(len(grown), 'training')} diverged ({_named(grown)}); of the first the {first}."
     if winner is not None and winner.trial_id in found and found[winner.trial_id].verdict == "unsure":
         yield (
-            f"The best trial is inside the untrained network's interval ({found[winner.trial_id].why}): on other "
-            "classes it may be no better."
+            f"The best trial is no surer than chance to be better than the untrained network "
+            f"({found[winner.trial_id].why}): on other classes it may be no better."
         )
     if small := small_selection(ledger):
         yield f"{_capital(small)}."

@@ -114,7 +114,12 @@ SETTINGS = {"method": "pfml", "seed": 0}
 
 
 def searched(
-    value: float, losses: tuple[float, float] = (3.0, 1.0), *, measured: bool = True, old: bool = False
+    value: float,
+    losses: tuple[float, float] = (3.0, 1.0),
+    *,
+    measured: bool = True,
+    old: bool = False,
+    untrained: float = 0.1,
 ) -> Any:
     """A search of one trial with this MAP@R; its untrained network has 0.10, between 0.08 and 0.12."""
     ledger = Ledger(name="s", metric="val/map_at_r", state="done", tags={"dataset.digest": "d"})
@@ -128,7 +133,8 @@ def searched(
         ledger.apply({**event, "time": 0})
     ledger.apply({"event": "trial_ended", "trial_id": "0000", "state": "done", "reason": None, "time": 0})
     if measured:
-        found = {"split": "validation", "metrics": {"map_at_r": 0.1}, "intervals": {"map_at_r": [0.08, 0.12]}}
+        found = {"split": "validation", "metrics": {"map_at_r": untrained}}
+        found |= {"intervals": {"map_at_r": [untrained - 0.02, min(1.0, untrained + 0.02)]}}
         found |= {"of": HELD_OUT.plain, "key": untrained_key(SETTINGS, "d")}
         ledger.apply({"event": "result", "trial_id": "0000", "metrics": {}, "untrained": found, "time": 0})
     return ledger, learning.judge(ledger, ledger.trials["0000"])
@@ -149,6 +155,13 @@ def searched(
 )
 def test_who_did_not_learn(value: float, measured: bool, old: bool, verdict: str) -> None:
     ledger, found = searched(value, measured=measured, old=old)
+    assert found.verdict == verdict
+    assert bool(learning.verdict_line(ledger)) == (verdict == "did not learn")
+
+
+@pytest.mark.parametrize(("value", "verdict"), [(1.0, "unsure"), (0.9995, "unsure"), (0.9, "did not learn")])
+def test_a_set_that_the_untrained_network_masters_cannot_tell(value: float, verdict: str) -> None:
+    ledger, found = searched(value, untrained=1.0)
     assert found.verdict == verdict
     assert bool(learning.verdict_line(ledger)) == (verdict == "did not learn")
 
