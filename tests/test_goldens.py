@@ -36,8 +36,8 @@ from orchestrator.search import InlineRunner, Outcome, start
 from orchestrator.spec import Experiment, resolve_experiment, resolve_search, shipped_searches
 from orchestrator.tracking import MemoryTracker
 from orchestrator.yaml_file import read_yaml
-from tests.test_insight import NAMES, seen
-from tests.test_page import made, spread
+from test_insight import NAMES, seen
+from test_page import made, spread
 
 ROOT = Path(__file__).parent.parent
 GOLDENS = Path(__file__).parent / "goldens"

@@ -33,7 +33,7 @@ from orchestrator.insight import (
 from orchestrator.loop import keep_insight, look, save_insight
 from orchestrator.method import Embedded
 from orchestrator.model_page import View, family, model_page, neighbours, read_insight, write_gallery
-from tests.test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
+from test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
 IMAGES, WIDTH = 120, 6
 NAMES = [f"class {label}" for label in range(12)]
