@@ -10,6 +10,7 @@ import json
 import math
 import re
 import runpy
+import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,7 +33,7 @@ from orchestrator.model_page import View, model_page
 from orchestrator.page import page
 from orchestrator.presets import presets
 from orchestrator.report import comparison_exported, exported, summary
-from orchestrator.search import InlineRunner, Outcome, start
+from orchestrator.search import InlineRunner, Outcome, resume, start
 from orchestrator.spec import Experiment, resolve_experiment, resolve_search, shipped_searches
 from orchestrator.tracking import MemoryTracker
 from orchestrator.yaml_file import read_yaml
@@ -254,6 +255,12 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, MemoryT
     """A search with trials and final runs, trained here one by one."""
     storage = tmp_path_factory.mktemp("goldens")
     patterns(storage / "data" / "patterns")
+    search = resolve_search(SEARCH, name="golden", source="golden.yaml")
+    return run(lambda: start(search, InlineRunner(), storage=storage))
+
+
+def run(search: Callable[[], Outcome]) -> tuple[Outcome, MemoryTracker]:
+    """To its end, without MLflow."""
     trackers: list[MemoryTracker] = []
 
     def tracker(path: Path, uri: str, artifacts: Path) -> MemoryTracker:
@@ -264,7 +271,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, MemoryT
         patch.setattr("orchestrator.search.MLflowTracker", tracker)
         patch.setattr("orchestrator.search.write_mlflow_model", lambda *_: None)  # MLflow's own, and slow
         threads = torch.get_num_threads()
-        outcome = start(resolve_search(SEARCH, name="golden", source="golden.yaml"), InlineRunner(), storage=storage)
+        outcome = search()
         torch.set_num_threads(threads)
     assert outcome.state == "done", outcome
     return outcome, trackers[0]
@@ -312,6 +319,26 @@ def journal_text(events: Sequence[Mapping[str, Any]]) -> str:
 
 def test_journal(golden: Golden, searched: tuple[Outcome, MemoryTracker]) -> None:
     golden("journal.txt", journal_text(Journal.read(searched[0].journal)))
+
+
+def decided(events: Sequence[Mapping[str, Any]]) -> str:
+    """What was measured and decided, without numbers of lines and what depends on files of models."""
+    kinds = ("trial_started", "validation", "trial_ended", "search_ended")
+    return journal_text([{k: v for k, v in event.items() if k != "seq"} for event in events if event["event"] in kinds])
+
+
+def test_a_search_begun_by_an_earlier_version_goes_on(searched: tuple[Outcome, MemoryTracker], tmp_path: Path) -> None:
+    """Version 0.1.0 wrote goldens/begun and was killed as the second trial began: resumed, it ends as if it had not
+    been. These files are never recorded anew."""
+    patterns(tmp_path / "data" / "patterns")
+    shutil.copytree(GOLDENS / "begun", tmp_path / "searches" / "golden")
+    outcome, _ = run(lambda: resume("golden", InlineRunner(), storage=tmp_path))
+    events = list(Journal.read(outcome.journal))
+    again = next(number for number, event in enumerate(events) if event["event"] == "search_resumed")
+    assert [event["event"] for event in events[:again]].count("trial_ended") == 1
+    begun = [event for event in events[again:] if event["event"] == "trial_started" and event["trial_id"] == "0001"]
+    events = [event for event in events if event not in begun]  # it is given out twice
+    assert decided(events) == decided(Journal.read(searched[0].journal))
 
 
 def test_a_moved_number_is_seen(searched: tuple[Outcome, MemoryTracker], tmp_path: Path) -> None:
