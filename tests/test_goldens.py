@@ -20,6 +20,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_insight import NAMES, seen
+from test_page import made, spread
 
 from orchestrator.cli import COMMANDS
 from orchestrator.cli import main as command_line
@@ -37,8 +39,6 @@ from orchestrator.search import InlineRunner, Outcome, resume, start
 from orchestrator.spec import Experiment, resolve_experiment, resolve_search, shipped_searches
 from orchestrator.tracking import MemoryTracker
 from orchestrator.yaml_file import read_yaml
-from test_insight import NAMES, seen
-from test_page import made, spread
 
 ROOT = Path(__file__).parent.parent
 GOLDENS = Path(__file__).parent / "goldens"

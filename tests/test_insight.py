@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
 from orchestrator.checkpoint import SAMPLE
 from orchestrator.data.store import Store
@@ -33,7 +34,6 @@ from orchestrator.insight import (
 from orchestrator.loop import keep_insight, look, save_insight
 from orchestrator.method import Embedded
 from orchestrator.model_page import View, family, model_page, neighbours, read_insight, write_gallery
-from test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
 IMAGES, WIDTH = 120, 6
 NAMES = [f"class {label}" for label in range(12)]
