@@ -43,7 +43,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, path.parent.stat().st_mode & 0o666)  # mkstemp's files are the owner's alone
+            like = path if path.exists() else path.parent
+            os.fchmod(descriptor, like.stat().st_mode & 0o666)  # mkstemp's files are the owner's alone
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -80,7 +80,7 @@ def output_place(option: str, path: Path, endings: Collection[str] = ()) -> Path
     if not folder:
         raise InputError(f"{option}: {path}: the folder {place.parent} does not exist; name another file")
     if taken and endings and place.suffix.lower() not in endings:
-        raise InputError(f"{option}: {place} is there, and is another file: give a name that ends in {min(endings)}")
+        raise InputError(f"{option}: {place} exists and is of another kind; give a name that ends in {min(endings)}")
     if taken and not os.access(place, os.W_OK):
         raise InputError(f"{option}: {place} is read-only; name another file")
     return place

@@ -157,10 +157,14 @@ def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
     where = "Test (selection: test)" if ledger.selection == "test" else "Test on unseen classes"
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
-    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {seconds / 3600:.2f} hours of training"
+    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {_time(seconds)} of training"
     if ledger.hours["GPU"]:
         cost += f", {ledger.hours['GPU']:.2f} GPU-hours"
     return f"{where}: {test}; {cost}." if test else f"Not tested{ledger.yet}; {cost}."
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.2f} hours" if seconds >= 360 else f"{seconds / 60:.1f} minutes"
 
 
 def _states(ledger: Ledger) -> str:
@@ -199,7 +203,7 @@ def _distance(
     if closest is None:
         known = datasets().get(str(settings.get("dataset")))
         drawn = known is not None and known.build is not None
-        why = ": these images are drawn here, to try methods out, and their numbers compare with no paper's"
+        why = ": no paper has numbers on these images, which are drawn here to try methods out"
         return f"None of the papers' tables here has {of}{why if drawn else ''}."
     row = closest.row
     metric = next((name for name in (*PAPER_METRICS, *row.values) if name in row.values and name in test), None)

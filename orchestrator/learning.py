@@ -174,8 +174,8 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
         yield f"{counted(len(grown), 'training')} diverged ({_named(grown)}); of the first the {first}."
     if winner is not None and winner.trial_id in found and found[winner.trial_id].verdict == "unsure":
         yield (
-            f"The best trial is no surer than chance to be better than the untrained network "
-            f"({found[winner.trial_id].why}): on other classes it may be no better."
+            f"The best trial cannot be told from the untrained network ({found[winner.trial_id].why}): on other "
+            "classes it may be no better."
         )
     if small := small_selection(ledger):
         yield f"{_capital(small)}."

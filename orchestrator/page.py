@@ -403,7 +403,7 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
         time = number_cell(duration(run.seconds), run.seconds)
         rows.append([f"final run {run.trial_id}", 1, run.validations, time])
     table = table_html("cost", ["what", "trials", "validations", "training"], rows)
-    wall = "" if ledger.ended is None else f" {duration((ledger.ended - ledger.started) / 1000)} from begin to end."
+    wall = "" if ledger.ended is None else f" {duration((ledger.ended - ledger.started) / 1000)} from beginning to end."
     said = f"<p>{duration(findings.seconds)} of training, all runs together.{wall}</p>"
     if not trials:
         return said + table

@@ -74,7 +74,8 @@ def go_on(name: str, whole: int) -> str:
     """What to do about the damaged journal of a search whose first so many lines are whole."""
     if not whole:
         return "; no line before it is left to go on from: begin a new search"
-    return f"; the {whole} before it are whole: orchestrator resume {name} --cut-damaged goes on from these"
+    before = "line 1 is" if whole == 1 else f"lines 1 to {whole} are"
+    return f"; {before} whole: orchestrator resume {name} --cut-damaged goes on from there"
 
 
 def _sum(before: Place, content: bytes) -> str:

@@ -35,7 +35,7 @@ from orchestrator.endings import say
 from orchestrator.errors import InputError, storage_fault, suggestion, visible
 from orchestrator.files import what_is
 from orchestrator.journal import TAKEN, Journal, JournalError, lock, read_noted, refresh
-from orchestrator.ledger import Ledger, TrialRecord, budget_used, write_csv
+from orchestrator.ledger import Ledger, TrialRecord, budget_used, counted, write_csv
 from orchestrator.limits import cpus, memory
 from orchestrator.presets import find_preset
 from orchestrator.provenance import provenance
@@ -220,7 +220,7 @@ class InlineRunner:
 def check_threads(search: Search) -> None:
     """InputError if a training asks for more threads than this machine has CPUs."""
     if (threads := search.example().training.threads) > cpus():
-        raise InputError(f"threads: {threads}: this machine has {cpus()} CPUs; ask for so many or fewer")
+        raise InputError(f"threads: {threads}: this machine has {cpus()} CPUs: at most {cpus()} can be used")
 
 
 STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
@@ -423,11 +423,11 @@ def check_hours(search: Search, runner: Runner) -> None:
     """InputError if GPU-hours shall be counted where trials take no GPU."""
     if "GPU" in runner.resources(search):
         return
-    for where, counted in (
+    for where, is_limited in (
         ("budget", search.budget.gpu_hours is not None),
         ("objectives", any(goal.metric == "cost/gpu_hours" for goal in search.goals)),
     ):
-        if counted:
+        if is_limited:
             instead = "cpu_hours" if where == "budget" else "cost/seconds"
             raise InputError(f"{search.source}: {where}: gpu_hours: trials take no GPU here: take {instead}")
 
@@ -510,7 +510,7 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
     if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
         where = f"{objects.shown(path)}:{len(events) + 1}"
         how = go_on(path.parent.name, len(events))
-        raise InputError(f"{where}: missing: {lost} more were there, for they were sent to MLflow{how}")
+        raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
     ledger.notes = notes
     return events, ledger
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -199,7 +200,7 @@ class Training(BaseModel):
     @classmethod
     def _clock(cls, value: str) -> str:
         if not VALIDATE_EVERY.fullmatch(value):
-            raise ValueError("should read like '1 epoch' or '25 steps'")
+            raise ValueError("should read like '1 epoch' or '25 steps', with a number from 1 to 999999999")
         return value
 
     @model_validator(mode="after")
@@ -322,6 +323,7 @@ def _complaint(its: Any) -> str:
         message += suggestion(its["input"], known) if len(known) > 3 else ""
     for theirs, ours in WORDS.items():
         message = message.replace(theirs, ours)
+    message = re.sub(r" or instance of \w+", "", message)
     given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may hold a password
     return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
 
@@ -330,7 +332,6 @@ WORDS = {
     "Input should be": "should be",
     "a valid integer": "a whole number",
     "a valid number": "a number",
-    "a finite number": "a number that is not infinite",
     "a valid boolean": "true or false",
     "a valid string": "text",
     "a valid list": "a list",
@@ -948,7 +949,14 @@ def resolve_search(
     try:
         return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
-        raise InputError(*(_placed(problem, raw, source, changes) for problem in error.problems)) from None
+        placed = [_placed(problem, raw, source, changes) for problem in error.problems]
+        raise InputError(*sorted(placed, key=lambda problem: _line(problem, source))) from None
+
+
+def _line(problem: str, source: str) -> int:
+    """The line of the file that a complaint names, for complaints in the file's order; those without come last."""
+    words = problem.removeprefix(f"{source}, line ").partition(":")[0]
+    return int(words) if words != problem and words.isdigit() else sys.maxsize
 
 
 def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ What somebody wrote by mistake, or to do harm, is told in one line: files that a
 grow by references (`*name`), integers of hundreds of digits, tags of other languages.
 """
 
+import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -136,6 +137,15 @@ def parse_assignments(assignments: list[str], option: str = "--set", example: st
                 raise InputError(f"{option} {assignment}: {key} is set twice")
             values[key] = read_scalar(text, f"{option} {key}")
     problems.tell()
+    return values
+
+
+def sound_assignments(assignments: list[str]) -> dict[str, Any]:
+    """The values of those `KEY=VALUE` words that nothing is wrong with; the first one of a key that is set twice."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        with contextlib.suppress(InputError):
+            values = parse_assignments([assignment]) | values
     return values
 
 

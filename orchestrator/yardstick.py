@@ -226,7 +226,7 @@ def _better(held_out: Measured, settings: Mapping[str, Any], training_classes: i
     elif settings.get("protocol") == "classification" and share < 0.5:
         ways.append("--set validation_share=0.5 holds out more images of each class")
     if not ways:
-        return "the data set has no more to hold out: take the order of its trials for chance"
+        return "the data set has no more classes to hold out"
     still = settings.get("protocol") == "conventional" and most < FEW_CLASSES
     return "better: " + ", or ".join(ways) + (" (still few: the data set has no more)" if still else "")
 

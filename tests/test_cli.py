@@ -416,7 +416,7 @@ BAD = [
         f"report {TRAINED}",
         "journal.jsonl:2",
         "has no checksum",
-        f"the 1 before it are whole: orchestrator resume {TRAINED} --cut-damaged",
+        f"line 1 is whole: orchestrator resume {TRAINED} --cut-damaged",
         prepare=damage_journal(2, '{"event": "trial_started", "seq": 1, "time": 1}'),
     ),
     bad(f"report {TRAINED}", "journal.jsonl", "0815", prepare=unknown_trial),

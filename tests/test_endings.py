@@ -256,7 +256,7 @@ def test_an_output_takes_no_other_things_place(tmp_path: Path) -> None:
         ("pipe", "is a device or a pipe"),
         ("to-pipe", "is a device or a pipe"),
         ("/dev/null", "is a device or a pipe"),
-        ("notes.txt", "is another file: give a name that ends in .html"),
+        ("notes.txt", "is of another kind; give a name that ends in .html"),
         ("to-notes.html", "notes.txt is there, and is another file"),
         ("loop", "loop"),
         ("to-none", "x does not exist"),

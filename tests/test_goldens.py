@@ -289,7 +289,7 @@ def without_clocks(value: Any) -> Any:
         return [without_clocks(inner) for inner in value]
     if isinstance(value, str):
         value = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{16,}\b", "SUM", value)
-        return shortened(re.sub(r"\b\d+\.\d\d hours of training", "N hours of training", value))
+        return shortened(re.sub(r"\b\d+\.\d+ (hours|minutes) of training", "N of training", value))
     return value
 
 

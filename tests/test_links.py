@@ -33,15 +33,15 @@ def made(source: Path, told: list[str] | None = None) -> Store:
     return prepare("folder", source, source.parent / "data", name="made", say=said.append)
 
 
-LOOPS: dict[str, tuple[Callable[[Path], tuple[Path, str]], bool]] = {
-    # where the link is and what it says; whether it is told
-    "to the parent": (lambda s: (s / "ant" / "up", ".."), True),
-    "to the parent, absolute": (lambda s: (s / "bee" / "up", str(s)), True),
-    "to the parent's parent": (lambda s: (s / "cat" / "up", "../.."), True),
-    "to the root": (lambda s: (s / "ant" / "root", "/"), True),
-    "to itself": (lambda s: (s / "bee" / "again", "."), False),
-    "to its own class, from below": (lambda s: (s / "cat" / "deep" / "again", ".."), False),
-    "a chain": (lambda s: (s / "ant" / "a", "b"), True),
+LOOPS: dict[str, Callable[[Path], tuple[Path, str]]] = {
+    # where the link is and what it says
+    "to the parent": lambda s: (s / "ant" / "up", ".."),
+    "to the parent, absolute": lambda s: (s / "bee" / "up", str(s)),
+    "to the parent's parent": lambda s: (s / "cat" / "up", "../.."),
+    "to the root": lambda s: (s / "ant" / "root", "/"),
+    "to itself": lambda s: (s / "bee" / "again", "."),
+    "to its own class, from below": lambda s: (s / "cat" / "deep" / "again", ".."),
+    "a chain": lambda s: (s / "ant" / "a", "b"),
 }
 
 
@@ -49,8 +49,7 @@ LOOPS: dict[str, tuple[Callable[[Path], tuple[Path, str]], bool]] = {
 def test_a_link_upwards_gives_no_class_other_classes_pictures(animals: Path, name: str) -> None:
     """Followed 40 times, as a system allows, one such link made 492 pictures out of 12, of all classes."""
     plain = [picture[:3] for picture in read_folder(animals).pictures]
-    place, told = LOOPS[name]
-    link, target = place(animals)
+    link, target = LOOPS[name](animals)
     link.parent.mkdir(exist_ok=True)
     if name == "a chain":
         (animals / "ant" / "b").symlink_to("..")
@@ -60,8 +59,8 @@ def test_a_link_upwards_gives_no_class_other_classes_pictures(animals: Path, nam
     store = made(animals, said)
     assert (len(store), store.class_names) == (12, ["ant", "bee", "cat"])
     where = link.relative_to(animals).as_posix()
-    start = "links to a folder above them, not followed:"
-    assert any(line.startswith(start) and where in line for line in said) == told
+    start = "links to a folder above them or already read, not followed:"
+    assert any(line.startswith(start) and where in line for line in said)
 
 
 def test_two_links_between_each_other_end(animals: Path) -> None:

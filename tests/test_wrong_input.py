@@ -376,6 +376,21 @@ def test_all_problems_of_a_file_and_of_the_options_are_told_at_once(
         assert any(line.startswith(place) for line in lines), place
 
 
+def test_a_misspelt_data_set_and_bad_words_hide_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the order of the command line's words, the file's lines, and then the rest."""
+    path = tmp_path / "search.yaml"
+    path.write_text("num_trials: 0\nepoch: 3\nmethod: pfml\nspace: {delta: {low: 3, high: 1}}\ndataset: glyphs-smal\n")
+    line = f"search {path} --storage {tmp_path} --set embeding_dim=1 --set oops --set lr=1 --set lr=2 --dry-run"
+    code, said = run(line, capsys)
+    assert code == 2
+    begins = ["--set oops: should", "--set lr=2: lr is set twice", "search.yaml, line 1: num_trials: 0"]
+    begins += ["search.yaml, line 2: epoch", "search.yaml, line 4: space.delta", "--set: embeding_dim: no such setting"]
+    begins += ["unknown data set 'glyphs-smal' (did you mean"]
+    lines = said.splitlines()
+    assert len(lines) == len(begins)
+    assert all(line.startswith(f"error: {begin}") for line, begin in zip(lines, begins, strict=True)), said
+
+
 def test_all_wrong_options_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = run("search demo --num-trials 0 --epochs x --seed -1 --final-protocol y", capsys)
     assert code == 2

@@ -85,8 +85,8 @@ CONVENTIONAL = {"protocol": "conventional", "validation_share": 0.3}
         (2, 6, {}, "2 classes with 20 images, fewer than 10 classes: trials may differ by chance alone; "
          "better: --set validation_share=0.5 holds out 3 (still few: the data set has no more)"),
         (4, 12, {}, "--set protocol=mlrc holds out all 12 training classes, in 4 folds, or --set validation_share=0.5"),
-        (2, 4, {"validation_share": 0.5}, "has no more to hold out: take the order of its trials for chance"),
-        (8, 8, {"protocol": "mlrc"}, "the data set has no more to hold out"),
+        (2, 4, {"validation_share": 0.5}, "has no more classes to hold out"),
+        (8, 8, {"protocol": "mlrc"}, "the data set has no more classes to hold out"),
     ],
 )  # fmt: skip
 def test_a_selection_on_almost_nothing_is_warned_of(

@@ -417,8 +417,14 @@ def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], 
         table.add_column(name, justify="right")
     for key in dict.fromkeys(key for cells in columns.values() for key in cells):
         cells = [column.get(key, "") for column in columns.values()]
-        table.add_row(key, *(cell if isinstance(cell, str) else f"{cell:.4f}" for cell in cells))
+        table.add_row(key, *(_cell(key, cell) for cell in cells))
     Terminal().print(table)
+
+
+def _cell(metric: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.0f}" if metric == "queries_left_out" else f"{value:.4f}"
 
 
 def _refuse_table(option: str, path: Path | None) -> None:

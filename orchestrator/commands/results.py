@@ -65,8 +65,8 @@ def compare(
         comparison = compared(found, places)
     else:
         if len(set(names)) < 2:
-            what = "is the same search" if len(names) > 1 else "is one search"
-            raise InputError(f"NAME: {names[0]}: {what}: give two or more, or a benchmark, to compare")
+            what = "is named twice" if len(names) > 1 else "is one search"
+            raise InputError(f"NAME: {names[0]} {what}; to compare, name two searches or more, or one benchmark")
         for name in names:
             refuse_benchmark(name, storage, "compare it alone, or name searches of it")
         ledgers = {name: read_search(name, storage)[0] for name in names}

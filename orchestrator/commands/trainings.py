@@ -40,7 +40,7 @@ from orchestrator.commands.options import (
     places_of,
 )
 from orchestrator.commands.output import plain, say, show_comparison, waiting, warn_of_plugins
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, Problems
 from orchestrator.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
 from orchestrator.terminal import Terminal, echo
 
@@ -423,23 +423,38 @@ def _resolve(
     changes: dict[str, Any],
     storage: Path,
 ) -> "Search":
+    from orchestrator.data.catalog import check_known
+    from orchestrator.data.remote import is_address
     from orchestrator.presets import find_preset
     from orchestrator.search import starting_settings
     from orchestrator.spec import check_name, find_search, resolve_search
-    from orchestrator.yaml_file import read_yaml
+    from orchestrator.yaml_file import read_yaml, sound_assignments
 
     if name is not None and benchmark_of(check_name(name), storage) is not None:
         raise InputError(f"--name: '{name}' is a benchmark's; choose another name for the search")
     path = find_search(space)
-    return resolve_search(
-        read_yaml(path),
-        name=name or _fresh_name(path.stem),
-        source=path.name,
-        preset=None if preset is None else find_preset(preset),
-        overrides=_overrides(words, changes, epochs),
-        find_settings=lambda name: starting_settings(name, places_of(storage)),
-        **changes,
-    )
+    raw, problems = read_yaml(path), Problems()
+    overrides: dict[str, object] = {}
+    with problems.noted():
+        overrides = _overrides(words, changes, epochs)
+    if problems.found:  # what else is wrong is told too
+        overrides = sound_assignments(words)
+    with problems.noted():
+        search = resolve_search(
+            raw,
+            name=name or _fresh_name(path.stem),
+            source=path.name,
+            preset=None if preset is None else find_preset(preset),
+            overrides=overrides,
+            find_settings=lambda name: starting_settings(name, places_of(storage)),
+            **changes,
+        )
+    dataset = changes.get("dataset") or raw.get("dataset")
+    if problems.found and isinstance(dataset, str) and not is_address(dataset) and not is_address(str(storage)):
+        with problems.noted():
+            check_known(dataset, places_of(storage).data)
+    problems.tell()
+    return search
 
 
 def _overrides(words: list[str], changes: Mapping[str, object], epochs: int | None) -> dict[str, object]:

@@ -48,7 +48,7 @@ class Listing:
     """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is told and recorded.
 
     `table`: the file of one's own that lists the images; `beside`: images that lie outside the folders of classes;
-    `loops`: links in these to a folder above them, which are not followed.
+    `loops`: links in these to a folder above them, or to one that was read already, which are not followed.
     """
 
     root: Path
@@ -391,7 +391,8 @@ def _cifar(source: Path, reader: Any) -> Listing:
 def read_folder(source: Path) -> Listing:
     """A folder per class, with images in it, at any depth; or one such tree in each of train, test, query, gallery.
 
-    Links to folders are followed, each folder of a class once; a link to a folder above it is told and not followed.
+    Links to folders are followed, each folder of a class once; a link to one above it, or read already, is told and not
+    followed.
     """
     children = _subfolders(source)
     if not children:
@@ -498,7 +499,7 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
-    """The images at any depth, each folder's once. Links that lead to a folder above them go to `loops`."""
+    """The images at any depth, each folder's once. Links to a folder above them, or read already, go to `loops`."""
     above = {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
     seen = {_identity(folder)}
     for parent, folders, files in os.walk(folder, followlinks=True):
@@ -509,7 +510,9 @@ def _images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
                 continue
             if (identity := _identity(path)) in above:
                 loops.append(path)
-            elif identity not in seen:
+            elif identity in seen:
+                loops.append(path)  # a folder has one place, so this is a link
+            else:
                 seen.add(identity)
                 entered.append(name)
         folders[:] = entered

@@ -40,6 +40,12 @@ def datasets() -> dict[str, DatasetInfo]:
     return dict(_CATALOG)
 
 
+def check_known(name: str, root: Path | str) -> None:
+    """DataError for a name of no data set, neither a known one nor one that was prepared in this folder on a disk."""
+    if name not in _CATALOG and name not in (own := prepared(root)):
+        raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
+
+
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Store:
     """The store of a data set at `root / name`; drawn first if it is one to draw and not there. A name may be an
     address, `s3://bucket/prefix`: it is fetched first. Where the folder stands for one on an object store, a data set
@@ -58,9 +64,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Stor
             raise DataError(f"data set '{name}' is not at {shared}: prepare it on a disk, then: {publish}")
         return open_remote(shared, root, say=say)
     if name not in _CATALOG:
-        own = prepared(root)
-        if name not in own:
-            raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
+        check_known(name, root)
         return Store.open(path)
     if path.exists():
         return Store.open(path)

@@ -73,7 +73,7 @@ def prepare(
     if listing.beside and say is not None:
         say(f"{_some(len(listing.beside))} beside the folders of classes, not taken: {_named(listing.beside)}")
     if listing.loops and say is not None:
-        say(f"links to a folder above them, not followed: {_named(listing.loops)}")
+        say(f"links to a folder above them or already read, not followed: {_named(listing.loops)}")
     folder = path.parent / f".{name}.parts"
 
     def busy() -> None:
