@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
 from methods.baselines import BASELINES, Baseline, over
-from methods.objectives import _full_precision, cosine_similarity
+from methods.distances import cosine_similarity, full_precision
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
 
 BLOCK = 2**22  # pairs in memory at a time
@@ -51,7 +51,7 @@ def coding_rate(x: Tensor, epsilon: float = 0.5) -> Tensor:
     if not epsilon > 0:
         raise ValueError(f"epsilon must be a positive number, got {epsilon}")
     n, dim = x.shape
-    with _full_precision(x.device):
+    with full_precision(x.device):
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         gram = x.T @ x if dim < n else x @ x.T
         identity = torch.eye(len(gram), dtype=x.dtype, device=x.device)

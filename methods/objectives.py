@@ -1,8 +1,8 @@
 """The objectives: a matrix between queries and references and two masks of pairs give one scalar.
 
 A loss of deep metric learning is a choice of references (the batch, class proxies, a memory), of a metric
-(distance d or cosine similarity s) and of an objective. This file holds the objectives, and the plain
-matrices and masks to feed them.
+(distance d or cosine similarity s) and of an objective. This file holds the objectives; the plain matrices
+and masks to feed them (`distances.py`) can be imported from here too.
 
     Q queries, R references, D embedding size, C classes, M centres per class
     matrix    (Q, R) floating point, d or s; half precision is promoted to float32, float64 stays float64
@@ -17,193 +17,26 @@ that are not boolean, or of another shape than the matrix, raise ValueError.
 
 import functools
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-# ---------------------------------------------------------------- matrices and masks
-
-
-def euclidean_distance(queries: Tensor, references: Tensor) -> Tensor:
-    """Distances d_ij = ||q_i - r_j|| of queries (Q, D) to references (R, D): (Q, R).
-
-    Close pairs are exact to rounding (a Gram matrix in float32 loses them), others to ten times that. Where two rows
-    coincide the distance and its gradients are zero. Memory is a few (Q, R), in the backward pass too.
-    """
-    queries, references = _same_precision(queries, references)
-    return cast(Tensor, _EuclideanDistance.apply(queries, references))
-
-
-def cosine_similarity(queries: Tensor, references: Tensor) -> Tensor:
-    """Products s_ij = q_i . r_j of unit rows (Q, D) and (R, D): (Q, R).
-
-    In float32 or better, under autocast and with TF32 allowed too (the backward products keep TF32 if
-    allowed).
-    """
-    queries, references = _same_precision(queries, references)
-    with _full_precision(queries.device):
-        return queries @ references.T
-
-
-def pair_masks(query_labels: Tensor, reference_labels: Tensor, same: bool) -> tuple[Tensor, Tensor]:
-    """Masks (positive, negative), both (Q, R): pairs that share a label, and pairs that share none.
-
-    Labels are integers (N,), or label sets (N, L) padded with -1; -1 is no label and equals nothing. With
-    `same` queries and references are the same samples in the same order, and the diagonal is neither. Raises
-    ValueError if `same` and the numbers of queries and references differ.
-    """
-    if same and len(query_labels) != len(reference_labels):
-        sizes = f"{len(query_labels)} queries and {len(reference_labels)} references"
-        raise ValueError(f"same=True needs equal numbers of queries and references, got {sizes}")
-    # what is no label differs on the two sides, and so equals nothing
-    queries, references = query_labels[:, None].flatten(1), reference_labels[:, None].flatten(1)
-    queries = torch.where(queries < 0, -1, queries)
-    references = torch.where(references < 0, -2, references)
-    positive = torch.zeros(len(queries), len(references), dtype=torch.bool, device=queries.device)
-    for own in queries.unbind(1):
-        for other in references.unbind(1):
-            positive |= own[:, None] == other
-    negative = ~positive
-    if same:
-        positive.fill_diagonal_(False)
-        negative.fill_diagonal_(False)
-    return positive, negative
-
-
-class _EuclideanDistance(torch.autograd.Function):
-    """Written out because torch.cdist loses close pairs in float32, and because its backward pass on CUDA allocates
-    Q x R x D numbers.
-
-    A Gram matrix gives the distances, except those of close pairs, which lose their digits in it: they are listed, and
-    taken from true differences in float64. The gradient of a pair is its unit vector (q - r)/d: two more products, and
-    true differences again. Where too many are close to be listed, as in a collapsed batch, the products are in float64:
-    those of float32 numbers are exact there, and the distances right to float32's rounding down to about 1e-6.
-    """
-
-    NEAR: ClassVar[dict[torch.dtype, float]] = {torch.float32: 0.3, torch.float64: 0.1}
-    """Distances of rows of unit length up to which true differences are taken, by the type of the products."""
-    NEAR_CROWDED = 1e-5  # the same for float32 numbers in float64 products
-    CROWD = 1 / 64  # a larger share of near pairs is not listed
-    TILE = (2**10, 2**10)  # rows of queries and of references whose distances are computed at a time
-    PAIRS = 2**15  # numbers in the largest intermediate for near pairs
-
-    @staticmethod
-    def forward(ctx: Any, queries: Tensor, references: Tensor) -> Tensor:
-        distance = queries.new_empty(len(queries), len(references))
-        near = _EuclideanDistance.NEAR[queries.dtype]
-        for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
-            q, r = queries[rows], references[columns]
-            squared, i, j = _EuclideanDistance.products(q, r, near)
-            if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * squared.numel()):
-                squared, i, j = _EuclideanDistance.products(q.double(), r.double(), _EuclideanDistance.NEAR_CROWDED)
-            for own, other in _EuclideanDistance.listed(q, i, j):
-                squared[own, other] = (q[own].double() - r[other].double()).square_().sum(1).to(squared.dtype)
-            distance[rows, columns] = squared.sqrt_()
-        ctx.save_for_backward(queries, references, distance)
-        return distance
-
-    @staticmethod
-    def products(q: Tensor, r: Tensor, near: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Squared distances by a Gram matrix, and rows and columns of the pairs for which it is not exact enough."""
-        q_squared, r_squared = q.square().sum(1, keepdim=True), r.square().sum(1)
-        with _full_precision(q.device):
-            squared = torch.mm(q, r.T).mul_(-2).add_(q_squared).add_(r_squared).clamp_(min=0)
-        i, j = _at_most(squared, near**2 * torch.maximum(q_squared.max(), r_squared.max()))
-        close = squared[i, j] <= near**2 * torch.maximum(q_squared[i, 0], r_squared[j])
-        return squared, i[close], j[close]
-
-    @staticmethod
-    def listed(q: Tensor, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """The lists, some pairs at a time."""
-        size = max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))
-        return zip(*(torch.split(part, size) for part in lists), strict=True)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        queries, references, distance = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            return _EuclideanDistance.differentiable(gradient, queries, references, distance)
-        to_queries, to_references = torch.zeros_like(queries), torch.zeros_like(references)
-        if not distance.numel():
-            return to_queries, to_references
-        longest = torch.maximum(*(rows.detach().square().sum(1).max() for rows in (queries, references))).sqrt()
-        for rows, columns in _tiles(distance, _EuclideanDistance.TILE):
-            q, r, d = queries[rows], references[columns], distance[rows, columns]
-            weight = gradient[rows, columns] / d
-            i, j = _at_most(d, _EuclideanDistance.NEAR[queries.dtype] * longest)
-            if queries.dtype == torch.float32 and len(i) > max(len(q), _EuclideanDistance.CROWD * d.numel()):
-                q, r, weight = q.double(), r.double(), weight.double()
-                i, j = _at_most(d, _EuclideanDistance.NEAR_CROWDED * longest)
-            forces = weight[i, j].where(d[i, j] > 0, 0)
-            weight[i, j] = 0
-            with _full_precision(queries.device):
-                for to, own, others, weights in (
-                    (to_queries[rows], q, r, weight),
-                    (to_references[columns], r, q, weight.T),
-                ):
-                    total = to if to.dtype == own.dtype else to.to(own.dtype)
-                    total.addmm_(weights, others, alpha=-1).addcmul_(weights.sum(1, keepdim=True), own)
-                    to.copy_(total)
-            pulled = forces != 0
-            for force, own, other in _EuclideanDistance.listed(q, forces[pulled], i[pulled], j[pulled]):
-                vector = (force[:, None] * (q[own].double() - r[other].double())).to(queries.dtype)
-                to_queries.index_add_(0, own + rows.start, vector)
-                to_references.index_add_(0, other + columns.start, vector, alpha=-1)
-        return to_queries, to_references
-
-    @staticmethod
-    def differentiable(
-        gradient: Tensor, queries: Tensor, references: Tensor, distance: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The same by plain operations, in float64, where close pairs keep their digits."""
-        apart = distance > 0
-        weight = (torch.where(apart, gradient, 0) / torch.where(apart, distance, 1)).double()
-        q, r = queries.double(), references.double()
-        to_queries = weight.sum(1, keepdim=True) * q - weight @ r
-        to_references = weight.sum(0)[:, None] * r - weight.T @ q
-        return to_queries.to(queries.dtype), to_references.to(references.dtype)
-
-
-def _at_most(matrix: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the entries up to the bound; often there are none, which the minimum tells quickly."""
-    if matrix.amin() > bound:
-        none = torch.empty(0, dtype=torch.long, device=matrix.device)
-        return none, none
-    i, j = (matrix <= bound).nonzero(as_tuple=True)
-    return i, j
-
-
-def _tiles(matrix: Tensor, size: tuple[int, int]) -> Iterator[tuple[slice, slice]]:
-    for row in range(0, matrix.shape[0], size[0]):
-        for column in range(0, matrix.shape[1], size[1]):
-            yield slice(row, row + size[0]), slice(column, column + size[1])
-
-
-def _same_precision(queries: Tensor, references: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in the wider of their types, and at least in float32."""
-    dtype = torch.promote_types(torch.promote_types(queries.dtype, references.dtype), torch.float32)
-    return queries.to(dtype), references.to(dtype)
-
-
-@contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
-    """Autocast off and no TF32 or bfloat16 inside float32 products."""
-    backends = (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)  # type: ignore[attr-defined]
-    reduced = [(backend, backend.fp32_precision) for backend in backends]
-    reduced = [(backend, precision) for backend, precision in reduced if precision not in ("none", "ieee")]
-    for backend, _ in reduced:
-        backend.fp32_precision = "ieee"
-    try:
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for backend, precision in reduced:
-            backend.fp32_precision = precision
-
+from methods.distances import cosine_similarity as cosine_similarity
+from methods.distances import euclidean_distance as euclidean_distance
+from methods.distances import full_precision, tiles
+from methods.distances import pair_masks as pair_masks
+from methods.reductions import (
+    CACHED,
+    any_of,
+    exp_of_at_most_zero,
+    log_one_plus_sum_exp,
+    mean_of_terms,
+    negative_log_ratio,
+    total_of,
+)
 
 # ---------------------------------------------------------------- what the objectives share
 
@@ -229,165 +62,7 @@ def _objective(function: Objective) -> Objective:
     return cast(Objective, checked)
 
 
-Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From some rows (or columns) of the matrix and the masks: the sums of their terms (K,), and their numbers (K,)."""
-
-BLOCK, BLOCK_ON_ACCELERATOR = 2**20, 2**22
-"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each: fewer where they
-are quick to start."""
-CACHED = 2**16  # numbers that stay in a CPU's cache with what is made of them
 CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
-
-
-def _mean_of_terms(
-    terms: Terms, matrix: Tensor, positive: Tensor, negative: Tensor, *, dim: int = 0, width: int = 1
-) -> Tensor:
-    """Sums of terms over their numbers, added up: sum_k S_k / max(1, N_k).
-
-    The matrix is taken in blocks along `dim`, each row (0) or column (1) on its own; `width` says how many numbers the
-    terms make of one. The backward pass computes the blocks again, so that nothing but the matrix, its gradient and
-    the masks is ever as large as the matrix.
-    """
-    block = BLOCK if matrix.device.type == "cpu" else BLOCK_ON_ACCELERATOR
-    size = block // (width * matrix.shape[1 - dim])
-    if size >= matrix.shape[dim]:
-        sums, counts = terms(matrix, positive, negative)
-    else:
-        sums, counts = _InBlocks.apply(matrix, positive, negative, terms, dim, max(1, size))
-    return (sums / counts.clamp(min=1)).sum()
-
-
-class _InBlocks(torch.autograd.Function):
-    """Sums of terms and their numbers, block by block."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, matrix: Tensor, positive: Tensor, negative: Tensor, terms: Terms, dim: int, size: int
-    ) -> tuple[Tensor, Tensor]:
-        blocks = zip(*(torch.split(part, size, dim) for part in (matrix, positive, negative)), strict=True)
-        found = [terms(*block) for block in blocks]
-        sums, counts = (torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
-        ctx.save_for_backward(matrix, positive, negative)
-        ctx.terms, ctx.dim, ctx.size = terms, dim, size
-        ctx.mark_non_differentiable(counts)
-        return sums, counts
-
-    @staticmethod
-    def backward(ctx: Any, on_sums: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        matrix, positive, negative = ctx.saved_tensors
-        if torch.is_grad_enabled():  # all at once, to be differentiated again
-            sums, _ = ctx.terms(matrix, positive, negative)
-            return *torch.autograd.grad(sums, matrix, on_sums, create_graph=True), None, None, None, None, None
-        gradient = torch.empty_like(matrix)
-        parts = (torch.split(part, ctx.size, ctx.dim) for part in (gradient, matrix, positive, negative))
-        for to, block, *masks in zip(*parts, strict=True):
-            leaf = block.detach().requires_grad_()
-            with torch.enable_grad():
-                sums, _ = ctx.terms(leaf, *masks)
-            to.copy_(torch.autograd.grad(sums, leaf, on_sums)[0])
-        return gradient, None, None, None, None, None
-
-
-def _total(terms: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the kept terms, and their number."""
-    return torch.where(kept, terms, 0).sum()[None], kept.sum()[None]
-
-
-def _any(mask: Tensor, dim: int) -> Tensor:
-    """mask.any(dim), as bytes, whose maximum is far quicker."""
-    return mask.view(torch.uint8).amax(dim).bool()
-
-
-def _exp_of_at_most_zero(logits: Tensor) -> Tensor:
-    """In place e^logit, and exactly 0 where that falls below the smallest normal number, which exp is slow to find."""
-    info = torch.finfo(logits.dtype)
-    floor = math.log(info.tiny) + 1
-    return torch.threshold_(logits.clamp_(min=floor).exp_(), 2 * math.exp(floor), 0)
-
-
-class _LogSumExp(torch.autograd.Function):
-    """log sum e^logit over the masked entries along `dim`; about the lowest finite number where there is none.
-
-    Beside it, the terms of the sum over the largest one: the gradient needs them, and its own gradient goes on there.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, mask: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-        terms = logits.masked_fill(~mask, torch.finfo(logits.dtype).min)
-        highest = terms.amax(dim, keepdim=True)
-        total = _exp_of_at_most_zero(terms.sub_(highest)).sum(dim, keepdim=True)
-        ctx.save_for_backward(terms, total, _any(mask, dim).unsqueeze(dim))
-        ctx.dim = dim
-        ctx.set_materialize_grads(False)
-        return (total.log() + highest).squeeze(dim), terms
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None, on_terms: Tensor | None) -> tuple[Tensor | None, None, None]:
-        terms, total, filled = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            total = terms.sum(ctx.dim, keepdim=True)
-        factor = None if gradient is None else torch.where(filled, gradient.unsqueeze(ctx.dim) / total, 0)
-        if on_terms is not None:
-            on_terms = torch.where(filled, on_terms, 0)
-            factor = on_terms if factor is None else factor + on_terms
-        return None if factor is None else terms * factor, None, None
-
-
-def _log_one_plus_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
-    """log(1 + sum e^logit) over the masked entries along `dim`; the 1 is a logit of zero."""
-    total, _ = cast(tuple[Tensor, Tensor], _LogSumExp.apply(logits, mask, dim))
-    return torch.logaddexp(total, torch.zeros_like(total))
-
-
-class _NegativeLogRatio(torch.autograd.Function):
-    """Sum of -log(sum_above e^(scale x) / sum_below e^(scale x)) over the rows where no sum is empty.
-
-    Computed with its gradient in blocks that stay in the cache; there are few positives, which are listed.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, matrix: Tensor, above: Tensor, below: Tensor, scale: float, kept: Tensor) -> Tensor:
-        size = max(1, CACHED // matrix.shape[1]) if matrix.device.type == "cpu" else len(matrix)
-        gradient = torch.empty_like(matrix) if ctx.needs_input_grad[0] else None
-        lowest, found = torch.finfo(matrix.dtype).min, []
-        for start in range(0, len(matrix), size):
-            rows = slice(start, start + size)
-            logits = torch.mul(matrix[rows], scale, out=None if gradient is None else gradient[rows])
-            i, j = above[rows].nonzero(as_tuple=True)
-            positive = logits[i, j]
-            high = logits.new_full((len(logits),), lowest).scatter_reduce_(0, i, positive, "amax")
-            positive = _exp_of_at_most_zero(positive - high[i])
-            total = torch.zeros_like(high).index_add_(0, i, positive)
-
-            if not below[rows].view(torch.uint8).amin():
-                logits.masked_fill_(~below[rows], lowest)
-            highest = logits.amax(1, keepdim=True)
-            sum_below = _exp_of_at_most_zero(logits.sub_(highest)).sum(1)
-            ratio = (sum_below.log() + highest[:, 0]) - (total.log() + high)
-            found.append(torch.where(kept[rows], ratio, 0).sum())
-            if gradient is not None:
-                logits.mul_(torch.where(kept[rows], scale / sum_below, 0)[:, None])
-                logits[i, j] -= torch.where(kept[rows], scale / total, 0)[i] * positive
-        if gradient is not None:
-            ctx.save_for_backward(gradient, matrix, above, below, kept)
-        ctx.scale = scale
-        return torch.stack(found).sum()
-
-    @staticmethod
-    def backward(ctx: Any, on_sum: Tensor) -> tuple[Tensor | None, ...]:
-        gradient, matrix, above, below, kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # by plain operations, to be differentiated again
-            logits = ctx.scale * matrix[kept]
-            own, all_ = (logits.masked_fill(~mask[kept], -math.inf).softmax(1) for mask in (above, below))
-            gradient = torch.zeros_like(matrix).index_put((kept,), ctx.scale * (all_ - own))
-        return gradient * on_sum, None, None, None, None
-
-
-def _negative_log_ratio(matrix: Tensor, above: Tensor, below: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Sum of -log(sum_above e^(scale x) / sum_below e^(scale x)) over the rows where no sum is empty; their number."""
-    kept = _any(above, 1) & _any(below, 1)
-    total = cast(Tensor, _NegativeLogRatio.apply(matrix, above, below, scale, kept))
-    return total[None], kept.sum()[None]
 
 
 # ---------------------------------------------------------------- objectives on pairs and triplets
@@ -425,7 +100,7 @@ def contrastive(
         counts = [pairs.sum() for pairs in counted] if counted else [matrix.new_tensor(len(matrix))] * 2
         return torch.stack([hinge.sum() for hinge in hinges]), torch.stack(counts)
 
-    return _mean_of_terms(terms, matrix, positive, negative)
+    return mean_of_terms(terms, matrix, positive, negative)
 
 
 @_objective
@@ -448,7 +123,7 @@ def triplet(
         raise ValueError(f'triplet: mining must be "semihard" or "all", got {mining!r}')
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        anchors, positives = (positive & _any(negative, 1)[:, None]).nonzero(as_tuple=True)
+        anchors, positives = (positive & any_of(negative, 1)[:, None]).nonzero(as_tuple=True)
         d_ap, d_an, kept = matrix[anchors, positives][:, None], matrix[anchors], negative[anchors]
         if mining == "semihard":
             # A pair without a candidate gets a negative at infinity, whose term is zero.
@@ -458,7 +133,7 @@ def triplet(
         return hinge.sum()[None], (hinge > 0).sum()[None]
 
     width = math.ceil(int(positive.sum()) / len(matrix))
-    return _mean_of_terms(terms, matrix, positive, negative, width=max(1, width))
+    return mean_of_terms(terms, matrix, positive, negative, width=max(1, width))
 
 
 @_objective
@@ -526,7 +201,7 @@ def _draw_negatives(
     weight = torch.where(near.any(1, keepdim=True), weight, negative.to(weight.dtype))
 
     drawn = torch.zeros_like(positive, dtype=torch.long)
-    rows = _any(positive, 1) & _any(negative, 1)
+    rows = any_of(positive, 1) & any_of(negative, 1)
     if rows.any():
         # A generator belongs to one device; on the CPU it gives the same draws for every accelerator.
         device = generator.device if generator is not None else weight.device
@@ -561,19 +236,19 @@ def multi_similarity(
     """
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        complete = _any(positive, 1) & _any(negative, 1)
+        complete = any_of(positive, 1) & any_of(negative, 1)
         if epsilon is not None:
             similarity = matrix.detach()
             hardest_positive = torch.where(positive, similarity, math.inf).amin(1, keepdim=True)
             hardest_negative = torch.where(negative, similarity, -math.inf).amax(1, keepdim=True)
             positive = positive & (similarity < hardest_negative + epsilon)
             negative = negative & (similarity > hardest_positive - epsilon)
-        attraction = _log_one_plus_sum_exp(-alpha * (matrix - base), positive, 1) / alpha
-        repulsion = _log_one_plus_sum_exp(beta * (matrix - base), negative, 1) / beta
-        total, _ = _total(attraction + repulsion, complete)
+        attraction = log_one_plus_sum_exp(-alpha * (matrix - base), positive, 1) / alpha
+        repulsion = log_one_plus_sum_exp(beta * (matrix - base), negative, 1) / beta
+        total, _ = total_of(attraction + repulsion, complete)
         return total, total.new_full((1,), len(matrix))
 
-    return _mean_of_terms(terms, matrix, positive, negative)
+    return mean_of_terms(terms, matrix, positive, negative)
 
 
 @_objective
@@ -593,7 +268,7 @@ def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int
     up_to = at_edge.cumsum(1)
     precision = at_edge_positive.cumsum(1) / torch.where(up_to > 0, up_to, 1)
     average_precision = (at_edge_positive * precision).sum(1) / positive.sum(1).clamp(min=1)
-    total, rows = _total(1 - average_precision, _any(positive, 1))
+    total, rows = total_of(1 - average_precision, any_of(positive, 1))
     return (total / rows.clamp(min=1)).sum()
 
 
@@ -607,7 +282,7 @@ class _SoftHistograms(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, positive: Tensor, counted: Tensor, num_bins: int) -> tuple[Tensor, Tensor]:
         found = [matrix.new_empty(len(matrix), num_bins + 1) for _ in range(2)]
-        for rows, _ in _tiles(matrix, _SoftHistograms.rows(matrix)):
+        for rows, _ in tiles(matrix, _SoftHistograms.rows(matrix)):
             place = _SoftHistograms.place(matrix[rows], counted[rows], num_bins)
             own = positive[rows].to(place.dtype)
             share = torch.empty_like(place)
@@ -638,7 +313,7 @@ class _SoftHistograms(torch.autograd.Function):
         slopes = F.pad(both, (0, 2)).diff(dim=2).mul_(ctx.num_bins / 2)  # (Q, negative or positive, num_bins + 2)
         slopes = slopes.flatten(1)
         gradient = torch.empty_like(matrix)
-        for rows, _ in _tiles(matrix, _SoftHistograms.rows(matrix)):
+        for rows, _ in tiles(matrix, _SoftHistograms.rows(matrix)):
             place = _SoftHistograms.place(matrix[rows].detach(), counted[rows], ctx.num_bins)
             edge = place.floor()
             between = place != edge
@@ -664,7 +339,7 @@ def proxy_nca(
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017;
     Teh et al., ProxyNCA++, ECCV 2020.
     """
-    total, rows = _negative_log_ratio(matrix, positive, positive | negative if include_positive else negative, -scale)
+    total, rows = negative_log_ratio(matrix, positive, positive | negative if include_positive else negative, -scale)
     return (total / rows.clamp(min=1)).sum()
 
 
@@ -681,12 +356,12 @@ def proxy_anchor(
     """
 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
-        attraction = _log_one_plus_sum_exp(-alpha * (matrix - margin), positive, 0)
-        repulsion = _log_one_plus_sum_exp(alpha * (matrix + margin), negative, 0)
-        pulled, proxies = _total(attraction, _any(positive, 0))
+        attraction = log_one_plus_sum_exp(-alpha * (matrix - margin), positive, 0)
+        repulsion = log_one_plus_sum_exp(alpha * (matrix + margin), negative, 0)
+        pulled, proxies = total_of(attraction, any_of(positive, 0))
         return torch.cat([pulled, repulsion.sum()[None]]), torch.cat([proxies, proxies.new_tensor([len(repulsion)])])
 
-    return _mean_of_terms(terms, matrix, positive, negative, dim=1)
+    return mean_of_terms(terms, matrix, positive, negative, dim=1)
 
 
 @_objective
@@ -698,7 +373,7 @@ def normalized_softmax(matrix: Tensor, positive: Tensor, negative: Tensor, *, te
 
     Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019.
     """
-    total, rows = _negative_log_ratio(matrix, positive, positive | negative, 1 / temperature)
+    total, rows = negative_log_ratio(matrix, positive, positive | negative, 1 / temperature)
     return (total / rows.clamp(min=1)).sum()
 
 
@@ -728,9 +403,9 @@ def soft_triple(
     _check_class_major("soft_triple: the matrix's columns", matrix.shape[1], centres_per_class)
     by_class = (len(matrix), -1, centres_per_class)
     counted = positive | negative
-    own, below = (_any(mask.reshape(by_class), 2) for mask in (positive, counted))
+    own, below = (any_of(mask.reshape(by_class), 2) for mask in (positive, counted))
     class_similarity = cast(Tensor, _SoftMaximum.apply(matrix, counted, centres_per_class, gamma))
-    total, rows = _negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
+    total, rows = negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
     return (total / rows.clamp(min=1)).sum()
 
 
@@ -748,7 +423,7 @@ class _SoftMaximum(torch.autograd.Function):
         whole, lowest = bool(counted.view(torch.uint8).amin()), torch.finfo(matrix.dtype).min
         size = CACHED if matrix.device.type == "cpu" else matrix.numel()
         columns = max(centres, min(matrix.shape[1], size // centres * centres))
-        for block in _tiles(matrix, (max(1, size // columns), columns)):
+        for block in tiles(matrix, (max(1, size // columns), columns)):
             classes = block[0], slice(block[1].start // centres, block[1].stop // centres)
             by_centre = (-1, matrix[block].shape[1] // centres, centres)
             similarity = matrix[block].reshape(by_centre).permute(2, 0, 1).contiguous()
@@ -756,7 +431,7 @@ class _SoftMaximum(torch.autograd.Function):
                 mask = counted[block].reshape(by_centre).permute(2, 0, 1)
                 similarity.masked_fill_(~mask, lowest)
             highest = similarity.amax(0)
-            weight = _exp_of_at_most_zero((similarity - highest).div_(gamma))
+            weight = exp_of_at_most_zero((similarity - highest).div_(gamma))
             if not whole:
                 weight.masked_fill_(~mask, 0)
                 similarity.masked_fill_(~mask, 0)
@@ -798,7 +473,7 @@ def centre_merging(centres: Tensor, centres_per_class: int) -> Tensor:
     classes = len(centres) // centres_per_class
     grouped = centres.reshape(classes, centres_per_class, centres.shape[1])
     first, second = torch.triu_indices(centres_per_class, centres_per_class, 1, device=centres.device)
-    with _full_precision(centres.device):
+    with full_precision(centres.device):
         squared = 2 - 2 * (grouped @ grouped.mT)[:, first, second]
     apart = squared > 0
     # The product of equal rows is not exactly 1, hence the comparison of those that are close.

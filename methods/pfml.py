@@ -10,20 +10,19 @@ callers pass unit rows.
 
 import math
 import warnings
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from methods.objectives import _full_precision
+from methods.distances import full_precision
+from methods.potentials import InversePower, Potential, SquaredHinge
 from methods.proxies import Proxies
 from orchestrator.method import Diagnostics, Embedded, Method, MethodConfig, Outputs, Task
 
-CORE_RADIUS = 0.01  # below this distance the repulsion of PFML goes on linearly, its force staying constant
 TILE = 1024  # points per side of the block of the distance matrix that is in memory at a time
 # Pairs closer than this share of the largest norm are measured by true differences, not by a matrix product.
 CLOSE = {torch.float32: 0.2, torch.float64: 0.01}
@@ -97,7 +96,7 @@ def contrastive_potential_energy(
 
     Arguments, result and errors are those of `potential_energy`, without alpha.
     """
-    potential = _SquaredHinge(float(delta), _check_radii(delta, delta_rep))
+    potential = SquaredHinge(float(delta), _check_radii(delta, delta_rep))
     return _energy(embeddings, labels, proxies, proxy_labels, potential, share)
 
 
@@ -145,82 +144,12 @@ def proxy_diagnostics(proxies: Proxies, trained: Embedded | None) -> Diagnostics
     return Diagnostics(scalars={"proxy_wasserstein_distance": distance}, arrays=proxies.similarities())
 
 
-class _Potential(Protocol):
-    """psi of a pair, constant inside `delta` in one class and beyond `delta_rep` across classes."""
-
-    @property
-    def delta(self) -> float: ...
-
-    @property
-    def delta_rep(self) -> float: ...
-
-    def constants(self) -> tuple[float, float]:
-        """psi at distance 0 in one class, and at infinity across classes."""
-        ...
-
-    def __call__(self, squared: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-        """From d^2 and whether the classes agree: psi less its constant, and psi'(d)/d, of the same shape.
-
-        psi'(d)/d times r - a is the gradient of psi on r; it is 0 where psi is constant, and at d = 0.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class _InversePower:
-    delta: float
-    delta_rep: float
-    alpha: float
-
-    def constants(self) -> tuple[float, float]:
-        slope = self.alpha * CORE_RADIUS ** (-self.alpha - 1)
-        repulsion = max(self.delta_rep, CORE_RADIUS) ** -self.alpha + slope * max(CORE_RADIUS - self.delta_rep, 0)
-        return -(self.delta**-self.alpha), repulsion
-
-    def __call__(self, squared: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-        attraction, repulsion = self.constants()
-        core = CORE_RADIUS**2
-        near, far = self.delta**2, self.delta_rep**2
-        held = torch.where(same, squared.clamp_min(near), squared.clamp(core, max(far, core)))
-        energy = (
-            held.reciprocal()
-            .pow_(self.alpha / 2)
-            .mul_(torch.where(same, squared.new_tensor(-1), squared.new_tensor(1)))
-        )
-        rate = (energy / held).mul_(-self.alpha).mul_(torch.where(same, squared >= near, squared < far))
-        excess = energy.sub_(torch.where(same, squared.new_tensor(attraction), squared.new_tensor(repulsion)))
-        inside = ~same if far < core else ~same & (squared < core)
-        if inside.any():
-            distance = squared[inside].clamp_min(0).sqrt()
-            depth = CORE_RADIUS - distance.clamp_max(self.delta_rep)
-            excess[inside] += self.alpha * CORE_RADIUS ** (-self.alpha - 1) * depth.clamp_min(0)
-            rate[inside] *= torch.where(distance > 0, CORE_RADIUS / distance, 0)
-        return excess, rate
-
-
-@dataclass(frozen=True)
-class _SquaredHinge:
-    delta: float
-    delta_rep: float
-
-    def constants(self) -> tuple[float, float]:
-        return self.delta**2, 0.0
-
-    def __call__(self, squared: Tensor, same: Tensor) -> tuple[Tensor, Tensor]:
-        distance = squared.clamp_min(0).sqrt()
-        attraction = (squared - self.delta**2).clamp_min(0)
-        overlap = (self.delta_rep - distance).clamp_min(0)
-        pull = torch.where(squared >= self.delta**2, 2, 0).to(squared.dtype)
-        push = torch.where(distance > 0, -2 * overlap / distance, 0)
-        return torch.where(same, attraction, overlap.square()), torch.where(same, pull, push)
-
-
 def _energy(
     embeddings: Tensor,
     labels: Tensor,
     proxies: Tensor,
     proxy_labels: Tensor,
-    potential: _Potential,
+    potential: Potential,
     share: tuple[int, int],
 ) -> Tensor:
     _check_points(embeddings, labels, proxies, proxy_labels)
@@ -241,13 +170,13 @@ class _PairEnergy(torch.autograd.Function):
         embeddings: Tensor,
         proxies: Tensor,
         labels: Tensor,
-        potential: _Potential,
+        potential: Potential,
         share: tuple[int, int],
         needs_gradient: bool,
     ) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(embeddings.dtype, proxies.dtype), torch.float32)
         points = torch.cat([embeddings.to(dtype), proxies.to(dtype)])
-        with _full_precision(points.device):
+        with full_precision(points.device):
             energy, gradient = _sum_over_pairs(points, labels, potential, share, needs_gradient)
         if gradient is not None:
             ctx.save_for_backward(gradient, embeddings, proxies)
@@ -285,7 +214,7 @@ class _NoSecondDerivative(torch.autograd.Function):
 
 
 def _sum_over_pairs(
-    points: Tensor, labels: Tensor, potential: _Potential, share: tuple[int, int], needs_gradient: bool
+    points: Tensor, labels: Tensor, potential: Potential, share: tuple[int, int], needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
     """U and dU/dpoints in float64. Each unordered pair is looked at once, in blocks of the upper triangle.
 
@@ -312,7 +241,7 @@ def _sum_over_pairs(
     return energy, gradient
 
 
-def _resting_energy(labels: Tensor, potential: _Potential) -> float:
+def _resting_energy(labels: Tensor, potential: Potential) -> float:
     """U where no pair exerts a force: all of one class in one point, those of others beyond delta_rep."""
     attraction, repulsion = potential.constants()
     same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
@@ -326,7 +255,7 @@ def _add_block(
     columns: slice,
     dtype: torch.dtype,
     largest: float,
-    potential: _Potential,
+    potential: Potential,
     gradient: Tensor | None,
 ) -> Tensor:
     """Excess energy of the block's pairs, twice for the lower triangle; adds their forces to `gradient`.
@@ -373,7 +302,7 @@ def _add_listed(
     pairs: Tensor,
     first_row: int,
     first_column: int,
-    potential: _Potential,
+    potential: Potential,
     gradient: Tensor | None,
 ) -> Tensor:
     """Excess energy of the pairs (K, 2) of a block, from true differences in float64; adds their forces."""
@@ -398,13 +327,13 @@ def _check_radii(delta: float, delta_rep: float | None) -> float:
     return float(radius)
 
 
-def _inverse_power(delta: float, delta_rep: float | None, alpha: float) -> _InversePower:
+def _inverse_power(delta: float, delta_rep: float | None, alpha: float) -> InversePower:
     radius = _check_radii(delta, delta_rep)
     if not (alpha >= 0 and math.isfinite(alpha)):
         raise ValueError(f"alpha must be a finite number of at least 0, got {alpha}")
     if alpha == 0:
         warnings.warn("alpha = 0 makes PFML's potential constant: it exerts no force", stacklevel=3)
-    return _InversePower(float(delta), radius, float(alpha))
+    return InversePower(float(delta), radius, float(alpha))
 
 
 def _check_points(embeddings: Tensor, labels: Tensor, proxies: Tensor, proxy_labels: Tensor) -> None:
@@ -450,7 +379,7 @@ class PotentialField(Method, abstract=True):
         self.proxies = Proxies(task, config.proxies_per_class)
         self._potential = self.potential()
 
-    def potential(self) -> _Potential:
+    def potential(self) -> Potential:
         """psi by the configuration, in one class and across classes."""
         raise NotImplementedError
 
@@ -491,7 +420,7 @@ class PFML(PotentialField):
 
     config: Config
 
-    def potential(self) -> _Potential:
+    def potential(self) -> Potential:
         return _inverse_power(self.config.delta, self.config.delta_rep, self.config.alpha)
 
 
@@ -507,5 +436,5 @@ class CPML(PotentialField):
     name = "cpml"
     paper = PFML.paper
 
-    def potential(self) -> _Potential:
-        return _SquaredHinge(self.config.delta, _check_radii(self.config.delta, self.config.delta_rep))
+    def potential(self) -> Potential:
+        return SquaredHinge(self.config.delta, _check_radii(self.config.delta, self.config.delta_rep))

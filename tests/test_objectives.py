@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from methods import objectives
+from methods import distances, objectives, reductions
 from methods.objectives import cosine_similarity, euclidean_distance, pair_masks
 
 
@@ -232,8 +232,9 @@ def test_value_and_gradient_do_not_depend_on_the_blocks(monkeypatch, name, kind,
     neither[1:3, ::2] = neither[3] = neither[:, -per_class:] = True
     masks = positive & ~neither, negative & ~neither
     whole = value_and_gradient(getattr(objectives, name), matrix, *masks, **hyper)
-    monkeypatch.setattr(objectives, "BLOCK", numbers)
-    monkeypatch.setattr(objectives, "CACHED", numbers)
+    monkeypatch.setattr(reductions, "BLOCK", numbers)
+    for module in (reductions, objectives):
+        monkeypatch.setattr(module, "CACHED", numbers)
     for junk in (math.nan, -math.inf):
         parts = value_and_gradient(getattr(objectives, name), matrix.masked_fill(neither, junk), *masks, **hyper)
         for found, wanted in zip(parts, whole, strict=True):
@@ -518,9 +519,9 @@ def test_distance_and_gradient_do_not_depend_on_how_they_are_summed(monkeypatch,
     points = torch.cat([unit(5, 6, 0), unit(5, 6, 0) + 0.02 * unit(5, 6, 1)])
     weight = torch.rand(10, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     value, wanted = value_and_gradient(lambda z: (references.distances(z, z) * weight).sum(), points)
-    monkeypatch.setattr(objectives._EuclideanDistance, "PAIRS", pairs)
-    monkeypatch.setattr(objectives._EuclideanDistance, "NEAR", {torch.float64: near})
-    monkeypatch.setattr(objectives._EuclideanDistance, "TILE", tile)
+    monkeypatch.setattr(distances._EuclideanDistance, "PAIRS", pairs)
+    monkeypatch.setattr(distances._EuclideanDistance, "NEAR", {torch.float64: near})
+    monkeypatch.setattr(distances._EuclideanDistance, "TILE", tile)
     found, gradient = value_and_gradient(lambda z: (euclidean_distance(z, z) * weight).sum(), points)
     # rounding of the diagonal's Gram entries, where nothing is near
     assert_close(found, value, rtol=1e-10, atol=1e-10 if near else 1e-6)

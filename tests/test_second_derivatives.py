@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from methods import anti_collapse, baselines, ccp, idml, objectives, pfml
+from methods import anti_collapse, baselines, ccp, distances, idml, objectives, pfml, reductions
 from methods.anti_collapse import coding_rate, language_guidance, mean_coding_rate
 from methods.ccp import lipschitz_normalize, proximal_term
 from methods.idml import introspective_distance, introspective_similarity
@@ -87,7 +87,7 @@ NO_GRADIENT = {
 
 
 def test_every_pure_function_is_here() -> None:
-    modules = (objectives, anti_collapse, baselines, ccp, idml, pfml)
+    modules = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml)
     public = {
         name
         for module in modules
@@ -109,9 +109,10 @@ IN_BLOCKS = [pytest.param(name, True, id=f"{name}, in blocks") for name in FUNCT
 @pytest.mark.parametrize(("name", "in_blocks"), WHOLE + IN_BLOCKS)
 def test_second_derivatives_are_right(name: str, in_blocks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_blocks:
-        monkeypatch.setattr(objectives, "BLOCK", 2 * R)
-        monkeypatch.setattr(objectives, "CACHED", 2 * R)
-        monkeypatch.setattr(objectives._EuclideanDistance, "TILE", (2, 3))
+        monkeypatch.setattr(reductions, "BLOCK", 2 * R)
+        for module in (reductions, objectives):
+            monkeypatch.setattr(module, "CACHED", 2 * R)
+        monkeypatch.setattr(distances._EuclideanDistance, "TILE", (2, 3))
     function, points = FUNCTIONS[name]
     assert torch.autograd.gradgradcheck(function, leaves(points), fast_mode=True)
     # the gradient is the same, whether it is to be differentiated or not
