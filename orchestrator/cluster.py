@@ -448,10 +448,12 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
         if work := self.points.works.get(trial.trial_id):
             words, folder = self.last_words(trial, work)
             reason = cause(words)
-            if reason is not None and reason.startswith(ENDED):  # it would again
-                self.end(work, f"{reason}{quoted(words, folder)}", words)
+            again = reason is not None and reason in self.conductor.losses.get(work["trial_id"], ())
+            if reason is not None and (again or reason.startswith(ENDED)):  # it would again
+                self.end(work, f"{reason}{', twice' if again else ''}{quoted(words, folder)}", words)
                 trial.config["over"] = True
             else:
+                keep(folder, words)
                 self.conductor.restarted(work["trial_id"], reason or "killed, or its node is gone")
             self.on_trial_complete(iteration, trials, trial)
 
@@ -473,6 +475,8 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
                 continue
             words, folder = self.last_words(trial, work)
             where = f", {found}" if (found := stuck_at(words)) else ""
+            if losses := self.conductor.losses.get(work["trial_id"]):
+                where += f"; a process of it was lost before that ({losses[-1]})"
             self.end(work, f"{reason}{where}{quoted(words, folder)}", words)
             trial.max_failures = 0  # it is not begun again
             with contextlib.suppress(Exception):

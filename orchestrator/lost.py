@@ -22,13 +22,26 @@ from orchestrator import objects
 PROCESS_LOG = "process.log"
 """The last lines of a process that was lost, in the trial's folder."""
 LINES = 30
-CHARACTERS = 4000
+BEFORE = 10
+"""How many lines before a long stack are kept with it."""
+CHARACTERS = 1000
+"""How many characters of each line are kept."""
 SHOWN = 300
 """How many characters of them a reason holds."""
 READ_BYTES = 1 << 18
 SECONDS = 20.0
 """How long a node may take to find them."""
 ENDED = "the code ended its own process by os._exit"
+CRASHED = "Fatal Python error: "
+NOISE = re.compile(
+    r":|Extension modules: |\[[^\]]*\] logging\.cc:"  # Ray's marks, Python's list, and Ray's second copy of a crash
+    r"|(Loading|Successfully loaded) faiss|Could not load library with .* due to:$|ModuleNotFoundError\(.*'faiss\."
+)
+"""How lines begin that tell nothing of a trial."""
+LIBRARIES = re.compile(
+    r"<frozen|.*/lib/python3\.\d+/(?!(site|dist)-packages/)|.*/(torch|torchvision|timm|numpy|faiss)/"
+)
+"""The files of code that is neither ours nor a plugin's."""
 EARLY = 0.9
 """A process that hangs shows where, when so much of its time has passed."""
 
@@ -106,9 +119,19 @@ def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
         with paths[-1].open("rb") as file:
             file.seek(max(0, paths[-1].stat().st_size - READ_BYTES))
             text = file.read().decode(errors="replace").rpartition(f"{begins(trial_id)}\n")[2]
-        lines = [line.rstrip() for line in text.splitlines() if line.strip() and not line.startswith(":")]
-        told += lines[-LINES:]
-    return "\n".join(told)[-CHARACTERS:]
+        lines = [line.rstrip()[:CHARACTERS] for line in text.splitlines() if line.strip() and not NOISE.match(line)]
+        told += _telling(lines)
+    return "\n".join(told)
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The last lines; of a stack that is longer than these its beginning, which is where the process was."""
+    for mark in (CRASHED, "most recent call first):"):
+        if found := [number for number, line in enumerate(lines) if mark in line]:
+            if len(lines) - found[-1] > LINES:
+                return lines[max(0, found[-1] - BEFORE) : found[-1] + LINES]
+            break
+    return lines[-LINES:]
 
 
 def keep(folder: Path, words: str) -> None:
@@ -126,28 +149,34 @@ def cause(words: str) -> str | None:
     if found := re.search(rf"{frame}{re.escape(ENDED)}\((-?\d+)\)", words):
         where = f", in {found[3]}, {Path(found[1]).name} line {found[2]}" if found[1] else ""
         return f"{ENDED}({found[4]}){where}"
-    if found := re.search(r"Fatal Python error: ([^\n]+)(?:.*?File \"([^\"]+)\", line (\d+) in (\S+))?", words, re.S):
-        where = f", in {found[4]}, {Path(found[2]).name} line {found[3]}" if found[2] else ""
+    if found := re.search(rf"{CRASHED}([^\n]+)(.*)", words, re.S):
+        where = f", {place}" if (place := _place(found[2])) else ""
         return f"its process crashed: {found[1]}{where}"
+    return None
+
+
+def _place(stack: str) -> str | None:
+    """Of a stack, the most recent call first, the function that is ours or a plugin's; else the first one."""
+    frames = re.findall(r'^  File "([^"]+)", line (\d+) in (\S+)', stack, re.M)
+    for file, line, function in [*(frame for frame in frames if not LIBRARIES.match(frame[0])), *frames[:1]]:
+        return f"in {function}, {Path(file).name} line {line}"
     return None
 
 
 def stuck_at(words: str) -> str | None:
     """Where a process was that was too late: the function of ours, or of a plugin's, that its main thread was in."""
     found = re.findall(r"most recent call first\):\n((?:  File [^\n]+\n?)+)", words.rpartition("Timeout (")[2])
-    for stack in reversed(found):  # the main thread comes last
-        for line in stack.splitlines():
-            frame = re.match(r'  File "([^"]+)", line (\d+) in (\S+)', line)
-            if frame and not frame[1].startswith("<frozen"):  # Python's own imports
-                return f"in {frame[3]}, {Path(frame[1]).name} line {frame[2]}"
-    return None
+    return next((place for stack in reversed(found) if (place := _place(stack))), None)  # the main thread comes last
 
 
 def quoted(words: str, folder: Path) -> str:
-    """A lost process's last line for a reason, and where the others are; empty if there is none."""
+    """The last line that a lost process's code wrote, for a reason, and where the others are; empty if there is
+    none."""
     if not words:
         return ""
-    if stuck_at(words):  # it is the end of a stack
-        return f" (see {objects.shown(folder / PROCESS_LOG)})"
-    last = " ".join(words.splitlines()[-1].split())[-SHOWN:]
-    return f"; its last line: {last} (see {objects.shown(folder / PROCESS_LOG)})"
+    see = f" (see {objects.shown(folder / PROCESS_LOG)})"
+    if stuck_at(words) and CRASHED not in words:  # it is the end of a stack
+        return see
+    own = re.split(rf"(?:^  .*\n)*^{re.escape(ENDED)}|^\*\*\* SIG|^{CRASHED}", words, maxsplit=1, flags=re.M)[0]
+    last = " ".join(own.rstrip().rpartition("\n")[2].split())[-SHOWN:]
+    return f"; its last line: {last}{see}" if last else see

@@ -111,7 +111,41 @@ def test_why_a_process_ended_is_read_from_its_last_lines(
     assert (found, cause(words)) == (status, why)
     keep(tmp_path / "trial", words)
     assert (tmp_path / "trial" / PROCESS_LOG).read_text() == f"{words}\n"
-    assert quoted(words, tmp_path).endswith(f"(see {tmp_path / PROCESS_LOG})") and quoted("", tmp_path) == ""
+    assert (
+        quoted(words, tmp_path) == f"; its last line: its last word (see {tmp_path / PROCESS_LOG})"
+        and quoted("", tmp_path) == ""
+    )
+
+
+RAY_CRASH = """\
+[2026-01-01 12:00:00,186 E 7 7] logging.cc:474: *** SIGSEGV received at time=1795371172 on cpu 0 ***
+[2026-01-01 12:00:00,186 E 7 7] logging.cc:474:     @     0x7f4b91c05050  (unknown)  (unknown)
+Fatal Python error: Segmentation fault
+
+Stack (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/usr/lib/python3.11/site-packages/torch/nn/modules/module.py", line 1 in _call_impl
+  File "/usr/lib/python3.11/site-packages/plugin.py", line 23 in loss
+"""
+
+
+@pytest.mark.parametrize("depth", [3, 100])
+def test_a_crash_is_found_before_a_long_stack_and_a_long_list_of_modules(tmp_path: Path, depth: int) -> None:
+    """As Ray and Python write it where torch, pandas and pyarrow are loaded."""
+    text = f":actor_name:Trial\n{begins('0001')}\nLAST WORDS\nSuccessfully loaded faiss.\n"
+    text += "*** SIGSEGV received at time=1795371172 on cpu 0 ***\n" + RAY_CRASH
+    text += (
+        '  File "/ray/worker.py", line 1 in main_loop\n' * depth + f"\nExtension modules: {'pandas._libs, ' * 600}\n"
+    )
+    (tmp_path / "worker-a-7.err").write_text(text)
+    words = tail(7, "0001", tmp_path)
+    assert cause(words) == "its process crashed: Segmentation fault, in loss, plugin.py line 23"
+    assert quoted(words, tmp_path).startswith("; its last line: LAST WORDS (see ")
+    hung = text.replace(
+        "Fatal Python error: Segmentation fault", "Timeout (0:00:27)!\nThread 0x1 (most recent call first):"
+    )
+    (tmp_path / "worker-a-8.err").write_text(hung)
+    assert stuck_at(tail(8, "0001", tmp_path)) == "in loss, plugin.py line 23"
 
 
 def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
@@ -263,6 +297,37 @@ def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_li
         "its process was lost 3 times: out of memory, or killed; see Ray's logs; its last line: its last word (see "
     )
     assert record.state == "failed" and str(record.reason).startswith(reason)
+
+
+def test_a_crash_that_repeats_itself_is_the_trials_end(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
+    followed, trial, _ = processes
+    record, folder = followed.conductor.ledger.trials["0000"], followed.conductor.folder / "trials" / "0000"
+    monkeypatch.setattr(cluster, "last_words", lambda *_: f"LAST WORDS\n{RAY_CRASH}")
+    followed.on_trial_recover(1, [], trial)
+    crash = "its process crashed: Segmentation fault, in loss, plugin.py line 23"
+    assert record.state == "running" and followed.conductor.losses["0000"] == [crash]
+    assert "LAST WORDS" in (folder / PROCESS_LOG).read_text()
+    followed.on_trial_start(2, [], trial)
+    followed.on_trial_recover(3, [], trial)
+    assert (record.state, trial.config["over"]) == ("failed", True)
+    assert str(record.reason).startswith(f"{crash}, twice; its last line: ")
+
+
+def test_a_trial_that_is_too_late_tells_of_a_process_that_it_lost(
+    processes: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    followed, trial, _ = processes
+    monkeypatch.setattr(cluster, "last_words", lambda *_: RAY_CRASH)
+    followed.on_trial_recover(1, [], trial)
+    followed.on_trial_start(2, [], trial)
+    now = time.monotonic()
+    monkeypatch.setattr(cluster, "last_words", lambda *_: "")
+    monkeypatch.setattr("time.monotonic", lambda: now + 31)
+    followed.on_step_end(3, [])
+    reason = str(followed.conductor.ledger.trials["0000"].reason)
+    assert reason.startswith(
+        "stall_timeout: no validation within 30 s; a process of it was lost before that (its process "
+    )
 
 
 @pytest.mark.slow
