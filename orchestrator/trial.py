@@ -124,7 +124,8 @@ def own_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None
 
 
 def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str, Any], None, None]:
-    """The results of a trial that the conductor gave out, one per validation.
+    """The results of a trial that the conductor gave out, one per validation, and before them, as validation 0, what
+    its untrained network scores, where it is to measure that: it is known whatever becomes of the training.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
     would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
@@ -146,7 +147,10 @@ def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str
                 discard_damaged(files.folder)
             if anew:
                 known["anew"] = anew
-            first = {"untrained": untrained_score(arguments)} if work.get("untrained") else {}
+            if work.get("untrained"):
+                first = {"validation": 0, "metrics": {}, "seconds": 0.0, "finished": False, "test": {}, "done": False}
+                yield known | first | {"untrained": untrained_score(arguments)}
+                known.pop("anew", None)
             for validation in run(**arguments):
                 if rank() == 0:
                     files.keep()  # before anybody hears of the validation
@@ -163,9 +167,7 @@ def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str
                     "finished": validation.finished,
                     "test": tested,
                     "done": validation.finished,
-                    **first,
                 }
-                first = {}
                 known.pop("anew", None)
         except OutOfMemory as error:
             yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from methods.baselines import ProxyAnchor
 from orchestrator import learning, untrained
 from orchestrator.conductor import Conductor
 from orchestrator.data.splits import class_folds, class_split
@@ -16,6 +17,7 @@ from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger, TrialRecord
 from orchestrator.loop import data_splits, fit
 from orchestrator.spec import resolve_experiment, resolve_search
+from orchestrator.trial import results
 from orchestrator.untrained import known, measure
 from orchestrator.yardstick import Measured, chance_levels, selection_warning, sizes, unlike_text, untrained_key
 
@@ -248,3 +250,25 @@ def test_the_first_trial_that_can_measures_once_for_all_searches(tmp_path: Path)
     assert sorted(work["untrained"] for work in works if work is not None) == [False, True]  # another width is another
     assert len(later.ledger.untrained) == 1
     later.journal.close()
+
+
+def test_what_the_first_trial_measured_is_kept_though_it_fails_in_its_first_step(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step(*_: Any) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(ProxyAnchor, "step", step)
+    here = driver(tmp_path / "searches" / "a", lr=[1e-4, 1e-3])
+    first, second = here.next(), here.next()
+    assert first is not None and second is not None and (first["untrained"], second["untrained"]) == (True, False)
+    settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "embedding_dim": 8, "class_subset": 12}
+    settings |= {"classes_per_batch": 2, "images_per_class": 2, "device": "cpu"}
+    arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t")}
+    stopped = [here.report(result) for result in results({**first, "arguments": arguments})]
+    trial = here.ledger.trials["0000"]
+    assert stopped == [False, True] and (trial.state, trial.validations) == ("failed", 0)
+    here.journal.close()
+    assert len(here.ledger.untrained) == 1 == len(list((tmp_path / untrained.FOLDER).iterdir()))
+    value = learning.untrained_value(here.ledger, here.ledger.trials["0001"], "map_at_r")
+    assert value is not None and 0 < value < 1, "the trial beside it is held against it"
