@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
@@ -409,6 +410,15 @@ def test_a_broken_method_fails_exactly_there(method: type[Method]) -> None:
     assert "\n" not in failed[name]
 
 
+def test_a_method_that_ends_the_process_fails_its_checks_and_the_others_run() -> None:
+    found = {verdict.name: verdict for verdict in verdicts(Exiting)}
+    assert set(found) == set(CHECKS) and found["documentation"].state == "passed"
+    for name in ("terms", "gradients", "two_processes"):
+        assert (found[name].state, found[name].reason) == ("failed", "the method called sys.exit(3)")
+    with pytest.raises(CheckFailed, match=r"^on two processes: the method called sys\.exit\(\)$"):
+        Check(ExitingBeside, "two_processes")()
+
+
 def test_every_check_has_a_broken_method() -> None:
     assert {name for name, _ in BROKEN.values()} == set(CHECKS)
 
@@ -421,6 +431,20 @@ class Colliding(Good):
 
     class Config(Good.Config):
         lr: float = Field(0.1, gt=0, description="the method's own learning rate")
+
+
+class Exiting(Good):
+    """L = pull, as its base, until it ends the process."""
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        sys.exit(3)
+
+
+class ExitingBeside(Good):
+    """L = pull, as its base; the second process ends."""
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        return sys.exit() if rank() else super().loss(outputs, labels)
 
 
 class Undescribed(Good):

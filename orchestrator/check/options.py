@@ -9,7 +9,7 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 
-from orchestrator.check.subject import CHECKS, SIZE, CheckFailed, Subject, check
+from orchestrator.check.subject import CHECKS, SIZE, CheckFailed, Subject, Unexcused, check
 from orchestrator.errors import InputError
 from orchestrator.learner import Learner
 
@@ -31,6 +31,8 @@ def options(subject: Subject) -> None:
                 break
             except CheckFailed as failed:
                 raise CheckFailed(f"with {given}: {name}: {failed}") from None
+            except Unexcused as failed:
+                raise Unexcused(f"with {given}: {name}: {failed}") from None
             except Exception as error:
                 raise CheckFailed(f"with {given}: {name}: {type(error).__name__}: {error}") from error
 

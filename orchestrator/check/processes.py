@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from orchestrator.check.subject import CheckFailed, CheckSkipped, Run, Subject, check, require_close, state_of
+from orchestrator.check.subject import CheckFailed, CheckSkipped, Run, Subject, check, exited, require_close, state_of
 from orchestrator.distributed import process_group, world_size
 
 PATIENCE = 240.0
@@ -150,6 +150,8 @@ def _serve(index: int, rendezvous: Path, connection: Connection) -> None:
                 continue
             try:
                 connection.send(train(subject))
+            except SystemExit as error:
+                connection.send(exited(error))
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 connection.send(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")

@@ -5,6 +5,7 @@ import unittest
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from typing import Any, cast
 
 import numpy as np
@@ -46,9 +47,22 @@ CHECKS: dict[str, Callable[["Subject"], None]] = {}
 
 
 def check(function: Callable[["Subject"], None]) -> Callable[["Subject"], None]:
-    """Make a function one of the checks, under its name."""
-    CHECKS[function.__name__] = function
-    return function
+    """Make a function one of the checks, under its name; a method that ends the process fails it."""
+
+    @wraps(function)
+    def ending_nothing(subject: "Subject") -> None:
+        try:
+            function(subject)
+        except SystemExit as error:
+            raise Unexcused(exited(error)) from error
+
+    CHECKS[function.__name__] = ending_nothing
+    return ending_nothing
+
+
+def exited(error: SystemExit) -> str:
+    """What is said of a method that wants to end the process."""
+    return f"the method called sys.exit({'' if error.code is None else error.code})"
 
 
 def require(holds: bool, otherwise: str) -> None:
