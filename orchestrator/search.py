@@ -631,12 +631,13 @@ def run(
         resources=runner.resources(search),
         listener=tell,
     )
-    watcher.begin(conductor, tracker)
     remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
     with at_the_wheel(conductor):
         try:
             with interrupts(conductor), quick_turns():
-                runner.run(conductor)
+                watcher.begin(conductor, tracker)  # it writes: if nobody reads that, the search ends in order
+                if not conductor.stopping:
+                    runner.run(conductor)
         except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
             conductor.stopping = True
         except OSError as error:

@@ -13,9 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from orchestrator.cli import _hung_up
 from orchestrator.journal import Journal
 from orchestrator.ledger import Ledger
-from orchestrator.search import interrupts
+from orchestrator.search import InlineRunner, Watcher, interrupts, start
+from orchestrator.spec import resolve_search
 
 LONG = ["train", "--method", "proxy_anchor", "--dataset", "glyphs-small", "--epochs", "200", "--name", "t"]
 LONG += ["--set", "validate_every=4 steps", "--set", "device=cpu", "--set", "embedding_dim=8"]
@@ -78,6 +80,25 @@ def test_a_training_whose_reader_has_gone_stops_in_order(
     assert process.wait(120) == 130
     found = ledger(storage)
     assert found.state == "interrupted" and [t.state for t in found.trials.values()] == ["interrupted"]
+    assert not (storage / "searches" / "t" / "driver.json").exists()
+
+
+def test_a_search_whose_first_words_nobody_reads_ends_in_order(storage: Path) -> None:
+    """They are written once its journal has begun, and before its first trial."""
+
+    class Unread(Watcher):
+        def begin(self, *_: object) -> None:
+            os.kill(os.getpid(), signal.SIGHUP)
+
+    before = signal.signal(signal.SIGHUP, _hung_up)
+    try:
+        chosen = {"method": "proxy_anchor", "dataset": "glyphs-small", "settings": {"device": "cpu"}}
+        chosen |= {"space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
+        search = resolve_search(chosen, name="t", source="test.yaml")
+        outcome = start(search, InlineRunner(), storage=storage, watcher=Unread())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert outcome.state == "interrupted" == ledger(storage).state
     assert not (storage / "searches" / "t" / "driver.json").exists()
 
 
