@@ -419,7 +419,7 @@ def schedule(kinds: list[str], count: int, total: int, finals: int, rng: random.
     return [Fault(number, kind, int(at)) for number, (kind, at) in enumerate(zip(drawn, moments, strict=True), 1)]
 
 
-def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], None]) -> None:
+def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], object]) -> None:
     """The search with its faults, to its end; `told` after each."""
     rng = campaign.random
     campaign.begin()
@@ -460,7 +460,12 @@ def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], None]) -
         if code is None:
             campaign.problems.append("the last life hangs")
             campaign.kill_driver()
-        until(lambda: campaign.tend() or not campaign.restarts, 60, "the servers")
+
+        def tended() -> bool:
+            campaign.tend()
+            return not campaign.restarts
+
+        until(tended, 60, "the servers")
         campaign.begin()
     campaign.problems.append(f"the last life ended with code {campaign.outlive(600)}: {campaign.said()[-300:]}")
 

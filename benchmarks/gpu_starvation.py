@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from image_pipeline import make, processor
@@ -42,12 +43,9 @@ class Kept(Reader):
 
 def images_per_second(experiment: Experiment, store: Store, windows: int, reader: type[Reader]) -> float:
     """Of a training, its first window of steps left out, in which `Kept` reads what it keeps too."""
-    loop.Reader = reader  # type: ignore[misc]
-    try:
+    with mock.patch.object(loop, "Reader", reader):
         split = loop.data_splits(experiment.training, store)[0]
         first, *timed = loop.fit(experiment, store, split, stop_after=windows + 1)
-    finally:
-        loop.Reader = Reader  # type: ignore[misc]
     images = experiment.training.batch_size * (timed[-1].step - first.step)
     return images / sum(window.seconds for window in timed)
 

@@ -15,7 +15,6 @@ searched for among the rest, and again a quarter of them, so that what is paid o
 import argparse
 import os
 import resource
-import sys
 import tempfile
 import time
 from datetime import UTC, datetime
@@ -117,4 +116,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

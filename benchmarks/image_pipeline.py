@@ -42,7 +42,8 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> Image.Image
 
     def noise() -> NDArray[np.float64]:
         field = np.fft.irfft2(amplitude * np.exp(2j * np.pi * rng.random(amplitude.shape)), (height, width))
-        return (field - field.mean()) / field.std()
+        normal: NDArray[np.float64] = (field - field.mean()) / field.std()
+        return normal
 
     grey = noise()
     pixels = np.stack([120 + 45 * grey + 15 * noise() for _ in range(3)], axis=-1)

@@ -43,14 +43,15 @@ def ours(name: str, z: Any, proxies: Any, labels: Any, classes: int) -> Loss:
     from methods import objectives
 
     function = getattr(objectives, name)
-    settings: dict[str, Any] = {
+    own_settings: dict[str, dict[str, Any]] = {
         "contrastive": {"neg_margin": 1.3},
         "triplet": {"mining": "all"},
         "multi_similarity": {"epsilon": None},
         "margin": {"dim": z.shape[1], "generator": torch.Generator().manual_seed(0)},
         "proxy_nca": {"include_positive": True, "scale": 3.0},
         "soft_triple": {"centres_per_class": CENTRES},
-    }.get(name, {})
+    }
+    settings = own_settings.get(name, {})
     on_distances = name == "proxy_nca" or (name in PAIRS and name != "multi_similarity")
     matrix = objectives.euclidean_distance if on_distances else objectives.cosine_similarity
     own = torch.arange(classes).repeat_interleave(CENTRES if name == "soft_triple" else 1)
@@ -169,13 +170,13 @@ def main() -> None:
     for name in arguments.names:
         given = [size.split("x") for size in arguments.sizes]
         sizes = dict.fromkeys((batch, count if name in PROXIES else "0") for batch, count in given)
-        for batch, count in sizes:
-            row: dict[str, Any] = {"name": name, "batch": int(batch), "proxies": int(count)}
+        for batch, proxies in sizes:
+            row: dict[str, Any] = {"name": name, "batch": int(batch), "proxies": int(proxies)}
             for what in ("time", *SIDES):
-                command = [sys.executable, __file__, "--one", what, name, batch, count, "--dim", str(arguments.dim)]
+                command = [sys.executable, __file__, "--one", what, name, batch, proxies, "--dim", str(arguments.dim)]
                 command += ["--seconds", str(arguments.seconds), "--rounds", str(arguments.rounds)]
                 row |= json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            size = f"{batch} x {count}" if name in PROXIES else batch
+            size = f"{batch} x {proxies}" if name in PROXIES else batch
             times = f"{row['ours s']:9.4f} {row['theirs s']:9.4f} {row['ratio']:6.2f}"
             print(f"{name:20s} {size:>16s} {times} {row['ours MiB']:7.0f} {row['theirs MiB']:7.0f}", flush=True)
             results.append(row)

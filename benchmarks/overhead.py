@@ -29,7 +29,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ class NoTraining(Trial):
         self.results = made_results(config)
 
 
-def made_results(work: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def made_results(work: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
     """What `orchestrator.trial.results` would give."""
     sleep, epochs = float(os.environ["MADE_SLEEP"]), work["arguments"]["settings"]["epochs"]
     for validation in range(1, epochs + 1):

@@ -65,7 +65,8 @@ def turn(way: str, rows: Any, labels: Any, part: int, parts: int, arguments: arg
     started = time.perf_counter()
     if way == "energy":
         z, y = rows[:batch], labels[:batch]
-        potential_energy(z, y, rows[batch:], labels[batch:], **radii, share=(part, parts)).backward()
+        energy = potential_energy(z, y, rows[batch:], labels[batch:], **radii, share=(part, parts))
+        torch.autograd.backward(energy)
     elif way == "naive":
         naive_energy(rows, labels, **radii).backward()
     else:

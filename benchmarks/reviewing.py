@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from orchestration import machine
 from services import free_port
@@ -83,10 +84,9 @@ def one(trials: int, storage: Path, tracked: bool) -> dict[str, float]:
     from orchestrator.journal import Journal
     from orchestrator.tracking import MemoryTracker
 
-    if not tracked:
-        search.MLflowTracker = lambda path, *_: MemoryTracker(path)  # type: ignore[misc, assignment]
+    untracked = mock.patch.object(search, "MLflowTracker", lambda path, *_: MemoryTracker(path))
     began = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), contextlib.nullcontext() if tracked else untracked:
         outcome = search.start(wanted(trials), RayRunner(), storage=storage)
     whole = time.perf_counter() - began
     assert outcome.state == "done" and outcome.problem is None, (outcome.state, outcome.problem)
@@ -240,7 +240,8 @@ def pages(arguments: argparse.Namespace) -> None:
     with served(storage, name) as (address, seconds), sync_playwright() as playwright:
         print(f"orchestrator ui: {seconds:.1f} s until it answers", flush=True)
         for what, (path, wait) in looks(storage, name).items():
-            cold, warm = [], []
+            cold: list[float] = []
+            warm: list[float] = []
             for _ in range(arguments.rounds):
                 browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
                 context = browser.new_context(viewport={"width": 1500, "height": 1300})

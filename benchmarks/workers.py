@@ -34,6 +34,7 @@ def train(rank: int, world: int, folder: str, backbone: str, arguments: argparse
     """One process. Rank 0 answers with the seconds of its steps, of their gathers, and of steps under `no_sync`."""
     import torch
     import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
 
     from orchestrator.distributed import data_parallel, process_group
     from orchestrator.learner import Learner
@@ -80,6 +81,7 @@ def train(rank: int, world: int, folder: str, backbone: str, arguments: argparse
             pooling="average",
         ).to(device)
         module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+        unsent = module.no_sync if isinstance(module, DistributedDataParallel) else contextlib.nullcontext
         optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-4)
         share = arguments.batch // world
         images = torch.rand(arguments.batch, 3, arguments.pixels, arguments.pixels)[rank * share : (rank + 1) * share]
@@ -91,9 +93,9 @@ def train(rank: int, world: int, folder: str, backbone: str, arguments: argparse
             gathers.append(0.0)
             began = now()
             optimizer.zero_grad(set_to_none=True)
-            with contextlib.nullcontext() if averaged or world == 1 else module.no_sync():
+            with contextlib.nullcontext() if averaged else unsent():
                 terms, _ = module(batch, rng)
-                torch.stack([term.double() for term in terms.values()]).sum().backward()
+                torch.autograd.backward(torch.stack([term.double() for term in terms.values()]).sum())
             optimizer.step()
             return now() - began
 

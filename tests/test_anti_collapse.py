@@ -80,7 +80,7 @@ def test_coding_rate_in_float32_under_autocast_with_fast_products(shape):
     assert rate.item() == pytest.approx(expected, rel=1e-5)
     collapsed = x[:1].float().repeat(shape[0], 1).requires_grad_()
     coding_rate(collapsed).backward()
-    assert torch.isfinite(collapsed.grad).all()
+    assert collapsed.grad is not None and torch.isfinite(collapsed.grad).all()
 
 
 def test_coding_rate_refuses_what_it_cannot_read():
@@ -179,7 +179,7 @@ def test_language_guidance_is_the_divergence_of_visual_from_language_rows():
         expected += float((p * np.log(p / q)).sum()) / 5
     assert loss.item() == pytest.approx(expected)
     loss.backward()
-    assert visual.grad.abs().max() > 0
+    assert visual.grad is not None and visual.grad.abs().max() > 0
     assert language.grad is None
     assert language_guidance(visual, visual.detach()).item() == pytest.approx(0, abs=1e-12)
     alone = language_guidance(visual[:1], language[:1])

@@ -21,7 +21,8 @@ from orchestrator.spec import Training
 
 
 def backbone_of(name: str, **settings: Any) -> Backbone:
-    return build_backbone(name, **{"channels": 3, "weights": "random"} | settings).eval()
+    defaults: dict[str, Any] = {"channels": 3, "weights": "random"}
+    return build_backbone(name, **defaults | settings).eval()
 
 
 @pytest.mark.parametrize(
@@ -125,7 +126,7 @@ def test_inception_has_the_published_parameters(inception: Backbone) -> None:
     assert count == 10_270_240
     assert count + 1000 * 1024 + 1000 == 11_295_240
     assert sum(parameter.numel() for parameter in inception.parameters()) == count
-    shapes = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for name, (source, output, kernel) in by_hand.items():
         shapes[f"{name}.weight"] = (output, source, kernel, kernel)
         vectors = ("bias", "_bn.weight", "_bn.bias", "_bn.running_mean", "_bn.running_var")
@@ -173,7 +174,7 @@ def test_the_input_convention(inception: Backbone) -> None:
     network = Backbone(nn.Identity(), feature_dim=3, channels=3, mean=[0.5] * 3, std=[0.5] * 3, layers=None)
     taken = {}
     for convention in ("default", "bgr_255", "rgb_255"):
-        network.take(convention)  # type: ignore[arg-type]
+        network.take(convention)
         taken[convention] = network(pixel).flatten().tolist()
     assert taken["default"] == pytest.approx([1.0, 0.2, -0.6])
     assert taken["bgr_255"] == pytest.approx([51 - 104, 153 - 117, 255 - 128], abs=1e-3)

@@ -93,7 +93,8 @@ def test_margin_draws_by_the_generator_and_learns_its_boundary(learned: str) -> 
     assert sum(p.numel() for p in method.parameters()) == {"no": 0, "one": 1, "per_class": C}[learned]
     if learned != "no":
         terms(method, z)["loss"].backward()
-        assert method.beta.grad is not None and method.beta.grad.abs().sum() > 0
+        beta = method.beta
+        assert isinstance(beta, Tensor) and beta.grad is not None and beta.grad.abs().sum() > 0
         (group,) = method.parameter_groups(0.01)
         assert group["lr"] == pytest.approx(1.0)
 
@@ -177,7 +178,7 @@ def test_a_composed_config_holds_the_hyperparameters_of_its_base() -> None:
     assert (config.tau, config.alpha, config.beta, config.epsilon) == (1.0, 3.0, 50.0, None)
     assert config.neg_margin is None, "of another base"
     base = config.base_config()
-    assert base == BASELINES["multi_similarity"].Config(alpha=3.0, epsilon=None)
+    assert base == BASELINES["multi_similarity"].Config.model_validate({"alpha": 3.0, "epsilon": None})
     assert Composed(**config.model_dump()) == config
     assert Composed().base_config() == BASELINES["contrastive"].Config(references="proxies")
 

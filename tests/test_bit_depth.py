@@ -123,8 +123,12 @@ def palette(transparency: Any) -> Image.Image:
     return image
 
 
+def eight(mode: str) -> Callable[[], Image.Image]:
+    return lambda: Image.fromarray(AS_EIGHT).convert(mode)
+
+
 EIGHT: dict[str, Callable[[], Image.Image]] = {
-    **{mode: lambda mode=mode: Image.fromarray(AS_EIGHT).convert(mode) for mode in ("1", "L", "LA", "CMYK", "YCbCr")},
+    **{mode: eight(mode) for mode in ("1", "L", "LA", "CMYK", "YCbCr")},
     "RGB": lambda: Image.fromarray(np.stack([AS_EIGHT, AS_EIGHT.T.reshape(12, 16), AS_EIGHT[::-1]], axis=-1)),
     "RGBA": lambda: Image.fromarray(np.stack([AS_EIGHT, AS_EIGHT[::-1], AS_EIGHT, AS_EIGHT // 2], axis=-1)),
     "P": lambda: palette(None),

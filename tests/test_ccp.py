@@ -31,7 +31,7 @@ from orchestrator.loop import build_scope, load_learner
 from orchestrator.method import Batch, Embedded, Outputs, Scope, Task
 
 
-def reference_k_center(pool: list, proxies: list, k: int) -> list[int]:
+def reference_k_center(pool: list[list[float]], proxies: list[list[float]], k: int) -> list[int]:
     centres, taken = list(proxies), []
     for _ in range(k):
         best, best_distance = -1, -1.0
@@ -44,7 +44,7 @@ def reference_k_center(pool: list, proxies: list, k: int) -> list[int]:
     return taken
 
 
-def reference_covering_radius(points: list, centres: list) -> float:
+def reference_covering_radius(points: list[list[float]], centres: list[list[float]]) -> float:
     return max(min(math.dist(point, centre) for centre in centres) for point in points)
 
 
@@ -293,7 +293,9 @@ class Run:
 
     def embed(self, n: int, rng: torch.Generator) -> Tensor:
         """Depends on the network, so that embedding before it went back would be seen."""
-        level = self.network[0].weight.sum().detach() + self.network[1].running_mean.sum()
+        linear, norm = self.network
+        assert isinstance(linear, nn.Linear) and isinstance(norm, nn.BatchNorm1d) and norm.running_mean is not None
+        level = linear.weight.sum().detach() + norm.running_mean.sum()
         self.drawn.append(level + torch.randn(C, n, D, generator=rng, dtype=torch.float64))
         return self.drawn[-1]
 
@@ -510,6 +512,7 @@ def test_the_first_proxies_are_raw_embeddings_of_samples_of_their_classes(
     labels = torch.from_numpy(train_labels(glyphs, rows))
     with torch.no_grad():
         embeddings = learner.network(augment(glyphs.images(rows), rows, recipe="none", seed=0, epoch=0).double())
+    assert isinstance(learner.method, CCP)
     for proxy, label in zip(learner.method.proxies.weight, learner.method.proxies.labels, strict=True):
         distance = (embeddings["embedding"] - proxy).norm(dim=1)
         assert distance[labels == label].min() < 1e-6 * distance.max()

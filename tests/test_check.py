@@ -584,7 +584,7 @@ def test_for_pytest_every_check_is_named_and_an_expected_failure_is_an_xfail() -
         "Honest-inputs",
     ]
     (mark,) = parameters["Honest-permutation"].marks
-    assert (mark.name, mark.kwargs) == ("xfail", {"reason": "the order is the point", "raises": EXCUSED})  # type: ignore[union-attr]
+    assert (mark.name, mark.kwargs) == ("xfail", {"reason": "the order is the point", "raises": EXCUSED})
 
 
 def test_what_cannot_be_checked_here_is_a_skip() -> None:

@@ -811,9 +811,12 @@ def test_check_tells_of_every_check(
 
 def test_check_takes_hyperparameters(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     given: list[Any] = []
-    monkeypatch.setattr(
-        "orchestrator.check.verdicts", lambda method, **others: given.append((method.name, others)) or ()
-    )
+
+    def verdicts(method: type[Method], **others: Any) -> tuple[()]:
+        given.append((method.name, others))
+        return ()
+
+    monkeypatch.setattr("orchestrator.check.verdicts", verdicts)
     assert run(capsys, "check contrastive --set references=memory --set memory_size=8").code == 0
     assert given == [("contrastive", {"references": "memory", "memory_size": 8})]
 

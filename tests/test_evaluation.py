@@ -43,14 +43,14 @@ def reference_queries(queries, labels, gallery=None, gallery_labels=None, recall
     alone = gallery is None
     if alone:
         gallery, gallery_labels = queries, labels
-    rows = []
+    rows: list[dict[str, float] | None] = []
     for label, ranked in zip(labels, reference_neighbours(queries, gallery, alone), strict=True):
         hits = [bool(gallery_labels[j] == label) for _, j in ranked]
         relevant = sum(hits)
         if relevant == 0:
             rows.append(None)
             continue
-        values = {f"recall_at_{k}": int(any(hits[:k])) for k in recall_at}
+        values: dict[str, float] = {f"recall_at_{k}": int(any(hits[:k])) for k in recall_at}
         values["r_precision"] = sum(hits[:relevant]) / relevant
         values |= {"map_at_r": 0, "mean_average_precision_at_1000": 0}
         for j, hit in enumerate(hits, start=1):
@@ -169,8 +169,9 @@ def test_agrees_with_pytorch_metric_learning(backend, seed, gallery):
     calculator = AccuracyCalculator(include=tuple(theirs.values()), device=torch.device("cpu"))
     if gallery:
         expected = calculator.get_accuracy(rows[:200], classes[:200], rows[200:], classes[200:])
-        options = {"gallery": rows[200:], "gallery_labels": classes[200:]}
-        found = evaluate_embeddings(rows[:200], classes[:200], clustering=False, **options)
+        found = evaluate_embeddings(
+            rows[:200], classes[:200], gallery=rows[200:], gallery_labels=classes[200:], clustering=False
+        )
     else:
         expected = calculator.get_accuracy(rows, classes)
         found = evaluate_embeddings(rows, classes, clustering=False)
@@ -503,7 +504,7 @@ def test_bad_neighbour_searches_are_named():
         nearest_neighbours(ROWS[:1], ROWS[:1], 1, exclude_self=True)
     with pytest.raises(ValueError, match="k: need whole numbers from 1, got 0"):
         nearest_neighbours(ROWS, ROWS, 0)
-    assert nearest_neighbours(ROWS, ROWS, np.int64(99))[1].shape == (4, 4)
+    assert nearest_neighbours(ROWS, ROWS, np.int64(99))[1].shape == (4, 4)  # type: ignore[arg-type]
     assert nearest_neighbours(ROWS, ROWS, 99, exclude_self=True)[1].shape == (4, 3)
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator import export as module
 from orchestrator.checkpoint import MODEL, save_checkpoint
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
@@ -107,8 +106,9 @@ def test_what_cannot_be_exported_is_told_in_a_line(source: Source, tmp_path: Pat
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             raise ValueError("not so\nand not so")
 
+    stubborn: Any = Stubborn()
     with pytest.raises(InputError) as refused:
-        export(replace(source, encoder=Stubborn()), "pt2", tmp_path / "model.pt2")
+        export(replace(source, encoder=stubborn), "pt2", tmp_path / "model.pt2")
     assert str(refused.value).startswith("--to pt2: this model cannot be exported so (") and "\n" not in str(
         refused.value
     )
@@ -119,7 +119,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr(module.importlib, "import_module", absent)
+    monkeypatch.setattr("importlib.import_module", absent)
     check_packages("pt2")
     with pytest.raises(InputError, match=r"needs the package onnx: uv pip install 'dml-orchestrator\[export\]'"):
         check_packages("onnx")
@@ -133,7 +133,8 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, m
     export(source, "mlflow", tmp_path / "trials" / "final" / "mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with Journal(tmp_path / "journal.jsonl") as journal:
-        start = {"dataset": "glyphs", "method": "idml", "objective": {"metric": "val/map_at_r", "mode": "max"}}
+        start: dict[str, Any] = {"dataset": "glyphs", "method": "idml"}
+        start["objective"] = {"metric": "val/map_at_r", "mode": "max"}
         tags = {"dataset.digest": "ab" * 32, "git.commit": "c0ffee", "command": "orchestrator search"}
         journal.append("search_started", name="s", search_id="id", config={}, params={}, tags=tags, **start)
         journal.append("trial_started", trial_id="final", kind="final", params={}, config={}, tags={}, note=None)

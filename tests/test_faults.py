@@ -282,7 +282,12 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
     class Answering:
         def __getattr__(self, name: str) -> Any:
             answers = {"arrive": None, "begin": 1, "fail": False, "put": True}
-            return SimpleNamespace(remote=lambda *words: told.append((name, *words)) or answers[name])
+
+            def remote(*words: Any) -> Any:
+                told.append((name, *words))
+                return answers[name]
+
+            return SimpleNamespace(remote=remote)
 
     monkeypatch.setattr("orchestrator.trial.own_results", lambda work: iter([failed]))
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
@@ -384,11 +389,11 @@ def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:
             assert Path(tempfile.mkdtemp()).parent == folder == Path(os.environ["TMPDIR"])
             other = subprocess.run([sys.executable, "-c", killed], env=environment, capture_output=True, text=True)
             assert folder.exists() and Path(other.stdout.strip()) != folder
-            ghost, other = Path(base) / "orchestrator-ghost", Path(base) / "orchestrator-notes"
+            ghost, notes = Path(base) / "orchestrator-ghost", Path(base) / "orchestrator-notes"
             (ghost / "ray" / "session_2026" / "logs").mkdir(parents=True)  # by Ray, when its folder was gone
             (ghost / "torchinductor_me").mkdir()
-            (other / "ray").mkdir(parents=True)
-        assert not folder.exists() and not ghost.exists() and other.exists()
+            (notes / "ray").mkdir(parents=True)
+        assert not folder.exists() and not ghost.exists() and notes.exists()
         assert tempfile.tempdir == base
 
 

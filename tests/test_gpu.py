@@ -54,7 +54,7 @@ def test_the_energy_is_the_cpu_s() -> None:
         z = points.to(device, copy=True).requires_grad_()
         y = labels.to(device)
         energy = potential_energy(z[:100], y[:100], z[100:], y[100:], delta=0.9, alpha=4)
-        energy.backward()
+        torch.autograd.backward(energy)
         assert z.grad is not None
         values.append(float(energy))
         gradients.append(z.grad.cpu())
@@ -74,7 +74,7 @@ def test_evaluation_against_a_gallery_keeps_to_its_memory() -> None:
     """On the device: the gallery in float64 and some blocks of 64 MiB."""
     torch.manual_seed(0)
     embeddings, labels = torch.randn(12_000, 512), torch.arange(12_000) % 900
-    gallery = {"gallery": embeddings[2000:], "gallery_labels": labels[2000:]}
+    gallery: dict[str, Any] = {"gallery": embeddings[2000:], "gallery_labels": labels[2000:]}
     on_cpu = evaluate_embeddings(embeddings[:2000], labels[:2000], **gallery, clustering=False)
     rows = embeddings.cuda()
     torch.cuda.reset_peak_memory_stats()

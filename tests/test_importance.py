@@ -80,7 +80,7 @@ def test_lists_and_words_are_explained_too() -> None:
         Searched("list", Parameter("list", "list", "categorical", choices=(1, 10)), (1, 10), None, None, None),
         setting("a"),
     ]
-    points = [
+    points: list[dict[str, Any]] = [
         {"word": "xyz"[draw.integers(3)], "list": (1, 10)[draw.integers(2)], "a": draw.random()} for _ in range(60)
     ]
     found, level = explained(settings, points, [float(p["word"] == "y") + 0.1 * p["list"] / 10 for p in points])

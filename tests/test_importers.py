@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 from scipy.io import loadmat, savemat
@@ -486,7 +487,11 @@ def edit(file: str, change: Callable[[str], str]) -> Callable[[Made], object]:
 
 
 def remove(*files: str) -> Callable[[Made], object]:
-    return lambda made: [(made.source / file).unlink() for file in files]
+    def damage(made: Made) -> None:
+        for file in files:
+            (made.source / file).unlink()
+
+    return damage
 
 
 def truncate(*files: str) -> Callable[[Made], object]:
@@ -760,7 +765,7 @@ def test_sources_that_are_no_folders(tmp_path: Path) -> None:
         prepare("cub200", tmp_path / "CUB_200_2011.tgz", tmp_path / "data")
     (tmp_path / "empty").mkdir()
     for importer in (*ARCHIVES, *OWN):
-        own = {"name": "mine"} if importer in OWN else {}
+        own: dict[str, Any] = {"name": "mine"} if importer in OWN else {}
         with pytest.raises(DataError, match=r"/empty: (no(ne)? .*|missing or not as published)") as caught:
             prepare(importer, tmp_path / "empty", tmp_path / "data", **own)
         assert "\n" not in str(caught.value)
@@ -777,7 +782,7 @@ def test_unwritable_storage(make: Callable[[str], Made]) -> None:
         made.prepare()
 
 
-@pytest.mark.parametrize(("module", "function"), [(encoding.os, "fsync"), (store, "sync")])
+@pytest.mark.parametrize(("module", "function"), [(os, "fsync"), (store, "sync")])
 def test_a_full_disk_is_one_line(
     make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch, module: Any, function: str
 ) -> None:
@@ -797,7 +802,7 @@ def test_a_full_disk_is_one_line(
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_arrow_tells_of_a_full_disk() -> None:
     """What `writing_problem` relies on."""
-    with pytest.raises(OSError, match="No space") as caught, store.pa.OSFile("/dev/full", "wb") as file:
+    with pytest.raises(OSError, match="No space") as caught, pa.OSFile("/dev/full", "wb") as file:
         file.write(b"x")
     assert caught.value.errno == errno.ENOSPC
 

@@ -73,7 +73,7 @@ def test_classes_weigh_by_their_queries() -> None:
     labels = np.repeat(np.arange(6), [1, 1, 1, 1, 1, 995])
     evaluation = made((labels < 5).astype(float), labels)
     low, high = over_classes(evaluation)["recall_at_1"]
-    assert (low, high) == (pytest.approx(0, abs=0.01), 1.0) and evaluation.metrics["recall_at_1"] == 0.005
+    assert low == pytest.approx(0, abs=0.01) and high == 1.0 and evaluation.metrics["recall_at_1"] == 0.005
 
 
 def test_few_classes_have_none() -> None:
@@ -140,7 +140,8 @@ def test_the_interval_of_a_validation_comes_from_its_tables(tmp_path: Path) -> N
         assert of_class_tables(paths[-1:], "recall_at_1") == pytest.approx(ends[-1])
     low, high = of_class_tables(paths, "recall_at_1") or (0, 0)
     assert (low, high) == pytest.approx(mean_interval(ends))
-    assert high - low == pytest.approx(np.hypot(*(b - a for a, b in ends)) / 2)
+    first, second = (b - a for a, b in ends)
+    assert high - low == pytest.approx(np.hypot(first, second) / 2)
     assert of_class_tables([tmp_path / "none.csv"], "recall_at_1") is None
     assert of_class_tables(paths, "map_at_r") is None
 
@@ -149,12 +150,12 @@ def test_an_auroc_has_intervals_over_images_and_over_classes() -> None:
     """Levels with class effects: over images it is too narrow."""
     rng = np.random.default_rng(6)
     labels = np.repeat(np.arange(12), 25)
-    sides = [shift + rng.normal(0, 1, 12)[labels] + rng.normal(0, 0.5, 300) for shift in (0.0, 0.6)]
-    value = auroc(*sides)
-    images, classes = of_auroc(*sides), of_auroc(*sides, (labels, labels))
+    inside, outside = (shift + rng.normal(0, 1, 12)[labels] + rng.normal(0, 0.5, 300) for shift in (0.0, 0.6))
+    value = auroc(inside, outside)
+    images, classes = of_auroc(inside, outside), of_auroc(inside, outside, (labels, labels))
     assert images is not None and classes is not None
     assert classes[0] < images[0] < value < images[1] < classes[1]
-    assert of_auroc(*sides, (labels, labels // 3)) is None
+    assert of_auroc(inside, outside, (labels, labels // 3)) is None
     assert of_auroc(np.zeros(5), np.ones(5)) == (1.0, 1.0)
 
 

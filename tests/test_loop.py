@@ -346,7 +346,7 @@ class Telling(Method):
         return {"loss": outputs["embedding"].square().mean()}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        counts = {
+        counts: dict[str, float] = {
             "trained": len(trained.samples) if trained else 0,
             "held_out": len(held_out.samples) if held_out else 0,
         }
@@ -424,9 +424,9 @@ def test_diagnostics_see_training_and_held_out_images_and_are_kept(
         head, *rows = list(csv.reader(file))
     assert head == ["sample", "says"]
     assert [row[1] for row in rows] == ["a, b", 'c "d"']
-    rows = class_split(glyphs, validation_share=0.3, seed=0).test[:48]
-    tested = evaluate_model(tmp_path / BEST, glyphs, rows, folder=tmp_path / DIAGNOSTICS)
-    assert np.array_equal(np.load(tmp_path / DIAGNOSTICS / "test_labels.npy"), glyphs.labels[rows])
+    test = class_split(glyphs, validation_share=0.3, seed=0).test[:48]
+    tested = evaluate_model(tmp_path / BEST, glyphs, test, folder=tmp_path / DIAGNOSTICS)
+    assert np.array_equal(np.load(tmp_path / DIAGNOSTICS / "test_labels.npy"), glyphs.labels[test])
     assert (tested["diagnostics/trained"], tested["diagnostics/held_out"]) == (0, 48)
 
 
@@ -506,7 +506,12 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     learner = build_learner(resolved(data, settings), store, num_classes=6, class_names=names).double()
     module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
     shared_sum, sums = learner.method.shared_sum, []
-    learner.method.shared_sum = lambda part: sums.append(shared_sum(part)) or sums[-1]
+
+    def summed(part: Any) -> Tensor:
+        sums.append(shared_sum(part))
+        return sums[-1]
+
+    learner.method.shared_sum = summed
     rows = np.arange(12)[rank_block(np.arange(12), rank(), world_size())]
     batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6, torch.arange(12))
     rng = torch.Generator().manual_seed(0)

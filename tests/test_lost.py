@@ -240,7 +240,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     driver.search = driver.search.model_copy(update={"stall_timeout": 30.0})
     monkeypatch.setattr(cluster, "resources", lambda *_: {"CPU": 1})
     monkeypatch.setattr(cluster, "release", lambda _: done.append("released"))
-    monkeypatch.setattr(cluster.ray, "kill", lambda actor: done.append(f"killed {actor}"))
+    monkeypatch.setattr("ray.kill", lambda actor: done.append(f"killed {actor}"))
     points = Points(driver)
     followed = Processes(points)
     trial = SimpleNamespace(

@@ -1,5 +1,6 @@
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +39,7 @@ def assert_agrees(function, reference, matrix, positive, negative, **hyperparame
 
 
 # Every objective but margin, which draws: name, what the matrix holds, hyperparameters.
-CASES = [
+CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("contrastive", "d", {}),
     ("contrastive", "d", {"pos_margin": 0.9, "neg_margin": 1.3}),
     ("contrastive", "d", {"pos_margin": 0.3, "neg_margin": 1.2, "average": "all"}),
@@ -350,8 +351,8 @@ def test_centre_merging_of_one_centre_per_class_is_an_attached_zero():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda case: objectives.contrastive(*case, average="mean"), "got 'mean'"),
-        (lambda case: objectives.triplet(*case, mining="semi-hard"), "got 'semi-hard'"),
+        (lambda case: objectives.contrastive(*case, average="mean"), "got 'mean'"),  # type: ignore[arg-type]
+        (lambda case: objectives.triplet(*case, mining="semi-hard"), "got 'semi-hard'"),  # type: ignore[arg-type]
         (lambda case: objectives.margin(*case, dim=8, phi=0), "phi must be above 0, got 0"),
         (lambda case: objectives.fast_ap(*case, num_bins=0), "num_bins must be at least 1, got 0"),
         (lambda case: objectives.soft_triple(*case, centres_per_class=2), "centres_per_class=2, got 3"),
@@ -413,6 +414,7 @@ def test_margin_learns_its_beta():
     case = batch_case("d", [0, 0, 1, 1])
     betas = torch.tensor([1.2, 1.2], requires_grad=True)
     objectives.margin(*case, dim=8, beta=betas[torch.tensor([0, 0, 1, 1])]).backward()
+    assert betas.grad is not None
     assert betas.grad.isfinite().all()
     assert betas.grad.count_nonzero() == 2
 
@@ -556,9 +558,12 @@ def test_matrices_stay_in_float32_under_autocast_and_mixed_types():
 
 def test_cosine_similarity_turns_reduced_products_off_and_back_on(monkeypatch):
     backend, seen = torch.backends.cuda.matmul, []
-    monkeypatch.setattr(
-        torch.Tensor, "__matmul__", lambda left, right: seen.append(backend.fp32_precision) or left.mm(right)
-    )
+
+    def product(left, right):
+        seen.append(backend.fp32_precision)
+        return left.mm(right)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", product)
     before = backend.fp32_precision
     try:
         backend.fp32_precision = "tf32"

@@ -268,9 +268,10 @@ def conductor(journal: Journal, events: list[dict[str, Any]]) -> Conductor:
     raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
     search = resolve_search(raw, name="s", source="test.yaml")
     if not events:
-        first = {"name": "s", "search_id": "1", "dataset": search.dataset, "method": "proxy_anchor", "params": {}}
+        first: dict[str, Any] = {"name": "s", "search_id": "1", "dataset": search.dataset, "method": "proxy_anchor"}
         goal = search.objective.model_dump()
-        events = [journal.append("search_started", **first, objective=goal, config=search.model_dump(), tags={})]
+        first |= {"params": {}, "objective": goal, "config": search.model_dump(), "tags": {}}
+        events = [journal.append("search_started", **first)]
     folder = journal.path.parent
     return Conductor(search, folder, data=folder, journal=journal, events=events, slots=1)
 
@@ -280,7 +281,7 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
 ) -> None:
     with Journal(journal_of(storage)) as journal:
         search = conductor(journal, [])
-        refused = iter([503, "cut", 503])
+        refused: Iterator[str | int | None] = iter([503, "cut", 503])
         front.whim = lambda method, path: next(refused, None)
         assert search.next() is not None, "what passes is waited for"
         front.whim = lambda method, path: 503
@@ -368,7 +369,8 @@ def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: 
 
     assert told() == f"s3://{root}/{best}: not what manifest.json says: missing or damaged"
     entry = {"object": "best.pt", "size": 4, "sha256": "00"}
-    for files_ in ({"../../escaped": entry}, {"a": entry | {"object": "../b"}}, {"a": {}}, [1], {"/etc/x": entry}):
+    bad: list[Any] = [{"../../escaped": entry}, {"a": entry | {"object": "../b"}}, {"a": {}}, [1], {"/etc/x": entry}]
+    for files_ in bad:
         objects.write(folder / MANIFEST, json.dumps({"files": files_}).encode())
         with pytest.raises(InputError, match=rf"^s3://{root}/{MANIFEST}: damaged"):
             bring_trial(folder)

@@ -37,7 +37,8 @@ PFML_SPACE = {
 def bowl(params: Mapping[str, Any]) -> float:
     """Best at delta 0.22, alpha 3, many proxies; delta matters most."""
     delta, alpha, proxies = params["delta"], params["alpha"], params["proxies_per_class"]
-    return 0.6 - 8 * (delta - 0.22) ** 2 - 0.004 * math.log(alpha / 3) ** 2 + 0.0005 * proxies
+    value: float = 0.6 - 8 * (delta - 0.22) ** 2 - 0.004 * math.log(alpha / 3) ** 2 + 0.0005 * proxies
+    return value
 
 
 def made(
@@ -211,7 +212,9 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     assert heads is not None and ">cost/seconds<" in heads[0] and ">front<" in heads[0]
     assert html.count("<td>on the front</td>") == len(ledger.front)
     front = next(t for t in figures(html)["front-figure"]["data"] if t["name"] == "front")
-    pairs = {(trial.second, trial.best) for trial in ledger.trials.values()}
+    trials = ledger.trials.values()
+    pairs = {(t.second, t.best) for t in trials if t.second is not None and t.best is not None}
+    assert all(t.second is not None and t.best is not None for t in trials)
     unbeaten = {(s, b) for s, b in pairs if not any(s2 <= s and b2 >= b and (s2, b2) != (s, b) for s2, b2 in pairs)}
     assert len(unbeaten) > 1 and front["x"] == sorted(front["x"])
     assert list(zip(front["x"], front["y"], strict=True)) == [
@@ -536,5 +539,7 @@ def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
     assert complaints(seen.stderr) == []
     accent = (121, 184, 255) if dark else (11, 92, 173)
     with Image.open(picture) as image:
-        colours = dict((colour[:3], count) for count, colour in image.convert("RGB").getcolors(1 << 24))  # noqa: C402
+        counted = image.convert("RGB").getcolors(1 << 24)
+    assert counted is not None
+    colours = {colour: count for count, colour in counted}
     assert colours.get(accent, 0) > 2000, "no line and no bar was drawn in the sandboxed frame"

@@ -90,7 +90,8 @@ def test_margin_with_the_negatives_that_were_drawn() -> None:
     def theirs(z: Tensor, r: Tensor) -> Tensor:
         anchors, positives = masks()[0].nonzero(as_tuple=True)
         negatives = torch.cat([torch.repeat_interleave(torch.arange(20), row) for row in drawn["counts"]])
-        return losses.MarginLoss(margin=0.3, beta=1.1)(z, LABELS, (anchors, positives, negatives))
+        loss: Tensor = losses.MarginLoss(margin=0.3, beta=1.1)(z, LABELS, (anchors, positives, negatives))
+        return loss
 
     agree(ours, theirs)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,8 @@ def reference_psi(distance: Tensor, same: bool, delta: float, delta_rep: float, 
         return -distance.new_tensor(delta**-alpha) if distance < delta else -(distance**-alpha)
     cut = distance if distance < delta_rep else distance.new_tensor(delta_rep)
     if cut < CORE:
-        return CORE**-alpha + alpha * CORE ** (-alpha - 1) * (CORE - cut)
+        line: Tensor = CORE**-alpha + alpha * CORE ** (-alpha - 1) * (CORE - cut)
+        return line
     return cut**-alpha
 
 
@@ -197,7 +199,8 @@ def test_float32_agrees_with_float64_on_many_points():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_collapsed_batches_are_exact_though_not_listed_pair_by_pair(monkeypatch, dtype, spread):
     points = torch.cat([unit(120, 8, spread=spread, dtype=dtype), unit(1, 8, dtype=dtype).expand(20, 8)])
-    labels, kw = torch.arange(140) % 20, {"delta": 0.2, "delta_rep": 0.4, "alpha": 4}
+    labels = torch.arange(140) % 20
+    kw: dict[str, Any] = {"delta": 0.2, "delta_rep": 0.4, "alpha": 4}
     arguments = (potential_energy, points[:60], labels[:60], points[60:], labels[60:])
     monkeypatch.setattr(pfml, "FEW", 10**6)
     listed = value_and_gradients(*arguments, **kw)
@@ -410,7 +413,7 @@ def test_autocast_and_fast_matrix_products_change_nothing():
         with torch.autocast("cpu", dtype=torch.bfloat16):
             mixed = value_and_gradients(potential_energy, embeddings, LABELS, proxies, PROXY_LABELS, delta=0.2, alpha=4)
         assert torch.get_float32_matmul_precision() == "medium"
-        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"
+        assert torch.backends.mkldnn.matmul.fp32_precision == "bf16"  # type: ignore[attr-defined]
     finally:
         torch.set_float32_matmul_precision("highest")
     for found, expected in zip(mixed, plain, strict=True):

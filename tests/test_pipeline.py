@@ -183,7 +183,7 @@ def loader_threads() -> list[str]:
 
 
 def test_reading_ahead_is_bounded_in_order_and_ends_with_its_threads(photographs: Store) -> None:
-    taken = []
+    taken: list[int] = []
 
     def endless() -> Iterator[Request]:
         while True:

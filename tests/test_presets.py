@@ -235,7 +235,7 @@ SOFT_TRIPLE = {
     "inshop": {"proxies_per_class": 4, "la": 20, "gamma": 0.1, "tau": 0.2, "margin": 0.01},
     "sop": {"proxies_per_class": 4, "la": 100, "gamma": 47.9, "tau": 0.2, "margin": 0.3145},
 }
-VARIANTS = {
+VARIANTS: dict[str, tuple[str, str | None, dict[str, dict[str, Any]]]] = {
     "c1": ("contrastive", "euclidean", C1),
     "c1_cosine": ("contrastive", "cosine", C1),
     "c2": ("contrastive", "euclidean", C2),
@@ -284,8 +284,8 @@ def test_what_ccp_compares_with(dataset: str) -> None:
     holds(f"multi_similarity/{dataset}/bn_inception", **MLRC, **pairs, **MULTI_SIMILARITY[dataset])
     holds(f"triplet/{dataset}/bn_inception", **MLRC, **pairs, **TRIPLET[dataset])
     # 32 classes x 1, proxies' learning rate x100, one warm-up epoch
-    proxies = {"classes_per_batch": 32, "images_per_class": 1, "proxy_lr_multiplier": 100, "warmup_epochs": 1}
-    proxies |= {"validate_every": interval}
+    proxies: dict[str, Any] = {"classes_per_batch": 32, "images_per_class": 1, "proxy_lr_multiplier": 100}
+    proxies |= {"warmup_epochs": 1, "validate_every": interval}
     holds(f"proxy_anchor/{dataset}/bn_inception", **MLRC, **proxies, margin=0.1, alpha=32)
     holds(f"proxy_nca_plus_plus/{dataset}/bn_inception", **MLRC, **proxies, scale=1 / 0.1, metric="cosine")
     holds(f"soft_triple/{dataset}/bn_inception", **MLRC, **proxies, **SOFT_TRIPLE[dataset])

@@ -157,11 +157,17 @@ CONFIRMED = TPE | {"settings": {"epochs": 6, "protocol": "mlrc"}, "final_trials"
 
 
 @pytest.mark.parametrize("protocol", ["conventional", "same"])
-def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path) -> None:
+def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
-    given = []
+    given: list[dict[str, Any]] = []
     following = conductor.next
-    conductor.next = lambda: given.append(following()) or given[-1]  # type: ignore[assignment, func-returns-value]
+
+    def recorded() -> dict[str, Any] | None:
+        if (work := following()) is not None:
+            given.append(work)
+        return work
+
+    monkeypatch.setattr(conductor, "next", recorded)
     drive(conductor)
     trials, finals = ([work for work in given if work["test"] == test] for test in (False, True))
     assert {work["arguments"]["settings"]["protocol"] for work in trials} == {"mlrc"}

@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -87,7 +88,7 @@ def test_a_trial_costs_the_same_after_many(tmp_path: Path, monkeypatch: pytest.M
     for number in range(trials - 1):  # of the last, what follows the search is a part
         files = sum(touched.values())
         if number % 12 == 3:
-            costs.append((bytecodes(lambda number=number: one_trial(number)), sum(touched.values()) - files))
+            costs.append((bytecodes(partial(one_trial, number)), sum(touched.values()) - files))
         else:
             one_trial(number)
     early, late = costs[1:6], costs[-5:]

@@ -52,7 +52,8 @@ def write(path: Path, curves: Curves, *, finals: Sequence[str] = (), **changes: 
         )
         for number, (trial_id, (state, values)) in enumerate(curves.items()):
             params = {"delta": 0.1 + 0.01 * number}
-            about = {"config": search.experiment(params).flat(), "tags": {}, "note": None, "source": None}
+            config = search.experiment(params).flat()
+            about: dict[str, Any] = {"config": config, "tags": {}, "note": None, "source": None}
             journal.append("trial_started", trial_id=trial_id, kind="trial", params=params, **about)
             for validation, value in enumerate(values, start=1):
                 metrics = {search.objective.metric: value}
@@ -94,7 +95,7 @@ def test_who_ran_on_is_not_second_for_that(tmp_path: Path) -> None:
 
 
 def test_a_winner_that_was_behind_when_the_other_was_stopped(tmp_path: Path) -> None:
-    curves = LUCKY | {"0003": ("pruned", [0.30, 0.36, 0.45])}
+    curves = {**LUCKY, "0003": ("pruned", [0.30, 0.36, 0.45])}
     said = Findings.of(made(tmp_path, curves)).certainty
     assert said.startswith(
         "After 3 validations, where trial 0003 was stopped, that one led by 0.0200 (0.4500 against 0.4300): it might "

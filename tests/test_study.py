@@ -49,7 +49,7 @@ def start(search: Search, folder: Path, slots: int = 1) -> Conductor:
     if not events:
         objective = search.objective.model_dump()
         config = search.model_dump()
-        fields = {"name": search.name, "search_id": "id", "objective": objective, "config": config}
+        fields: dict[str, Any] = {"name": search.name, "search_id": "id", "objective": objective, "config": config}
         events = [journal.append("search_started", dataset="glyphs-small", method="pfml", tags={}, params={}, **fields)]
     return Conductor(search, folder, data=folder, journal=journal, events=events, slots=slots)
 

@@ -24,7 +24,7 @@ def experiment(name: str) -> Experiment:
 
 def with_adam() -> list[str]:
     """CUB's presets whose decay is coupled, one of those that differ in the backbone or in the protocol alone."""
-    found = {}
+    found: dict[tuple[str, int, str], str] = {}
     for name in presets():
         resolved = experiment(name)
         if resolved.training.dataset == "cub200" and resolved.training.optimizer == "adam":
@@ -53,7 +53,8 @@ def decay_over_gradient(kind: type[Method], resolved: Experiment) -> float | Non
     loss = torch.stack([term.double() for term in method.step(batch, network, Generator().manual_seed(0)).values()])
     gradients = torch.autograd.grad(loss.sum(), own)
     decay, gradient = (torch.cat([part.flatten() for part in parts]).norm().item() for parts in (own, gradients))
-    return training.weight_decay * decay / gradient
+    ratio: float = training.weight_decay * decay / gradient
+    return ratio
 
 
 def test_the_gradient_of_a_paper_s_proxies_outweighs_their_weight_decay() -> None:

@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -26,6 +27,7 @@ from orchestrator.spec import resolve_experiment
 
 mpl.use("agg")
 import matplotlib.pyplot as plt
+from matplotlib.lines import Line2D
 
 CLASSES = 8
 
@@ -135,12 +137,12 @@ def draw(solved: list[Problem], characters: list[str], picture: Path) -> None:
         axis.grid(axis="y", color="0.9")
         axis.set_axisbelow(True)
         axis.spines[["top", "right", "left"]].set_visible(False)
-    marker = {"color": "0.6", "markeredgecolor": "black", "linestyle": "none", "markersize": 8}
+    marker: dict[str, Any] = {"color": "0.6", "markeredgecolor": "black", "linestyle": "none", "markersize": 8}
     handles = [
-        plt.Line2D([], [], marker="|", color="0.5", linestyle="none", markersize=10, label="training image"),
-        plt.Line2D([], [], marker="s", label="converged proxy", **marker),
-        plt.Line2D([], [], marker="o", label="proxy of the next problem", **marker),
-        plt.Line2D([], [], color="0.25", linewidth=2, label="from a class's worst covered image to its nearest proxy"),
+        Line2D([], [], marker="|", color="0.5", linestyle="none", markersize=10, label="training image"),
+        Line2D([], [], marker="s", label="converged proxy", **marker),
+        Line2D([], [], marker="o", label="proxy of the next problem", **marker),
+        Line2D([], [], color="0.25", linewidth=2, label="from a class's worst covered image to its nearest proxy"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=11, frameon=False)
     figure.savefig(picture, dpi=90)
