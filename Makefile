@@ -6,6 +6,9 @@ BIN := .venv/bin
 # without bytecode caches every worker process would compile thousands of modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
+# tests run two files at a time: at their usual niceness Ray's workers would wait for the other file's test
+test test-slow: export RAY_worker_niceness := 0
+
 .PHONY: demo test test-slow lint setup ui methods-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes

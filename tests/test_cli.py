@@ -420,7 +420,7 @@ BAD = [
         prepare=damage_journal(2, '{"event": "trial_started", "seq": 1, "time": 1}'),
     ),
     bad(f"report {TRAINED}", "journal.jsonl", "0815", prepare=unknown_trial),
-    bad(f"report {TRAINED}", "journal.jsonl:5: missing", "sent to MLflow", "--cut-damaged", prepare=lost_end),
+    bad(f"report {TRAINED}", "journal.jsonl:5: ", "sent to MLflow", "--cut-damaged", prepare=lost_end),
     bad(f"export {TRAINED} --to pt2 --output {{storage}}/to-pipe.pt2", "a device or a pipe", prepare=linked_pipe),
     bad(f"evaluate {TRAINED} --dataset glyphs-small --per-class {{storage}}/to-pipe.csv", "pipe", prepare=linked_pipe),
     bad(f"evaluate {TRAINED} --dataset glyphs-small --gallery {{storage}}/to-pipe.csv", "pipe", prepare=linked_pipe),

@@ -257,7 +257,7 @@ def test_an_output_takes_no_other_things_place(tmp_path: Path) -> None:
         ("to-pipe", "is a device or a pipe"),
         ("/dev/null", "is a device or a pipe"),
         ("notes.txt", "is of another kind; give a name that ends in .html"),
-        ("to-notes.html", "notes.txt is there, and is another file"),
+        ("to-notes.html", "notes.txt exists and is of another kind"),
         ("loop", "loop"),
         ("to-none", "x does not exist"),
         ("a" * 300, "name too long"),

@@ -225,11 +225,11 @@ def test_missing_and_damaged_records_are_named(storage: str, server: Server, tmp
     object_ = f"{storage.removeprefix('s3://')}/searches/x/journal/00000001.jsonl"
     put(server, object_, b'{"event": "note", "seq": 7, "time": 1}\n')
     with pytest.raises(
-        InputError, match=f"^s3://{object_}: damaged: not the journal's record 1: .* seq 7 .*; the 1 bef"
+        InputError, match=f"^s3://{object_}: damaged: not the journal's record 1: .* seq 7 .*; line 1 is"
     ):
         refresh(journal_of(storage))
     server.files().delete_file(object_)
-    with pytest.raises(InputError, match=r"/journal/: record 1 is missing, the next is 00000002.jsonl; the 1 before"):
+    with pytest.raises(InputError, match=r"/journal/: record 1 is missing, the next is 00000002.jsonl; line 1 is"):
         refresh(journal_of(storage))
 
 

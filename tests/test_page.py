@@ -309,7 +309,7 @@ def test_embedded_data_has_no_paper(tmp_path: Path) -> None:
         raw = {"method": "pfml", "dataset": dataset, "space": PFML_SPACE}
         found = Findings.of(made(tmp_path / dataset, spread(3), raw=raw))
         assert f"None of the papers' tables here has pfml on {dataset}" in found.distance
-        assert found.distance.endswith("compare with no paper's.") == told
+        assert found.distance.endswith("which are drawn here to try methods out.") == told
 
 
 def test_the_page_links_its_model_s_where_that_is_beside_it(tmp_path: Path) -> None:
