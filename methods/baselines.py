@@ -50,6 +50,10 @@ class ReferencesConfig(ComparisonConfig):
         names = () if "memory" in self.references else ("memory_size", "memory_start")
         return super().idle() | dict.fromkeys(names, ("references",))
 
+    def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
+        unused = "memory" in self.references and self.memory_start >= steps
+        return {"memory_size": ("memory_start",)} if unused else {}
+
 
 class Baseline(Method, abstract=True):
     """An objective over the matrix between the batch and its references.

@@ -17,6 +17,7 @@ from typing import Any
 from orchestrator import learning
 from orchestrator.claims import repeated_texts, test_texts
 from orchestrator.data.catalog import datasets
+from orchestrator.effect import idle_trials
 from orchestrator.errors import InputError, visible
 from orchestrator.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.ledger import (
@@ -30,7 +31,7 @@ from orchestrator.ledger import (
     value_text,
 )
 from orchestrator.published import Beside, beside
-from orchestrator.searched import Searched, idle_trials, searched_settings, space_of, widen
+from orchestrator.searched import Searched, searched_settings, space_of, widen
 from orchestrator.significance import Difference, between_confirmed, how_tested
 from orchestrator.spec import VALIDATE_EVERY, resolve_experiment
 from orchestrator.standing import Comparable, comparable, side_by_side, standing

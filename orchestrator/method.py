@@ -50,6 +50,11 @@ class MethodConfig(BaseModel):
         """Hyperparameters without effect, each with those whose values leave it none: a user who gives one is told."""
         return {}
 
+    def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
+        """Hyperparameters that a training of so many steps ends too early for, each with those whose values are beyond
+        its end."""
+        return {}
+
 
 @dataclass(frozen=True)
 class Task:

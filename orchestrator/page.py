@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.checkpoint import IMAGES, write_whole
+from orchestrator.effect import idle, training_images
 from orchestrator.elements import (
     Figure,
     Html,
@@ -44,7 +45,7 @@ from orchestrator.ledger import (
     value_text,
 )
 from orchestrator.numbers_page import learned_cell, seeds_table, state_html, tests_html
-from orchestrator.searched import Searched, idle
+from orchestrator.searched import Searched
 from orchestrator.spec import Search
 
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
@@ -158,9 +159,10 @@ def _leaderboard(findings: Findings) -> str:
         if trial is findings.winner:
             best = rank - 1
         state = learned_cell(ledger, trial)
-        rows.append(_trial_row(rank if trial.best is not None else None, trial, state, keys, columns, shown))
+        place, because = rank if trial.best is not None else None, idle(trial, training_images(ledger))
+        rows.append(_trial_row(place, trial, state, keys, columns, shown, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
-    rows += [_trial_row("final", run, state, keys, columns, shown) for run, state in finals]
+    rows += [_trial_row("final", run, state, keys, columns, shown, idle(run)) for run, state in finals]
     parts = [] if age is None else [f"<p>{escape(_ages(ledger, age))}</p>"]
     parts += [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
     if len(ranking) > LEADERS:
@@ -217,8 +219,8 @@ def _trial_row(
     keys: Sequence[str],
     columns: Mapping[str, Column],
     tests: Sequence[str],
+    because: Mapping[str, str],
 ) -> list[Any]:
-    because = idle(trial)
     row = [rank, trial.trial_id, state, *(cell(trial) for cell in columns.values())]
     row += [score_cell(trial.test.get(name)) for name in tests]
     row += [_param_cell(trial.params.get(key), because.get(key)) for key in keys]

@@ -549,6 +549,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
     from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import noisy_labels, train_labels, unused_split
+    from orchestrator.effect import unreached
     from orchestrator.loop import check_image_size, data_splits, new_learner
     from orchestrator.yardstick import Measured, selection_warning, sizes
 
@@ -569,6 +570,8 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     if unreadable:
         say(f"warning: {describe_unreadable(store, unreadable)}")
     found = sizes(store, [without(part, unreadable) for part in splits])
+    for line in unreached(search, found["training_images"]):
+        say(f"warning: {line}")
     held_out = Measured.read(found["validation"])
     split = without(split, unreadable)
     ClassBalancedSampler(

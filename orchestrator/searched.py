@@ -1,6 +1,5 @@
 """What was searched: each setting's values, where the best ones lie, and whether its range was right."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from orchestrator.effect import idle, training_images
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger, TrialRecord, counted, value_text
 from orchestrator.method import find_method
@@ -44,6 +44,8 @@ class Searched:
     edge: Literal["low", "high"] | None
     """Where the winner sits at the end of a range that could be wider."""
     marked: Marked | None
+    moot: str = ""
+    """Why the winner's place at an end of the range, if it is there, says nothing of that end: a tie, or no effect."""
 
     @property
     def numeric(self) -> bool:
@@ -93,6 +95,7 @@ def searched_settings(
         known = by_key.setdefault(parameter.key, parameter)
         if known is not parameter:  # in several alternatives or branches: all that any of them allows
             by_key[parameter.key] = _joined(known, parameter)
+    results = {trial.trial_id: trial.best for trial in ledger.finished()}
     tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
     for key in dict.fromkeys([*by_key, *tried]):
         found = {repr(t.params[key]): t.params[key] for t in ledger.trials.values() if key in t.params}
@@ -101,7 +104,9 @@ def searched_settings(
         values.sort(key=(lambda value: value) if numeric else str)
         best = None if winner is None else winner.params.get(key)
         edge = None if best is None or len(values) < 2 else _edge(key, by_key.get(key), best, settings)
-        yield Searched(key, by_key.get(key), tuple(values), best, edge, _marked(key, ledger, settings))
+        moot = _moot(ledger, key, by_key.get(key), winner, edge, results, settings) if winner and edge else ""
+        marked = _marked(key, ledger, settings)
+        yield Searched(key, by_key.get(key), tuple(values), best, None if moot else edge, marked, moot)
 
 
 def _joined(one: Parameter, other: Parameter) -> Parameter:
@@ -134,6 +139,27 @@ def _edge(
     end: Literal["low", "high"] | None = "low" if place < EDGE else "high" if place > 1 - EDGE else None
     at = low if end == "low" else high
     return end if end and not _is_bound(key, at, settings) else None
+
+
+def _moot(
+    ledger: Ledger,
+    key: str,
+    parameter: Parameter | None,
+    best: TrialRecord,
+    edge: Literal["low", "high"],
+    results: Mapping[str, float | None],
+    settings: Mapping[str, Any],
+) -> str:
+    """Why the best trial's place at an end of a range says nothing of the range: the setting has no effect there, or a
+    trial that is not at this end has exactly the same result. Empty if it does say something."""
+    place = f"{key} = {value_text(best.params[key])} is at the {edge} end of its range, but"
+    if because := idle(best, training_images(ledger)).get(key):
+        return f"{place} has no effect there (with {because})"
+    for name, result in results.items():
+        value = ledger.trials[name].params.get(key)
+        if result == results[best.trial_id] and value is not None and _edge(key, parameter, value, settings) != edge:
+            return f"{place} trial {name}, with {value_text(value)}, ties with it exactly"
+    return ""
 
 
 def _is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
@@ -192,31 +218,65 @@ def _wider(
     comparable: Comparable,
     settings: Mapping[str, Any],
 ) -> str:
-    ends = [_beyond(s, s.best, s.edge) for s in searched if s.edge]
-    answer = (
-        f"Yes: {'; '.join(ends)}." if ends else f"No: the best point lies inside every range{_at_limits(searched)}."
-    )
+    answer = _of_the_winner(ledger, winner, searched, comparable)
     early = ledger.trials[next(iter(comparable.values), winner.trial_id)]
     if comparable.age is None or early is winner:
         return answer
     places = [(s, early.params[s.key], s.parameter) for s in searched if s.key in early.params]
     found = [(s, best, _edge(s.key, parameter, best, settings)) for s, best, parameter in places]
-    others = [_beyond(s, best, edge) for s, best, edge in found if edge and edge != s.edge]
+    others = [
+        _beyond(s, best, edge)
+        for s, best, edge in found
+        if edge and edge != s.edge
+        if not _moot(ledger, s.key, s.parameter, early, edge, comparable.values, settings)
+    ]
     if not others:
         return answer
     after = counted(comparable.age, "validation")
     return f"{answer} But after {after}, which all had, trial {early.trial_id} led, and would go {'; '.join(others)}."
 
 
-def _at_limits(searched: Sequence[Searched]) -> str:
-    """`, or at the setting's own limit (alpha 0)`: where nothing lies beyond the end that the best value is at."""
-    numbers = [s for s in searched if s.parameter is not None and s.parameter.kind != "categorical" and not s.edge]
-    found = [s for s in numbers if s.parameter and s.best in (s.parameter.low, s.parameter.high)]
+def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searched], comparable: Comparable) -> str:
+    """What the best trial's place says of the ranges."""
+    ended = ledger.finished()
+    if len(ended) == 1:
+        return "There is one result: it says nothing of the ranges."
+    moot = "; ".join(setting.moot for setting in searched if setting.moot)
+    if ends := [_beyond(s, s.best, s.edge) for s in searched if s.edge]:
+        return f"Yes: {'; '.join(ends)}." + (f" The results do not say it of others: {moot}." if moot else "")
+    if moot:
+        return f"The results do not say: {moot}."
+    tied = next((t for t in ended if t is not winner and t.best == winner.best and t.params != winner.params), None)
+    equal = "" if tied is None else f" Trials {winner.trial_id} and {tied.trial_id}, the two best, tie exactly."
+    limits, results = _at_limits(searched), len(comparable.values)
+    ranges = [s for s in searched if _is_range(s)]
+    if not ranges or max(len(_effective(ledger, s.key, comparable)) for s in ranges) >= ENOUGH_TO_CROWD:
+        return f"No: the best point lies inside every range{f', or at {limits}' if limits else ''}.{equal}"
     return (
-        f", or at the setting's own limit ({', '.join(f'{s.key} {value_text(s.best)}' for s in found)})"
-        if found
-        else ""
+        f"No end of a range was reached{f', only {limits}' if limits else ''}; {counted(results, 'result')} "
+        f"{'is' if results == 1 else 'are'} too few to tell whether the best ones crowd at an end "
+        f"({ENOUGH_TO_CROWD} are needed).{equal}"
     )
+
+
+def _is_range(setting: Searched) -> bool:
+    """Whether it was searched between two ends."""
+    parameter = setting.parameter
+    return parameter is not None and parameter.kind != "categorical" and parameter.low != parameter.high
+
+
+def _effective(ledger: Ledger, key: str, comparable: Comparable) -> list[tuple[Any, float]]:
+    """The setting's value and the result of each trial, best first, in which it has an effect."""
+    images = training_images(ledger)
+    trials = ((ledger.trials[name], result) for name, result in comparable.values.items())
+    return [(t.params[key], result) for t, result in trials if key in t.params and key not in idle(t, images)]
+
+
+def _at_limits(searched: Sequence[Searched]) -> str:
+    """`the setting's own limit (alpha 0)`: where nothing lies beyond the end that the best value is at; else empty."""
+    numbers = [s for s in searched if _is_range(s) and not s.edge and not s.moot]
+    found = [s for s in numbers if s.parameter and s.best in (s.parameter.low, s.parameter.high)]
+    return f"the setting's own limit ({', '.join(f'{s.key} {value_text(s.best)}' for s in found)})" if found else ""
 
 
 def _beyond(setting: Searched, best: Any, edge: str | None) -> str:
@@ -234,15 +294,15 @@ def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings
     The best CROWD trials, or the best tenth, at equal age, lie in the outer fifth of the range. Of trials spread
     evenly over a range without effect that happens with a probability of 2 * 0.2 ** 4 = 0.3%.
     """
-    parameter, values = setting.parameter, comparable.values
-    if parameter is None or parameter.kind == "categorical" or setting.edge or parameter.low == parameter.high:
+    parameter = setting.parameter
+    if parameter is None or not _is_range(setting) or setting.edge or setting.moot:
         return ""
-    ranked = [ledger.trials[name].params[setting.key] for name in values if setting.key in ledger.trials[name].params]
-    count = max(CROWD, len(ranked) // 10)
-    best = ranked[:count]
-    if len(ranked) < ENOUGH_TO_CROWD or len(set(map(setting.place, ranked))) < CROWD:
+    ranked = _effective(ledger, setting.key, comparable)
+    if len(ranked) < ENOUGH_TO_CROWD or len({setting.place(value) for value, _ in ranked}) < CROWD:
         return ""
-    places = [setting.place(value) for value in best]
+    last = ranked[max(CROWD, len(ranked) // 10) - 1][1]
+    count = max(place for place, (_, result) in enumerate(ranked, start=1) if result == last)  # with those that tie
+    places = [setting.place(value) for value, _ in ranked[:count]]
     end: Literal["low", "high"]
     if max(places) <= CORNER:
         end = "low"
@@ -267,32 +327,3 @@ def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings
         f"the best {count} of {len(ranked)} trials have {setting.key} in the {'lowest' if end == 'low' else 'highest'} "
         f"fifth of {setting.range_text}{limit}. Search {setting.key} from {found[0]} to {found[1]}{logarithmic}."
     )
-
-
-# Without effect ----------------------------------------------------------------------------------------------
-
-
-def idle(trial: TrialRecord) -> dict[str, str]:
-    """The searched settings of a trial that have no effect under its others, each with why: `references="proxies"`."""
-    try:
-        kind = find_method(str(trial.settings.get("method"))).Config
-        config = kind(**{key: value for key, value in trial.settings.items() if key in kind.model_fields})
-        found = config.idle()
-    except (InputError, ValidationError):  # of a plugin that is not here, or of another version
-        return {}
-    return {
-        key: ", ".join(f"{name}={json.dumps(getattr(config, name))}" for name in because)
-        for key, because in found.items()
-        if key in trial.params
-    }
-
-
-def idle_trials(ledger: Ledger) -> dict[str, tuple[int, int, str]]:
-    """Of each searched setting without effect in a trial: in how many trials, of how many that have it, and under what
-    others."""
-    found: dict[str, list[str]] = {}
-    for trial in ledger.trials.values():
-        for key, because in idle(trial).items():
-            found.setdefault(key, []).append(because)
-    having = {key: sum(key in trial.params for trial in ledger.trials.values()) for key in found}
-    return {key: (len(why), having[key], "; or ".join(dict.fromkeys(why))) for key, why in found.items()}

@@ -169,7 +169,7 @@ def told_at(dataset: str) -> Sequence[int]:
 
 def sizes(store: Store, splits: Sequence[Split]) -> dict[str, Any]:
     """What a search's numbers are of, for its journal: the held-out set (None where nothing is held out) and the test
-    set of its first point."""
+    set of its first point; and what it learns from, of several folds the largest."""
     held_out = [split.validation for split in splits if len(split.validation)]
     validation = Measured.of(store, held_out) if held_out else None
     test = Measured.of(store, [splits[0].test], told_at(store.name)) if len(splits[0].test) else None
@@ -178,6 +178,7 @@ def sizes(store: Store, splits: Sequence[Split]) -> dict[str, Any]:
         "validation": validation and validation.plain,
         "test": test and test.plain,
         "training_classes": len(half),
+        "training_images": max(len(split.train) for split in splits),
     }
 
 

@@ -47,6 +47,7 @@ ORDER = [
     "findings",
     "importance",
     "searched",
+    "effect",
     "power",
     "significance",
     "control",

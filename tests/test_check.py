@@ -462,6 +462,14 @@ class Idling(Good):
             return {"wieght": ("weight",)}
 
 
+class IdlingWithin(Good):
+    """L = pull, as its base."""
+
+    class Config(Good.Config):
+        def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
+            return {"weight": ("strat",)}
+
+
 class Growable(Good):
     """L = pull, as its base."""
 
@@ -527,6 +535,7 @@ class NotANumber(Good):
         (Colliding, "configuration", "lr is already a setting of every training"),
         (Undescribed, "configuration", "scale has no description"),
         (Idling, "configuration", "idle: wieght is no hyperparameter .did you mean 'weight'"),
+        (IdlingWithin, "configuration", "idle_within: strat is no hyperparameter"),
         (Growable, "state_shapes", r"method.memory was torch.float64 \(0, 8\) after bind"),
         (Growable, "state_round_trip", "size mismatch for method.memory"),
         (Replacing, "after_validation", "method.centres is a new parameter"),

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from test_page import made
 
+from orchestrator.comparison import Comparison
+from orchestrator.effect import unreached
 from orchestrator.findings import Findings
 from orchestrator.importance import Importances, explained
 from orchestrator.page import page
 from orchestrator.searched import Searched
-from orchestrator.spec import Parameter
+from orchestrator.spec import Parameter, resolve_search
 
 SHARES = {"a": 0.6, "b": 0.3, "c": 0.1, "d": 0.0, "e": 0.0}
 
@@ -129,7 +131,26 @@ def test_a_range_by_logarithms_and_few_trials(tmp_path: Path) -> None:
     logarithmic = [float(0.001 * 6000 ** ((n + 0.5) / 12)) for n in range(12)]
     found = alphas(tmp_path / "log", logarithmic, 0.5, low=0.001, log=True)
     assert "narrower" not in found.widen  # 0.5 is high in the range by logarithms
-    assert "narrower" not in alphas(tmp_path / "few", EVEN[:8], 0.4).widen
+    assert alphas(tmp_path / "few", EVEN[:8], 0.4).widen == (
+        "No end of a range was reached; 8 results are too few to tell whether the best ones crowd at an end (10 are "
+        "needed)."
+    )
+    assert alphas(tmp_path / "equal", [2.0, 3.0, 5.0], 2.5).widen.endswith(
+        " Trials 0000 and 0001, the two best, tie exactly."
+    )
+
+
+def test_one_result_says_nothing_of_the_ranges(tmp_path: Path) -> None:
+    raw = {"method": "pfml", "dataset": "cub200", "space": {"alpha": {"low": 0, "high": 6}}}
+    found = Findings.of(made(tmp_path, [{"alpha": 1.0}, {"alpha": 5.9}], lambda p: 0.5, raw=raw, reason="it failed"))
+    assert found.widen == "There is one result: it says nothing of the ranges."
+
+
+def test_the_best_that_tie_do_not_crowd(tmp_path: Path) -> None:
+    """Four of twelve equal results are not the best four."""
+    raw = {"method": "pfml", "dataset": "cub200", "space": {"alpha": {"low": 0, "high": 6}}}
+    found = Findings.of(made(tmp_path, [{"alpha": alpha} for alpha in EVEN], lambda p: 0.5, raw=raw)).widen
+    assert found == "No: the best point lies inside every range. Trials 0000 and 0001, the two best, tie exactly."
 
 
 def test_an_edge_that_can_move_is_told_as_an_edge(tmp_path: Path) -> None:
@@ -154,3 +175,83 @@ def test_settings_without_effect_are_told(tmp_path: Path) -> None:
     html = page(found)
     assert html.count('<span class="idle" title="no effect with proxies_per_class=0">') == 6
     assert "no effect in 6 of 12 trials (with proxies_per_class=0)" in html
+
+
+MEMORY = {
+    "method": "contrastive",
+    "dataset": "cub200",
+    "settings": {"epochs": 2, "classes_per_batch": 8, "images_per_class": 4},
+    "space": {"references": ["proxies", "memory"], "memory_size": [64, 128]},
+}
+SIZES = [{"references": "memory", "memory_size": size} for size in (128, 64)]
+NOT_REACHED = "memory_start=1000, not reached in 42 steps"
+
+
+def remembered(folder: Path, *, images: int | None, gain: float = 0.0) -> Findings:
+    """Trials with memories of two sizes, the larger better by `gain`, and one with proxies."""
+    points = [*SIZES, {"references": "proxies", "memory_size": 64}]
+    values = {("memory", 128): 0.5 + gain, ("memory", 64): 0.5, ("proxies", 64): 0.4}
+    ledger = made(folder, points, lambda p: values[p["references"], p["memory_size"]], raw=MEMORY, epochs=2)
+    ledger.sizes = {} if images is None else {"training_images": images}
+    return Findings.of(ledger)
+
+
+@pytest.mark.parametrize(
+    ("images", "gain", "why"),
+    [
+        (None, 0.0, "trial 0001, with 64, ties with it exactly"),  # a journal of before
+        (21 * 32, 0.1, f"has no effect there (with {NOT_REACHED})"),  # whatever the numbers seem to say
+        (None, 0.1, None),
+        (1000 * 32, 0.1, None),
+    ],
+)
+def test_an_edge_without_effect_is_no_advice(tmp_path: Path, images: int | None, gain: float, why: str | None) -> None:
+    found = remembered(tmp_path / "one", images=images, gain=gain)
+    place = "memory_size = 128 is at the high end of its range, but"
+    told = [found.widen, *found.warnings, *Comparison.of("both", {"s1": found.ledger, "s2": found.ledger}).outlook]
+    if why is None:
+        assert found.widen == "Yes: memory_size above 128 (best: 128 in 64, 128)."
+        assert sum("edge of its range" in line for line in told) == 3
+        return
+    assert found.widen == f"The results do not say: {place} {why}."
+    assert not any("edge of its range" in line for line in told)
+    assert ("at the upper edge" in page(found)) == (why is None)
+
+
+def test_a_tie_at_the_same_edge_is_an_edge(tmp_path: Path) -> None:
+    tried = [0.4, 1.0, 2.0, 5.4, 5.45]
+    raw = {"method": "pfml", "dataset": "cub200", "space": {"alpha": {"low": 0, "high": 5.5}}}
+    found = Findings.of(made(tmp_path, [{"alpha": a} for a in tried], lambda p: min(p["alpha"], 5.4) / 10, raw=raw))
+    assert found.widen == "Yes: alpha above 5.5 (best: 5.4 in 0 to 5.5)."
+
+
+def test_a_memory_that_no_training_reaches_is_marked(tmp_path: Path) -> None:
+    found = remembered(tmp_path, images=21 * 32)
+    assert found.idle == {"memory_size": (3, 3, f'{NOT_REACHED}; or references="proxies"')}
+    assert page(found).count(f'<span class="idle" title="no effect with {NOT_REACHED}">') == 2
+    assert remembered(tmp_path / "old", images=None).idle == {"memory_size": (1, 3, 'references="proxies"')}
+
+
+@pytest.mark.parametrize(
+    ("settings", "space", "lines"),
+    [
+        ({}, {}, ['memory_size has no effect with references="memory", memory_start=1000: a training has 42 steps']),
+        ({"memory_start": 41}, {}, []),
+        ({}, {"epochs": [2, 200]}, []),  # the longest training reaches it
+        ({}, {"validation_share": [0.1, 0.5]}, []),  # how long a training is is not known
+        (
+            {"references": "memory"},
+            {"memory_start": [0, 42]},
+            ["memory_size has no effect with memory_start=42: a training has 42 steps"],
+        ),
+    ],
+)
+def test_a_memory_that_no_training_reaches_is_told_before_the_search(
+    settings: dict[str, Any], space: dict[str, Any], lines: list[str]
+) -> None:
+    space = MEMORY["space"] | space  # type: ignore[operator]
+    raw = MEMORY | {
+        "space": {key: value for key, value in space.items() if key not in settings},
+        "settings": {k: v for k, v in MEMORY["settings"].items() if k not in space} | settings,  # type: ignore[attr-defined]
+    }
+    assert list(unreached(resolve_search({**raw, "num_trials": 3}, name="m", source="m.yaml"), 21 * 32)) == lines

@@ -215,6 +215,16 @@ def test_settings_said_to_be_idle_change_nothing(name: str, settings: dict[str, 
         np.testing.assert_array_equal(value, others[key], err_msg=key)
 
 
+@pytest.mark.parametrize(("start", "unused"), [(3, True), (1, False)])
+def test_a_memory_that_begins_after_the_training_changes_nothing(start: int, unused: bool) -> None:
+    """`train` has three steps."""
+    method = registry()["contrastive"]
+    settings = [{"references": "memory", "memory_start": start, "memory_size": size} for size in (4, 64)]
+    assert ("memory_size" in method.Config(**settings[0]).idle_within(3)) == unused
+    small, large = ({k: v for k, v in train(Subject(method, s)).items() if "memory" not in k} for s in settings)
+    assert all(np.array_equal(value, large[key]) for key, value in small.items()) == unused
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "key"),
     [

@@ -233,7 +233,8 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
         (
             0.2,
             0,
-            "No: the best point lies inside every range, or at the setting's own limit (proxies_per_class 0).",
+            "No end of a range was reached, only the setting's own limit (proxies_per_class 0); 4 results are too few "
+            "to tell whether the best ones crowd at an end (10 are needed).",
         ),  # there are no fewer proxies than none
     ],
 )
@@ -289,8 +290,9 @@ def test_who_led_at_one_age_may_want_a_wider_range(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, points, lambda p: 0.55 if p["delta"] == 0.35 else 0.5, pruned=lambda n: n == 1))
     assert found.winner is not None and found.winner.trial_id == "0000"
     assert found.widen == (
-        "No: the best point lies inside every range. But after 3 validations, which all had, trial 0001 led, and would "
-        "go delta above 0.35 (best: 0.35 in 0.1 to 0.35)."
+        "No end of a range was reached; 4 results are too few to tell whether the best ones crowd at an end (10 are "
+        "needed). Trials 0000 and 0002, the two best, tie exactly. But after 3 validations, which all "
+        "had, trial 0001 led, and would go delta above 0.35 (best: 0.35 in 0.1 to 0.35)."
     )
 
 

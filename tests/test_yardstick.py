@@ -67,6 +67,7 @@ def test_what_numbers_are_of(glyphs: Store) -> None:
     assert held_out is not None and test is not None
     assert (held_out.classes, held_out.images, held_out.queries) == (12, 384, 384)
     assert held_out.one_query == 1 / 384 and found["training_classes"] == 60
+    assert found["training_images"] == 48 * 32
     assert held_out.chance["recall_at_1"] == pytest.approx(31 / 383)
     assert test.chance["recall_at_1"] == pytest.approx(31 / 1919)
     told = unlike_text(held_out, test)

@@ -59,8 +59,10 @@ def configuration(subject: Subject) -> None:
         unbounded = all(_accepts(kind, subject.hyperparameters | {name: end}) for end in (-(10**30), 10**30))
         require(not unbounded, f"{name} takes any number: give it bounds, such as gt=0 or le=1")
     config = subject.config()
-    for name in {name for key, because in config.idle().items() for name in (key, *because)} - kind.model_fields.keys():
-        raise CheckFailed(f"idle: {name} is no hyperparameter{suggestion(name, kind.model_fields)}")
+    said = [("idle", config.idle()), ("idle_within", config.idle_within(1))]
+    named = {name: where for where, found in said for key, because in found.items() for name in (key, *because)}
+    for name in named.keys() - kind.model_fields.keys():
+        raise CheckFailed(f"{named[name]}: {name} is no hyperparameter{suggestion(name, kind.model_fields)}")
     values = config.model_dump()
     try:
         kind(**values)
