@@ -20,10 +20,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 def build(method: str, settings: dict[str, Any], backbone: str, classes: int) -> tuple[Any, Any]:
     """A learner, and its optimiser."""
-    from orchestrator.learner import Learner
-    from orchestrator.loop import build_optimizer
+    from orchestrator.config.training import Training
     from orchestrator.method import find_method
-    from orchestrator.spec import Training
+    from orchestrator.training.learner import Learner
+    from orchestrator.training.optimizer import build_optimizer
 
     kind = find_method(method)
     learner = Learner(

@@ -27,10 +27,11 @@ from typing import Any
 from orchestration import machine
 from ruamel.yaml import YAML
 
-from orchestrator.conductor import Conductor
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
-from orchestrator.spec import Search, resolve_search
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
+from orchestrator.search.conductor import Conductor
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
 
 EPOCHS = 8
 GRID: dict[str, Any] = {

@@ -73,7 +73,7 @@ def bare(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
 
 def metrics(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
     """What a final test computes, without k-means."""
-    from orchestrator.evaluation import evaluate_embeddings
+    from orchestrator.evaluation.metrics import evaluate_embeddings
 
     given, among = split(rows, labels, queries)
     return evaluate_embeddings(*given, **among, clustering=False)
@@ -81,8 +81,8 @@ def metrics(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
 
 def table(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
     """What `orchestrator evaluate` computes, without k-means."""
-    from orchestrator.evaluation import evaluate_queries
-    from orchestrator.intervals import over_classes, over_queries
+    from orchestrator.evaluation.intervals import over_classes, over_queries
+    from orchestrator.evaluation.metrics import evaluate_queries
 
     given, among = split(rows, labels, queries)
     result = evaluate_queries(*given, **among, clustering=False)
@@ -108,7 +108,7 @@ def peer(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
 
 def approximate(rows: Any, labels: Any, queries: int | None) -> dict[str, float]:
     """Product codes in place of the flat index."""
-    from orchestrator.evaluation import evaluate_embeddings
+    from orchestrator.evaluation.metrics import evaluate_embeddings
 
     given, among = split(rows, labels, queries)
     return evaluate_embeddings(*given, **among, clustering=False, approximate=True)
@@ -129,7 +129,7 @@ def measure(way: str, folder: Path, threads: int, queries: int | None) -> None:
     import psutil
     import torch
 
-    import orchestrator.evaluation  # noqa: F401 (imports are not measured)
+    import orchestrator.evaluation.metrics  # noqa: F401 (imports are not measured)
 
     if way == "peer":
         import pytorch_metric_learning.utils.accuracy_calculator  # noqa: F401

@@ -39,8 +39,9 @@ from typing import Any
 import psutil
 from services import Clock, MLflowServer, Postgres, until
 
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, leaderboard_rows
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.ledger import Ledger
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -356,7 +357,8 @@ class Campaign:
 
     def check_work(self, before: Ledger | None) -> None:
         """No finished trial is gone, and of each unfinished one the checkpoint is at its last validation or beyond."""
-        from orchestrator.checkpoint import CHECKPOINT, load_checkpoint
+        from orchestrator.storage.trial_folder import CHECKPOINT
+        from orchestrator.training.checkpoint import load_checkpoint
 
         if not self.events():
             return

@@ -22,10 +22,10 @@ from unittest import mock
 import torch
 from image_pipeline import make, processor
 
-from orchestrator import loop
+from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.data.pipeline import Reader, Request
 from orchestrator.data.store import Store
-from orchestrator.spec import Experiment, resolve_experiment
+from orchestrator.training import loop, splits
 
 KEPT = 8  # batches in memory
 
@@ -43,8 +43,8 @@ class Kept(Reader):
 
 def images_per_second(experiment: Experiment, store: Store, windows: int, reader: type[Reader]) -> float:
     """Of a training, its first window of steps left out, in which `Kept` reads what it keeps too."""
-    with mock.patch.object(loop, "Reader", reader):
-        split = loop.data_splits(experiment.training, store)[0]
+    with mock.patch.object(splits, "Reader", reader):
+        split = splits.data_splits(experiment.training, store)[0]
         first, *timed = loop.fit(experiment, store, split, stop_after=windows + 1)
     images = experiment.training.batch_size * (timed[-1].step - first.step)
     return images / sum(window.seconds for window in timed)

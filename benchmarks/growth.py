@@ -24,7 +24,7 @@ import numpy as np
 from evaluation import make, measured
 from image_pipeline import photograph, processor
 
-from orchestrator.data.importers import prepare
+from orchestrator.data.prepare import prepare
 
 PICTURES = 1000  # made; a file may have 65,000 links on common file systems
 PER_CLASS = 100

@@ -42,7 +42,7 @@ def settings(epochs: int) -> dict[str, Any]:
 
 def train(work: tuple[dict[str, Any], str]) -> float:
     """One training, bare. Its seconds."""
-    from orchestrator.trial import run
+    from orchestrator.execution.worker import run
 
     started = time.perf_counter()
     for _ in run(work[0], data=work[1], folder=None):
@@ -97,7 +97,7 @@ def run_ray_way(trials: int, epochs: int, slots: int, folder: Path, data: Path) 
     from ray.tune.integration.ray_train import TuneReportCallback
 
     def train_loop(config: dict[str, Any]) -> None:
-        from orchestrator.trial import run
+        from orchestrator.execution.worker import run
 
         for validation in run(config["settings"], data=config["data"], folder=None):
             ray.train.report(validation.metrics)

@@ -39,7 +39,7 @@ import ray
 from orchestration import machine
 from ray import tune
 
-from orchestrator.cluster import ENVIRONMENT, RayRunner, Trial
+from orchestrator.execution.ray_tune import ENVIRONMENT, RayRunner, Trial
 
 METRICS = ("map_at_r", "recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8", "r_precision", "nmi", "map_at_10")
 SPACE = {"margin": {"low": 0.0, "high": 0.5}, "lr": {"low": 1e-5, "high": 1e-1, "log": True}}
@@ -60,7 +60,7 @@ class NoTraining(Trial):
 
 
 def made_results(work: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
-    """What `orchestrator.trial.results` would give."""
+    """What `orchestrator.execution.worker.results` would give."""
     sleep, epochs = float(os.environ["MADE_SLEEP"]), work["arguments"]["settings"]["epochs"]
     for validation in range(1, epochs + 1):
         time.sleep(sleep)
@@ -164,7 +164,7 @@ def timed(kind: Any, names: tuple[str, ...], spent: dict[str, float]) -> None:
 
 def the_search(trials: int, epochs: int, slots: int, algorithm: str, scheduler: str) -> Any:
     """A search over points of ProxyAnchor, without a final run."""
-    from orchestrator.spec import resolve_search
+    from orchestrator.config.resolve import resolve_search
 
     raw = {
         "method": "proxy_anchor",
@@ -182,9 +182,12 @@ def the_search(trials: int, epochs: int, slots: int, algorithm: str, scheduler: 
 
 def search(trials: int, epochs: int, slots: int, folder: Path, algorithm: str, scheduler: str) -> dict[str, Any]:
     """This package, from before the first trial to after the last record."""
-    from orchestrator import search as searching
-    from orchestrator.study import Study
-    from orchestrator.tracking import _open_client, default_tracking_uri
+    from orchestrator.search import driver as searching
+    from orchestrator.search import preflight
+    from orchestrator.search.study import Study
+    from orchestrator.storage import places
+    from orchestrator.tracking.address import default_tracking_uri
+    from orchestrator.tracking.mlflow_store import _open_client
 
     spent: dict[str, float] = {}
     reported: dict[str, float] = {}
@@ -201,7 +204,7 @@ def search(trials: int, epochs: int, slots: int, folder: Path, algorithm: str, s
 
     timed(searching, ("write_report",), reported)
     wanted, watcher = the_search(trials, epochs, slots, algorithm, scheduler), Watching()
-    searching.check_data(wanted, searching.Places(folder))  # imports torch, draws the images
+    preflight.check_data(wanted, places.Places(folder))  # imports torch, draws the images
     _open_client(default_tracking_uri(folder))  # imports MLflow, makes its tables
     outcome = searching.start(wanted, RayRunner(trial=NoTraining), storage=folder, watcher=watcher)
     assert outcome.state == "done" and outcome.problem is None, (outcome.state, outcome.problem)
@@ -250,7 +253,7 @@ def measure(way: str, trials: int, epochs: int, slots: int, folder: Path, argume
                 return plain(trials, epochs, slots, folder, [])
             from ray.air.integrations.mlflow import MLflowLoggerCallback
 
-            from orchestrator.tracking import _open_client
+            from orchestrator.tracking.mlflow_store import _open_client
 
             uri = f"sqlite:///{folder / 'mlflow.db'}"
             _open_client(uri)
@@ -334,9 +337,9 @@ def show(run: dict[str, Any]) -> None:
 
 def conduct(trials: int, epochs: int, folder: Path, algorithm: str, scheduler: str) -> tuple[Any, dict[str, Any]]:
     """A search of which only the driver's decisions and its journal are real."""
-    from orchestrator.conductor import Conductor
-    from orchestrator.journal import Journal
-    from orchestrator.study import Study
+    from orchestrator.search.conductor import Conductor
+    from orchestrator.search.study import Study
+    from orchestrator.storage.journal import Journal
 
     spent: dict[str, float] = {}
     timed(Study, ("ask", "report", "tell"), spent)
@@ -401,8 +404,8 @@ def afterwards(arguments: argparse.Namespace) -> None:
             for label, words in commands.items():
                 print(f"{trials} trials: {label:14s} {command(words, storage)}", flush=True)
             print(f"{trials} trials: the page has {page.stat().st_size / 2**20:.1f} MiB")
-            from orchestrator.conductor import Conductor
-            from orchestrator.journal import Journal
+            from orchestrator.search.conductor import Conductor
+            from orchestrator.storage.journal import Journal
 
             clock = Clock().begin()
             with Journal(journal) as opened:

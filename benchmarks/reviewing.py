@@ -42,7 +42,7 @@ EPOCHS = 3
 
 def wanted(trials: int) -> Any:
     """PFML on the embedded glyphs, with final runs over seeds at the end."""
-    from orchestrator.spec import resolve_search
+    from orchestrator.config.resolve import resolve_search
 
     raw = {
         "method": "pfml",
@@ -65,9 +65,9 @@ def wanted(trials: int) -> Any:
 
 def recorded(storage: Path, name: str) -> tuple[Any, Any]:
     """A search's ledger, and its runs in the tracker."""
-    from orchestrator.journal import Journal
-    from orchestrator.ledger import Ledger
-    from orchestrator.tracking import recorded_runs
+    from orchestrator.storage.cursors import recorded_runs
+    from orchestrator.storage.journal import Journal
+    from orchestrator.storage.ledger import Ledger
 
     journal = storage / "searches" / name / "journal.jsonl"
     return Ledger.of(Journal.read(journal)), recorded_runs(journal)
@@ -79,15 +79,15 @@ def recorded(storage: Path, name: str) -> tuple[Any, Any]:
 def one(trials: int, storage: Path, tracked: bool) -> dict[str, float]:
     """One search, in this process: seconds from its first trial to its last, of these without the first tenth, in which
     MLflow is imported and its database made, of its trainings, to its end, and of the processor here."""
-    from orchestrator import search
-    from orchestrator.cluster import RayRunner
-    from orchestrator.journal import Journal
-    from orchestrator.tracking import MemoryTracker
+    from orchestrator.execution.ray_tune import RayRunner
+    from orchestrator.search import driver
+    from orchestrator.storage.journal import Journal
+    from orchestrator.tracking.trackers import MemoryTracker
 
-    untracked = mock.patch.object(search, "MLflowTracker", lambda path, *_: MemoryTracker(path))
+    untracked = mock.patch.object(driver, "MLflowTracker", lambda path, *_: MemoryTracker(path))
     began = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr), contextlib.nullcontext() if tracked else untracked:
-        outcome = search.start(wanted(trials), RayRunner(), storage=storage)
+        outcome = driver.start(wanted(trials), RayRunner(), storage=storage)
     whole = time.perf_counter() - began
     assert outcome.state == "done" and outcome.problem is None, (outcome.state, outcome.problem)
     events = Journal.read(storage / "searches" / NAME / "journal.jsonl")
@@ -137,7 +137,7 @@ def tracking(arguments: argparse.Namespace) -> None:
 
 def weigh(storage: Path) -> None:
     """Bytes of the database, and of each run's artifacts."""
-    from orchestrator.conductor import KEPT_MODELS
+    from orchestrator.search.conductor import KEPT_MODELS
 
     ledger, runs = recorded(storage, NAME)
     artifacts = {
@@ -201,8 +201,8 @@ def looks(storage: Path, name: str) -> dict[str, tuple[str, Callable[[Any], None
     """What a search links to: the address of each page, and how to wait for what it is opened for."""
     from playwright.sync_api import expect
 
-    from orchestrator.search import PAGE
-    from orchestrator.views import comparison_path, run_path, view_path
+    from orchestrator.storage.places import PAGE
+    from orchestrator.tracking.views import comparison_path, run_path, view_path
 
     ledger, runs = recorded(storage, name)
     experiment, parent, winner = str(runs.experiment_id), str(runs.parent_run_id), ledger.winner()

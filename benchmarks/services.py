@@ -235,6 +235,6 @@ class MLflowServer(Server):
         return [*command, "--workers", "1", "--artifacts-destination", str(self.folder / "artifacts")]
 
     def environment(self) -> dict[str, str]:
-        from orchestrator.tracking import ui_environment
+        from orchestrator.tracking.address import ui_environment
 
         return ui_environment(self.database)

@@ -36,9 +36,9 @@ def train(rank: int, world: int, folder: str, backbone: str, arguments: argparse
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from orchestrator.distributed import data_parallel, process_group
-    from orchestrator.learner import Learner
     from orchestrator.method import Batch, find_method
+    from orchestrator.training.distributed import data_parallel, process_group
+    from orchestrator.training.learner import Learner
 
     torch.set_num_threads(1)
     cuda = arguments.device == "cuda"

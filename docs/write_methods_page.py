@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.check import CHECKS, verdicts
+from orchestrator.cli.describe import describe_method, describe_settings
+from orchestrator.config.training import Training
 from orchestrator.method import find_method, registry
-from orchestrator.report import describe_method, describe_settings
-from orchestrator.spec import Training
 
 PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"

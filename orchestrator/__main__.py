@@ -10,7 +10,7 @@ def main() -> None:
 
         prepare()
         try:
-            from orchestrator.cli import main as run
+            from orchestrator.cli.main import main as run
         except Exception as error:  # of an installation that is not whole
             sys.exit(unforeseen(error))
         run()

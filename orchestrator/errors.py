@@ -6,6 +6,10 @@ import errno
 import os
 import re
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class InputError(ValueError):
@@ -117,3 +121,50 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     if close:
         return f" (did you mean '{close[0]}'?)"
     return f" (known: {', '.join(names)})" if names else ""
+
+
+def describe(error: "ValidationError") -> str:
+    """pydantic's first complaint as `field: value: what would be right`."""
+    return complaints(error)[0]
+
+
+def complaints(error: "ValidationError") -> list[str]:
+    """pydantic's complaints, one of each field, as `field: value: what would be right`."""
+    found: dict[str, str] = {}
+    for number, its in enumerate(error.errors()):
+        found.setdefault(str(its["loc"][0]) if its["loc"] else f" {number}", _complaint(its))
+    return list(found.values())
+
+
+def _complaint(its: Any) -> str:
+    parts = [str(part) for part in its["loc"] if part not in ("int", "float", "str") and "[" not in str(part)]
+    name, message = ".".join(parts), its["msg"].removeprefix("Value error, ")
+    if its["type"] == "extra_forbidden":
+        return f"{name}: no such key"
+    if its["type"] == "missing":
+        return f"{name}: this key is required"
+    if its["type"] == "literal_error":
+        known = re.findall(r"'([^']*)'", its["ctx"]["expected"])
+        message += suggestion(its["input"], known) if len(known) > 3 else ""
+    for theirs, ours in PLAIN_WORDS.items():
+        message = message.replace(theirs, ours)
+    message = re.sub(r" or instance of \w+", "", message)
+    given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may hold a password
+    return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
+
+
+PLAIN_WORDS = {
+    "Input should be": "should be",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid list": "a list",
+    "a valid dictionary": "a mapping",
+    "String should match pattern '^[0-9a-fA-F]{64}$'": "should be 64 hexadecimal digits",
+}
+"""pydantic's words, and those of somebody who writes a search file."""
+
+
+class DataError(InputError):
+    """Something is wrong with a data set or with what is asked of it; one line that says how to make it right."""

@@ -15,7 +15,7 @@ import torch
 
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.store import Store
-from orchestrator.distributed import process_group
+from orchestrator.training.distributed import process_group
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 

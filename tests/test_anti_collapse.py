@@ -24,13 +24,16 @@ from methods.anti_collapse import (
     read_texts,
     similarity_histograms,
 )
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, load_checkpoint
+from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler
 from orchestrator.data.splits import class_split, train_labels
 from orchestrator.errors import InputError
-from orchestrator.loop import build_sampler, evaluate_model, fit
 from orchestrator.method import Batch, Embedded, Task
-from orchestrator.spec import Training, resolve_experiment
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.embed import evaluate_model
+from orchestrator.training.loop import fit
+from orchestrator.training.splits import build_sampler
 
 
 def reference_coding_rate(x: np.ndarray, epsilon: float) -> float:

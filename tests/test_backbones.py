@@ -11,13 +11,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torchvision import models
 
-from orchestrator.backbones import BACKBONES, Backbone, TimmBody, build_backbone
-from orchestrator.bn_inception import BLOCKS, BNInception
+from orchestrator.config.training import Training
 from orchestrator.errors import InputError
-from orchestrator.learner import EmbeddingNetwork, Learner, Pooling
-from orchestrator.loop import build_optimizer
 from orchestrator.method import find_method
-from orchestrator.spec import Training
+from orchestrator.networks.backbones import BACKBONES, Backbone, TimmBody, build_backbone
+from orchestrator.networks.bn_inception import BLOCKS, BNInception
+from orchestrator.networks.embedding import EmbeddingNetwork, Pooling
+from orchestrator.training.learner import Learner
+from orchestrator.training.optimizer import build_optimizer
 
 
 def backbone_of(name: str, **settings: Any) -> Backbone:

@@ -18,13 +18,16 @@ from ray._private import services
 from ray.tune.execution.class_cache import _ActorClassCache
 from ray.util import placement_group_table
 
-from orchestrator import ray_start
-from orchestrator.cli import main
-from orchestrator.cluster import RayRunner, Trial, check_nodes, placement_groups, resources
+from orchestrator.cli.main import main
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.search import start
-from orchestrator.spec import Search, resolve_search
-from orchestrator.trial import PLACEMENT_GROUP, release, results, train_results
+from orchestrator.execution import ray_start
+from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
+from orchestrator.execution.ray_train import PLACEMENT_GROUP, release, train_results
+from orchestrator.execution.ray_tune import RayRunner, Trial
+from orchestrator.execution.worker import results
+from orchestrator.search.driver import start
 
 SETTINGS = {
     "method": "pfml",
@@ -136,7 +139,7 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
     shown: list[str] = []
     monkeypatch.setattr(ray, "init", lambda **_: shown.append(ray._private.utils.get_entrypoint_name()))
     monkeypatch.setattr("sys.argv", ["/bin/orchestrator", "search", "pfml", "--tracking-uri", "http://me:pw@host"])
-    monkeypatch.setattr("orchestrator.cluster.code", list)
+    monkeypatch.setattr("orchestrator.execution.ray_tune.code", list)
     RayRunner().join("host:6379")
     ray_start.start()
     assert shown == ["orchestrator search", "orchestrator search"]
@@ -273,7 +276,7 @@ def test_a_search_with_workers_stops_early_and_leaves_nothing(storage: Path) -> 
 @pytest.mark.timeout(1800)
 @pytest.mark.usefixtures("clean")
 def test_searches_in_a_row_on_one_cluster_leave_nothing(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.search.write_report", lambda *_: None)  # it is not on the cluster
+    monkeypatch.setattr("orchestrator.search.driver.write_report", lambda *_: None)  # it is not on the cluster
     for number in range(2):
         outcome = start(small_search(f"s{number}", seed=number), RayRunner(), storage=storage)
         assert outcome.state == "done"

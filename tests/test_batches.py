@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.store import DataError
 from orchestrator.data.transforms import DEGRADATIONS, DRAWS, RECIPES, Degradation, augment, uniforms
+from orchestrator.errors import DataError
 
 # --- samplers
 

@@ -15,18 +15,20 @@ import pytest
 from test_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spread
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 
-from orchestrator import benchmark
-from orchestrator.benchmark import SEEDS, Benchmark, Result, asked, known, members
-from orchestrator.cli import main
-from orchestrator.comparison import Comparison
-from orchestrator.comparison_page import comparison_page
-from orchestrator.conductor import Conductor
-from orchestrator.control import driver, request
+from orchestrator.cli.main import main
+from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.ledger import BENCHMARK, Ledger
-from orchestrator.search import Places, Watcher
-from orchestrator.spec import Search
-from orchestrator.tracking import MemoryTracker
+from orchestrator.execution.protocol import TrialSource
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.html.comparison_page import comparison_page
+from orchestrator.search import benchmark
+from orchestrator.search.benchmark import SEEDS, Benchmark, Result, asked, known, members
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.driver import Watcher
+from orchestrator.storage.ledger import BENCHMARK, Ledger
+from orchestrator.storage.places import Places
+from orchestrator.storage.presence import driver, request
+from orchestrator.tracking.trackers import MemoryTracker
 
 EPOCHS = 6
 LEVELS = {"pfml": 0.5, "proxy_anchor": 0.4, "multi_similarity": 0.3}
@@ -49,7 +51,8 @@ class MadeRunner:
     def resources(self, search: Search) -> dict[str, float]:
         return {"CPU": 1.0}
 
-    def run(self, conductor: Conductor) -> None:
+    def run(self, conductor: TrialSource) -> None:
+        assert isinstance(conductor, Conductor)
         while not conductor.finished:
             work = conductor.next()
             if work is None:
@@ -84,7 +87,7 @@ def run(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> R
     """A benchmark in this test's storage, without Ray and MLflow."""
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "data").symlink_to(data_folder)
-    monkeypatch.setattr("orchestrator.search.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+    monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
 
     def run(chosen: Benchmark, runner: MadeRunner) -> Result:
         return benchmark.run(chosen, runner, storage=tmp_path / "s")

@@ -11,9 +11,10 @@ from PIL import Image
 
 from orchestrator.data import store as stores
 from orchestrator.data.encoding import as_mode, encode
-from orchestrator.data.importers import prepare
 from orchestrator.data.pipeline import decode
-from orchestrator.data.store import DataError, Row, Store, write_store
+from orchestrator.data.prepare import prepare
+from orchestrator.data.store import Row, Store, write_store
+from orchestrator.errors import DataError
 
 RAMP = np.linspace(0, 65535, 16 * 12).round().astype(np.uint16).reshape(12, 16)
 """All of 16 bits, from black to white."""

@@ -23,12 +23,14 @@ from methods.ccp import (
     mean_covering_radius,
     proximal_term,
 )
-from orchestrator.checkpoint import BEST, CHECKPOINT, load_checkpoint
 from orchestrator.data.splits import class_split, train_labels
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
-from orchestrator.loop import build_scope, load_learner
 from orchestrator.method import Batch, Embedded, Outputs, Scope, Task
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.model_file import load_learner
+from orchestrator.training.scope import build_scope
 
 
 def reference_k_center(pool: list[list[float]], proxies: list[list[float]], k: int) -> list[int]:

@@ -24,7 +24,6 @@ from orchestrator.check import (
     processes,
     verdicts,
 )
-from orchestrator.distributed import rank
 from orchestrator.method import (
     Batch,
     Diagnostics,
@@ -37,6 +36,7 @@ from orchestrator.method import (
     Task,
     registry,
 )
+from orchestrator.training.distributed import rank
 
 
 @pytest.mark.parametrize("check", method_checks(*registry().values()), ids=str)

@@ -20,15 +20,16 @@ import numpy as np
 import pytest
 import torch
 
-import orchestrator.method as contract
-from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import main
-from orchestrator.commands.trainings import _reachable
-from orchestrator.control import driver, myself, starting
+from orchestrator import method as contract
+from orchestrator.cli.main import main
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
-from orchestrator.journal import Journal
+from orchestrator.execution.ray_address import reachable_address
 from orchestrator.method import Method, MethodConfig
+from orchestrator.search.control import starting
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.presence import driver, myself
+from orchestrator.training.checkpoint import save_checkpoint
 
 TINY = "--set embedding_dim=8 --set classes_per_batch=8 --set images_per_class=2 --set validate_every='20 steps'"
 TRAINED = "trained"
@@ -531,13 +532,13 @@ def test_nothing_is_said_to_a_cluster_with_tls(monkeypatch: pytest.MonkeyPatch) 
         cluster.bind(("127.0.0.1", 0))
         cluster.listen()
         address = f"127.0.0.1:{cluster.getsockname()[1]}"
-        assert _reachable(address) == address
+        assert reachable_address(address) == address
         with cluster.accept()[0] as connection:
             assert connection.recv(100) == b"", "it cannot read what comes before its handshake"
 
 
 def test_auto_is_the_cluster_that_was_started_here_or_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.commands.trainings._speaks", lambda host, port: port < 3 or unwilling())
+    monkeypatch.setattr("orchestrator.execution.ray_address._speaks", lambda host, port: port < 3 or unwilling())
 
     def unwilling() -> bool:
         raise ConnectionRefusedError
@@ -545,7 +546,7 @@ def test_auto_is_the_cluster_that_was_started_here_or_the_only_one(monkeypatch: 
     def auto(started: str | None, *seen: str) -> str | None:
         monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda folder: started)
         monkeypatch.setattr("ray._private.services.find_gcs_addresses", lambda: set(seen))
-        return _reachable("auto")
+        return reachable_address("auto")
 
     assert auto("a:1", "a:1", "b:2") == "a:1"
     assert auto("gone:9", "gone:9", "b:2") == "b:2"
@@ -723,8 +724,8 @@ def test_help_teaches_by_example_and_is_quick(command: str, capsys: pytest.Captu
 
 def test_help_imports_no_heavy_library() -> None:
     code = (
-        "import sys, orchestrator.cli\n"
-        "try: orchestrator.cli.main(['search', '--help'])\n"
+        "import sys, orchestrator.cli.main\n"
+        "try: orchestrator.cli.main.main(['search', '--help'])\n"
         "except SystemExit: print(sorted({'torch', 'ray', 'mlflow', 'faiss', 'optuna'} & set(sys.modules)))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

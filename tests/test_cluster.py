@@ -18,8 +18,9 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, leaderboard_rows
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.ledger import Ledger
 
 PLANTED = {name: f"planted-{name.lower()}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SESSION_TOKEN", "MY_PASSWORD")}
 HEAD = "10.213.0.1"
@@ -379,7 +380,7 @@ import os, runpy, subprocess, sys
 subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "{nodes.base}/own"], check=True)
 sys.argv = ["orchestrator", "train", "--help"]
-from orchestrator.cli import main
+from orchestrator.cli.main import main
 main(["search", "space.yaml", "--name", "alone", "--address", "{ADDRESS}", "--storage", "{nodes.base}/own"])
 """
     (nodes.base / "own").mkdir()

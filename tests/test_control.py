@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator import control
-from orchestrator.control import DRIVER, REQUEST, at_the_wheel, driver, pending, request, status
-from orchestrator.ledger import Ledger
+from orchestrator.search import control
+from orchestrator.search.control import at_the_wheel, status
+from orchestrator.storage import presence
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.presence import DRIVER, REQUEST, driver, pending, request
 
 STARTED: dict[str, Any] = {
     "event": "search_started",
@@ -35,6 +37,7 @@ STARTED: dict[str, Any] = {
 def conductor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """All of a conductor that its driver's control sees."""
     monkeypatch.setattr(control, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(presence, "LOOK_SECONDS", 0.02)
     return SimpleNamespace(folder=tmp_path, stopping=False, pausing=False, stopped_by=None)
 
 
@@ -57,11 +60,11 @@ def test_a_driver_shows_itself_and_obeys(conductor: Any) -> None:
         wait(lambda: conductor.pausing)
         wait(lambda: pending(folder) is None)
         assert not conductor.stopping
-        assert conductor.stopped_by == f"paused by {control.myself()}"
+        assert conductor.stopped_by == f"paused by {presence.myself()}"
         (folder / REQUEST).write_text("{not JSON")
         request(folder, "stop")
         wait(lambda: conductor.stopping)
-        assert conductor.stopped_by == f"stopped by {control.myself()}"
+        assert conductor.stopped_by == f"stopped by {presence.myself()}"
     assert list(folder.iterdir()) == []
 
 

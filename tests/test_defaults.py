@@ -10,14 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
-from orchestrator.cli import main
+from orchestrator.cli.main import main
+from orchestrator.config.files import find_search, read_yaml, shipped_searches
+from orchestrator.config.limits import cpus
+from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.data.store import Row, Store, write_store
-from orchestrator.defaults import suited
 from orchestrator.errors import InputError
-from orchestrator.limits import cpus
-from orchestrator.search import Places, check_data
-from orchestrator.spec import find_search, resolve_search, shipped_searches, single_training
-from orchestrator.yaml_file import read_yaml
+from orchestrator.search.defaults import suited
+from orchestrator.search.preflight import check_data
+from orchestrator.storage.places import Places
 
 
 def run(*words: object) -> int:
@@ -52,7 +53,7 @@ def test_a_training_works_out_of_the_box(
     def no_page(*_: Any) -> None:
         raise RuntimeError("no room")
 
-    monkeypatch.setattr("orchestrator.search.write_models", no_page)
+    monkeypatch.setattr("orchestrator.search.finish.write_models", no_page)
     code = run("train", "--method=proxy_anchor", "--dataset=mine", "--name=first", "--epochs=1", f"--storage={mine}")
     said = capsys.readouterr().err
     assert code == 0, said
@@ -164,8 +165,8 @@ def test_a_batch_that_no_memory_holds_is_refused(
     """Each of its two numbers is within its own bounds."""
     (tmp_path / "data").symlink_to(data_folder)
     search = single_training("x", {"method": "pfml", "dataset": "glyphs-small", "images_per_class": 64})
-    monkeypatch.setattr("orchestrator.search.memory", lambda: 2**23)
+    monkeypatch.setattr("orchestrator.search.preflight.memory", lambda: 2**23)
     with pytest.raises(InputError, match="classes_per_batch: 16: with images_per_class: 64 the images of a batch take"):
         check_data(search, Places(tmp_path))
-    monkeypatch.setattr("orchestrator.search.memory", lambda: 2**30)
+    monkeypatch.setattr("orchestrator.search.preflight.memory", lambda: 2**30)
     check_data(search, Places(tmp_path))

@@ -18,16 +18,19 @@ from rich.text import Text
 from test_cli import run
 from test_page import made, spread
 
-from orchestrator import __main__, cli, endings
-from orchestrator.control import DRIVER, REQUEST, driver
-from orchestrator.display import landing
+from orchestrator import __main__, endings
+from orchestrator.cli import main
+from orchestrator.cli.tables import landing
+from orchestrator.cli.terminal import Terminal
 from orchestrator.errors import InputError, visible
-from orchestrator.files import SMALL_BYTES, output_place
-from orchestrator.journal import Journal
-from orchestrator.records import KEPT
-from orchestrator.search import LEADERBOARD, opened
-from orchestrator.terminal import Terminal
-from orchestrator.tracking import TrackingError, check_tracking_uri, default_tracking_uri
+from orchestrator.storage.files import SMALL_BYTES, output_place
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.places import LEADERBOARD
+from orchestrator.storage.presence import DRIVER, REQUEST, driver
+from orchestrator.storage.reading import opened
+from orchestrator.storage.records import KEPT
+from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri
+from orchestrator.tracking.store import TrackingError
 
 HUGE = b" " * (SMALL_BYTES + 1)
 NESTED = b"[" * 100_000
@@ -110,7 +113,7 @@ def test_an_error_that_nobody_foresaw(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("two\nlines \x1b[31m of http://me:hunter2@host")
 
-    monkeypatch.setattr(cli, "app", broken)
+    monkeypatch.setattr(main, "app", broken)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ran = run(capsys, shlex.join(command))
     assert ran.code == 1 and one_line(ran.err) and "hunter2" not in ran.err and "\x1b" not in ran.err
@@ -132,7 +135,7 @@ def test_an_installation_that_is_not_whole(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(endings, "prepare", lambda: None)
-    monkeypatch.setitem(sys.modules, "orchestrator.cli", None)
+    monkeypatch.setitem(sys.modules, "orchestrator.cli.main", None)
     with pytest.raises(SystemExit) as leaving:
         __main__.main()
     assert leaving.value.code == 1
@@ -234,7 +237,7 @@ def test_what_else_is_read_back(storage: Path, capsys: Any, wrong: str) -> None:
 def test_a_request_that_is_damaged_stops_no_driver(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from orchestrator.control import _obey
+    from orchestrator.search.control import _obey
 
     (tmp_path / REQUEST).write_bytes(NESTED)
     conductor: Any = SimpleNamespace(folder=tmp_path, stopping=False, pausing=False, stopped_by=None)

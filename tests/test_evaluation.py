@@ -10,15 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from orchestrator import evaluation
-from orchestrator.evaluation import METRICS, evaluate_embeddings, evaluate_queries, nearest_neighbours
+from orchestrator.evaluation import clustering, metrics
+from orchestrator.evaluation import neighbours as neighbours_module
+from orchestrator.evaluation.metrics import METRICS, evaluate_embeddings, evaluate_queries
+from orchestrator.evaluation.neighbours import nearest_neighbours
 
 
 @pytest.fixture(params=["faiss", "torch"])
 def backend(request, monkeypatch):
     if request.param == "torch":
-        monkeypatch.setattr(evaluation, "faiss", None)
-    elif evaluation.faiss is None:
+        monkeypatch.setattr(clustering, "faiss", None)
+        monkeypatch.setattr(metrics, "faiss", None)
+        monkeypatch.setattr(neighbours_module, "faiss", None)
+    elif neighbours_module.faiss is None:
         pytest.skip("faiss is not installed")
     return request.param
 
@@ -184,10 +188,12 @@ def test_agrees_with_pytorch_metric_learning(backend, seed, gallery):
 @pytest.mark.parametrize("gallery", [False, True])
 def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
     pytest.importorskip("faiss")
-    monkeypatch.setattr(evaluation, "APPROXIMATE_SAMPLE", 10**6)
-    monkeypatch.setattr(evaluation, "APPROXIMATE_FACTOR", 1)  # nothing is looked at twice: the codes alone decide
-    monkeypatch.setattr(evaluation, "SLACK", 1)
-    monkeypatch.setattr(evaluation, "AVERAGE_PRECISION_DEPTH", 40)
+    monkeypatch.setattr(neighbours_module, "APPROXIMATE_SAMPLE", 10**6)
+    monkeypatch.setattr(
+        neighbours_module, "APPROXIMATE_FACTOR", 1
+    )  # nothing is looked at twice: the codes alone decide
+    monkeypatch.setattr(neighbours_module, "SLACK", 1)
+    monkeypatch.setattr(metrics, "AVERAGE_PRECISION_DEPTH", 40)
     embeddings, labels = clustered(np.random.default_rng(19), 600, 60, 16)
     rows = embeddings.astype(np.float32)
     among = {"gallery": rows[200:], "gallery_labels": labels[200:]} if gallery else {}
@@ -199,7 +205,9 @@ def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
     assert 0.5 < found["approximate_recall"] < 0.99
     assert abs(found["map_at_r"] - exact["map_at_r"]) < 0.1 * exact["map_at_r"]
 
-    search = evaluation._Search(given[0], among.get("gallery", rows), not gallery, torch.device("cpu"), True)
+    search = neighbours_module.NeighbourSearch(
+        given[0], among.get("gallery", rows), not gallery, torch.device("cpu"), True
+    )
     neighbours = nearest_neighbours(given[0], among.get("gallery", rows), 40, exclude_self=not gallery)[1]
     counted = evaluate_queries(*given, **among, clustering=False).queries["same_class"].to_numpy()
     shares = []
@@ -207,7 +215,7 @@ def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
         shares += [len(set(a) & set(b)) / 40 for a, b in zip(approximate, neighbours[query], strict=True)]
     assert found["approximate_recall"] == pytest.approx(np.mean(shares), rel=1e-9)
 
-    monkeypatch.setattr(evaluation, "APPROXIMATE_FACTOR", 20)  # more than there are
+    monkeypatch.setattr(neighbours_module, "APPROXIMATE_FACTOR", 20)  # more than there are
     everything = evaluate_embeddings(*given, **among, clustering=False, approximate=True)
     assert everything.pop("approximate_recall") == 1
     assert everything == exact
@@ -231,7 +239,9 @@ def test_an_approximate_search_of_one_point():
 
 
 def test_an_approximate_search_needs_faiss(monkeypatch):
-    monkeypatch.setattr(evaluation, "faiss", None)
+    monkeypatch.setattr(clustering, "faiss", None)
+    monkeypatch.setattr(metrics, "faiss", None)
+    monkeypatch.setattr(neighbours_module, "faiss", None)
     with pytest.raises(ValueError, match="approximate: needs faiss"):
         evaluate_embeddings(np.eye(4), np.array([0, 0, 1, 1]), approximate=True)
 
@@ -263,7 +273,7 @@ def test_ties_resolve_by_index(backend, case, chunk):
 @pytest.mark.parametrize("values", ["unit", "integers", "bimodal"])
 def test_ties_across_the_last_place_of_many_rows(backend, values, monkeypatch):
     """More rows than the search looks at, so ties spill over what it has seen."""
-    monkeypatch.setattr(evaluation, "SLACK", 2)
+    monkeypatch.setattr(neighbours_module, "SLACK", 2)
     rng = np.random.default_rng(2)
     embeddings = rng.standard_normal((400, 6))
     if values == "unit":
@@ -356,7 +366,9 @@ def test_chunks_and_backends_agree_to_the_bit(monkeypatch):
     first = evaluate_embeddings(embeddings, labels, clustering=False)
     assert 0.02 < first["map_at_r"] < 0.98
     assert evaluate_embeddings(embeddings, labels, clustering=False, chunk=999) == first
-    monkeypatch.setattr(evaluation, "faiss", None)
+    monkeypatch.setattr(clustering, "faiss", None)
+    monkeypatch.setattr(metrics, "faiss", None)
+    monkeypatch.setattr(neighbours_module, "faiss", None)
     assert evaluate_embeddings(torch.from_numpy(embeddings), labels, clustering=False) == first
 
 
@@ -393,7 +405,7 @@ def test_clusters_are_of_the_queries_only():
 
 
 def test_large_clusterings_start_at_random_rows(backend, monkeypatch):
-    monkeypatch.setattr(evaluation, "SPREAD_START_ENTRIES", 0)
+    monkeypatch.setattr(clustering, "SPREAD_START_ENTRIES", 0)
     embeddings, labels = clustered(np.random.default_rng(10), 300, 20, 8, noise=0.1)
     found = evaluate_embeddings(embeddings, labels)
     assert 0.8 < found["normalized_mutual_information"] <= 1
@@ -417,9 +429,9 @@ def test_pairwise_f1_and_mutual_information_equal_their_definitions():
     precision = both / sum(clusters[i] == clusters[j] for i, j in pairs)
     recall = both / sum(labels[i] == labels[j] for i, j in pairs)
     expected = 2 * precision * recall / (precision + recall)
-    assert evaluation._pairwise_f1(labels, clusters) == pytest.approx(expected, rel=1e-12)
-    assert evaluation._pairwise_f1(np.arange(3), np.arange(3)) == 1
-    assert evaluation._pairwise_f1(np.arange(4), np.zeros(4, dtype=int)) == 0
+    assert clustering.pairwise_f1(labels, clusters) == pytest.approx(expected, rel=1e-12)
+    assert clustering.pairwise_f1(np.arange(3), np.arange(3)) == 1
+    assert clustering.pairwise_f1(np.arange(4), np.zeros(4, dtype=int)) == 0
 
     def entropy(values):
         return -sum(n / 60 * math.log(n / 60) for n in Counter(values).values())
@@ -427,7 +439,7 @@ def test_pairwise_f1_and_mutual_information_equal_their_definitions():
     pair_labels = list(zip(labels.tolist(), clusters.tolist(), strict=True))
     shared = entropy(labels.tolist()) + entropy(clusters.tolist()) - entropy(pair_labels)
     expected = shared / ((entropy(labels.tolist()) + entropy(clusters.tolist())) / 2)
-    assert evaluation._normalized_mutual_information(labels, clusters) == pytest.approx(expected, rel=1e-10)
+    assert clustering.normalized_mutual_information(labels, clusters) == pytest.approx(expected, rel=1e-10)
 
 
 def test_every_metric_is_defined():
@@ -513,7 +525,7 @@ def test_faiss_may_be_imported_before_torch():
     pytest.importorskip("faiss")
     code = """
 import faiss, torch
-from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.evaluation.metrics import evaluate_embeddings
 torch.set_num_threads(2)
 rows = torch.randn(1000, 32) @ torch.randn(32, 32)
 evaluate_embeddings(rows, torch.arange(1000) % 30, clustering=False)
@@ -529,7 +541,7 @@ def test_the_retrieval_metrics_need_neither_faiss_nor_scikit_learn():
 import sys
 sys.modules["faiss"] = sys.modules["sklearn"] = sys.modules["threadpoolctl"] = None
 import torch
-from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.evaluation.metrics import evaluate_embeddings
 print(evaluate_embeddings(torch.eye(4), torch.tensor([0, 0, 1, 1]), clustering=False)["map_at_r"])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

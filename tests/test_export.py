@@ -10,14 +10,26 @@ import pytest
 import torch
 from torch import nn
 
-from orchestrator.checkpoint import MODEL, save_checkpoint
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
-from orchestrator.export import ABOUT, SUFFIXES, TOLERANCE, Source, check_packages, description, export, mlflow_form
-from orchestrator.journal import Journal
-from orchestrator.loop import build_learner, embed_split, model_state
-from orchestrator.spec import resolve_experiment
-from orchestrator.tracking import MLflowTracker, register_model
+from orchestrator.search.export import (
+    ABOUT,
+    SUFFIXES,
+    TOLERANCE,
+    Source,
+    check_packages,
+    description,
+    export,
+    mlflow_form,
+)
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.trial_folder import MODEL
+from orchestrator.tracking.models import register_model
+from orchestrator.tracking.trackers import MLflowTracker
+from orchestrator.training.checkpoint import save_checkpoint
+from orchestrator.training.embed import embed_split
+from orchestrator.training.model_file import build_learner, model_state
 
 SETTINGS: dict[str, Any] = {"method": "idml", "dataset": "glyphs-small", "embedding_dim": 8, "mixup": False}
 
@@ -39,7 +51,8 @@ def source(model: Path, glyphs: Store) -> Source:
 
 
 def test_a_source_gives_the_embeddings_of_the_evaluation(model: Path, source: Source, glyphs: Store) -> None:
-    from orchestrator.loop import load_learner, new_reader, rows_to_test
+    from orchestrator.training.model_file import load_learner
+    from orchestrator.training.splits import new_reader, rows_to_test
 
     learner, experiment = load_learner(model, glyphs)
     rows = rows_to_test(experiment.training, glyphs)

@@ -17,16 +17,21 @@ import pytest
 import torch
 
 from methods.baselines import ProxyAnchor
-from orchestrator import insight, loop  # noqa: F401 (they bind what is patched here)
-from orchestrator.checkpoint import BEST, CHECKPOINT, damage, discard_damaged, fold_folder, save_checkpoint
-from orchestrator.conductor import Conductor
+from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.errors import InputError, storage_fault
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
+from orchestrator.execution.inline import InlineRunner
+from orchestrator.execution.ray_train import Mailbox, train_worker
+from orchestrator.execution.worker import results
 from orchestrator.method import Batch
-from orchestrator.search import InlineRunner, Places, resume, scratch, start
-from orchestrator.spec import resolve_search, single_training
-from orchestrator.trial import Mailbox, results, train_worker
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.driver import resume, start
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import Places
+from orchestrator.storage.scratch import scratch
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder
+from orchestrator.training import loop  # noqa: F401 (they bind what is patched here)
+from orchestrator.training.checkpoint import damage, discard_damaged, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "device": "cpu", "embedding_dim": 8}
@@ -55,7 +60,8 @@ def limited(path: Path, write: Callable[[BinaryIO], None]) -> None:
 def test_torch_on_a_full_disk_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], number: int
 ) -> None:
-    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", disk)
+    monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
+    monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
     with pytest.raises(OSError) as raised:
         save_checkpoint(tmp_path / CHECKPOINT, {"weights": torch.zeros(1000)})
     assert storage_fault(raised.value) == os.strerror(number)
@@ -67,7 +73,8 @@ def test_a_full_disk_is_no_fault_of_the_trial(
 ) -> None:
     arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
     work = {"trial_id": "0000", "test": False, "arguments": arguments}
-    monkeypatch.setattr("orchestrator.checkpoint.write_atomically", disk)
+    monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
+    monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
     (only,) = results(work)
     assert only == {"orchestrator_trial": "0000", "interrupted": fault, "done": True}
     monkeypatch.undo()
@@ -266,7 +273,8 @@ def test_a_validation_that_does_not_fit_blames_no_batch(
     def greedy(*_: Any, **__: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr("orchestrator.loop.embed_split", greedy)
+    monkeypatch.setattr("orchestrator.training.embed.embed_split", greedy)
+    monkeypatch.setattr("orchestrator.training.loop.embed_split", greedy)
     settings = SETTINGS | {"validate_every": "1 steps"}
     arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
     (only,) = results({"trial_id": "0000", "test": False, "arguments": arguments})
@@ -289,7 +297,7 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
 
             return SimpleNamespace(remote=remote)
 
-    monkeypatch.setattr("orchestrator.trial.own_results", lambda work: iter([failed]))
+    monkeypatch.setattr("orchestrator.execution.ray_train.own_results", lambda work: iter([failed]))
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "here"))
     monkeypatch.setattr("ray.get", lambda answer: answer)
     monkeypatch.setattr("ray.util.get_current_placement_group", lambda: None)
@@ -378,7 +386,7 @@ def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the end; what a killed process left, with the next search; and never what another still uses."""
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as base:
         monkeypatch.setattr(tempfile, "tempdir", base)
-        killed = "import os, sys, tempfile\nfrom orchestrator.search import scratch\n"
+        killed = "import os, sys, tempfile\nfrom orchestrator.storage.scratch import scratch\n"
         killed += "with scratch() as folder:\n    tempfile.mkdtemp()\n    print(folder, flush=True)\n    os._exit(9)"
         environment = os.environ | {"TMPDIR": base}
         done = subprocess.run([sys.executable, "-c", killed], env=environment, capture_output=True, text=True)

@@ -13,14 +13,16 @@ import torch
 from test_cli import run
 from test_loop import resolved
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, fold_folder, load_checkpoint, model_folders
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
 from orchestrator.data.store import Store
-from orchestrator.evaluation import evaluate_embeddings
-from orchestrator.folds import evaluate_folds, fit_folds
-from orchestrator.loop import Validation, embed_model, evaluate_model, fit
-from orchestrator.trial import results
+from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.execution.worker import results
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder, model_folders
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.embed import embed_model, evaluate_model
+from orchestrator.training.folds import evaluate_folds, fit_folds
+from orchestrator.training.loop import Validation, fit
 
 SETTINGS = {"method": "proxy_anchor", "validate_every": "2 steps", "lr": 0.01}
 VALIDATIONS = 3
@@ -87,7 +89,7 @@ def test_a_fold_that_ends_early_counts_with_its_last_validation(
             yield Validation(number, number, number, {"val/map_at_r": 0.1 * number}, 1.0, number == length)
 
     split_sizes = [False, True]
-    monkeypatch.setattr("orchestrator.folds.fit", made)
+    monkeypatch.setattr("orchestrator.training.folds.fit", made)
     found = train(None, data_folder)
     assert [validation.metrics["val/map_at_r"] for validation in found] == pytest.approx([0.1, 0.15, 0.2])
     assert [validation.seconds for validation in found] == [2.0, 1.0, 1.0]

@@ -23,22 +23,27 @@ from PIL import Image
 from test_insight import NAMES, seen
 from test_page import made, spread
 
-from orchestrator.cli import COMMANDS
-from orchestrator.cli import main as command_line
-from orchestrator.comparison import Comparison
-from orchestrator.comparison_page import comparison_page
+from orchestrator.cli.main import COMMANDS
+from orchestrator.cli.main import main as command_line
+from orchestrator.config.files import read_yaml, shipped_searches
+from orchestrator.config.presets import presets
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.data.store import Row, Store, write_store
-from orchestrator.findings import Findings, note
-from orchestrator.journal import Journal
+from orchestrator.execution.inline import InlineRunner
 from orchestrator.method import find_method, registry
-from orchestrator.model_page import View, model_page
-from orchestrator.page import page
-from orchestrator.presets import presets
-from orchestrator.report import comparison_exported, exported, summary
-from orchestrator.search import InlineRunner, Outcome, resume, start
-from orchestrator.spec import Experiment, resolve_experiment, resolve_search, shipped_searches
-from orchestrator.tracking import MemoryTracker
-from orchestrator.yaml_file import read_yaml
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.comparison_page import comparison_page
+from orchestrator.report.html.model_page import model_page
+from orchestrator.report.html.search_page import page
+from orchestrator.report.model_view import View
+from orchestrator.report.note import note
+from orchestrator.report.tables import comparison_exported, exported, summary
+from orchestrator.search.driver import resume, start
+from orchestrator.search.finish import Outcome
+from orchestrator.storage.journal import Journal
+from orchestrator.tracking.trackers import MemoryTracker
 
 ROOT = Path(__file__).parent.parent
 GOLDENS = Path(__file__).parent / "goldens"
@@ -268,8 +273,8 @@ def run(search: Callable[[], Outcome]) -> tuple[Outcome, MemoryTracker]:
         return trackers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("orchestrator.search.MLflowTracker", tracker)
-        patch.setattr("orchestrator.search.write_mlflow_model", lambda *_: None)  # MLflow's own, and slow
+        patch.setattr("orchestrator.search.driver.MLflowTracker", tracker)
+        patch.setattr("orchestrator.search.finish.write_mlflow_model", lambda *_: None)  # MLflow's own, and slow
         threads = torch.get_num_threads()
         outcome = search()
         torch.set_num_threads(threads)

@@ -8,10 +8,10 @@ import torch
 from test_loop import VARIANTS, train
 
 from methods.pfml import potential_energy
+from orchestrator.config.training import Training
 from orchestrator.errors import TrainingFailed
-from orchestrator.evaluation import evaluate_embeddings
-from orchestrator.loop import memory_faults
-from orchestrator.spec import Training
+from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.training.device import memory_faults
 
 pytestmark = pytest.mark.gpu
 

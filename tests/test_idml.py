@@ -21,7 +21,7 @@ from methods.idml import (
     relative_agreement,
     von_mises_fisher,
 )
-from orchestrator.evaluation import evaluate_embeddings
+from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.method import Batch, Embedded, InputError, Outputs, Task
 
 

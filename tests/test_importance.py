@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from test_page import made
 
-from orchestrator.comparison import Comparison
-from orchestrator.effect import unreached
-from orchestrator.findings import Findings
-from orchestrator.importance import Importances, explained
-from orchestrator.page import page
-from orchestrator.searched import Searched
-from orchestrator.spec import Parameter, resolve_search
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.space import Parameter
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.effect import unreached
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.search_page import page
+from orchestrator.report.importance import Importances, explained
+from orchestrator.report.settings import Searched
 
 SHARES = {"a": 0.6, "b": 0.3, "c": 0.1, "d": 0.0, "e": 0.0}
 
@@ -77,7 +78,7 @@ def test_lists_and_words_are_explained_too() -> None:
     draw = np.random.default_rng(1)
     settings = [
         Searched(
-            "word", Parameter("word", "word", "categorical", choices=("x", "y", "z")), ("x", "y", "z"), *[None] * 3
+            "word", Parameter("word", "word", "categorical", choices=("x", "y", "z")), ("x", "y", "z"), None, None, None
         ),
         Searched("list", Parameter("list", "list", "categorical", choices=(1, 10)), (1, 10), None, None, None),
         setting("a"),
@@ -189,7 +190,7 @@ NOT_REACHED = "memory_start=1000, not reached in 42 steps"
 
 def remembered(folder: Path, *, images: int | None, gain: float = 0.0) -> Findings:
     """Trials with memories of two sizes, the larger better by `gain`, and one with proxies."""
-    points = [*SIZES, {"references": "proxies", "memory_size": 64}]
+    points: list[dict[str, Any]] = [*SIZES, {"references": "proxies", "memory_size": 64}]
     values = {("memory", 128): 0.5 + gain, ("memory", 64): 0.5, ("proxies", 64): 0.4}
     ledger = made(folder, points, lambda p: values[p["references"], p["memory_size"]], raw=MEMORY, epochs=2)
     ledger.sizes = {} if images is None else {"training_images": images}

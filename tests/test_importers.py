@@ -23,13 +23,17 @@ from PIL import Image
 from scipy.io import loadmat, savemat
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from orchestrator.cli import main
-from orchestrator.data import encoding, importers, store
-from orchestrator.data.archives import ARCHIVES, OWN, Count, Counts, read_folder
+from orchestrator.cli.main import main
+from orchestrator.data import encoding, store
+from orchestrator.data import prepare as prepare_module
+from orchestrator.data.archives.catalog import ARCHIVES, OWN
+from orchestrator.data.archives.listing import Count, Counts
+from orchestrator.data.archives.own import read_folder
 from orchestrator.data.catalog import datasets, open_dataset, overview
-from orchestrator.data.importers import prepare
+from orchestrator.data.prepare import prepare
 from orchestrator.data.splits import class_split, rows_for_testing
-from orchestrator.data.store import DataError, Store
+from orchestrator.data.store import Store
+from orchestrator.errors import DataError
 
 # --- trees: two images of each class but for the last, which has one, unless labels (and splits) are given
 
@@ -815,8 +819,8 @@ def test_the_number_of_processes_changes_nothing(make: Callable[[str], Made], mo
     one = made.prepare(name="one", size=8)
     whole = (made.source / "dog" / "6.png").read_bytes()
     truncate("dog/6.png")(made)
-    monkeypatch.setattr(importers, "PART", 2)
-    monkeypatch.setattr(importers, "PARTS", 1)
+    monkeypatch.setattr(prepare_module, "PART", 2)
+    monkeypatch.setattr(prepare_module, "PARTS", 1)
     seen: list[tuple[int, int]] = []
     with pytest.raises(DataError, match="1 of 7 images cannot be read: dog/6.png"):
         made.prepare(name="two", workers=2, size=8, progress=lambda done, total: seen.append((done, total)))
@@ -833,8 +837,8 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, parts: int | None = None) -> None:
         self.images = 0
-        monkeypatch.setattr(importers, "PART", 2)
-        monkeypatch.setattr(importers, "PARTS", 1)
+        monkeypatch.setattr(prepare_module, "PART", 2)
+        monkeypatch.setattr(prepare_module, "PARTS", 1)
 
         def write_part(part: Path, contents: Any, size: int | None) -> Any:
             if parts is not None and self.images == 2 * parts:
@@ -842,7 +846,7 @@ class Counted:
             self.images += len(contents)
             return encoding.write_part(part, contents, size)
 
-        monkeypatch.setattr(importers, "write_part", write_part)
+        monkeypatch.setattr(prepare_module, "write_part", write_part)
 
 
 @pytest.mark.parametrize(
@@ -929,7 +933,7 @@ def test_a_small_set_keeps_what_was_done(make: Callable[[str], Made], monkeypatc
         return encoding.write_part(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(importers, "write_part", stopped)
+        patch.setattr(prepare_module, "write_part", stopped)
         with pytest.raises(KeyboardInterrupt, match="^3 of 7 images are kept"):
             made.prepare()
     seen: list[int] = []

@@ -15,10 +15,8 @@ import torch
 from PIL import Image
 from test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
-from orchestrator.checkpoint import SAMPLE
 from orchestrator.data.store import Store
-from orchestrator.evaluation import evaluate_queries
-from orchestrator.insight import (
+from orchestrator.evaluation.insight import (
     NEIGHBOURS,
     POINTS,
     Insight,
@@ -31,9 +29,14 @@ from orchestrator.insight import (
     separation,
     similarity_table,
 )
-from orchestrator.loop import keep_insight, look, save_insight
+from orchestrator.evaluation.metrics import evaluate_queries
 from orchestrator.method import Embedded
-from orchestrator.model_page import View, family, model_page, neighbours, read_insight, write_gallery
+from orchestrator.report.html.charts import family
+from orchestrator.report.html.gallery import write_gallery
+from orchestrator.report.html.model_page import model_page, neighbours
+from orchestrator.report.model_view import View, read_insight
+from orchestrator.storage.trial_folder import SAMPLE
+from orchestrator.training.embed import keep_insight, look, save_insight
 
 IMAGES, WIDTH = 120, 6
 NAMES = [f"class {label}" for label in range(12)]
@@ -185,7 +188,7 @@ def test_what_goes_wrong_in_looking_costs_no_training(
     def broken(*_: Any) -> Insight:
         raise ZeroDivisionError("no such thing")
 
-    monkeypatch.setattr("orchestrator.loop.insight", broken)
+    monkeypatch.setattr("orchestrator.training.embed.insight", broken)
     place = np.arange(20)
     images = Embedded({"embedding": torch.eye(20)}, torch.from_numpy(glyphs.labels[place]), torch.from_numpy(place))
     with pytest.warns(UserWarning, match="not kept .ZeroDivisionError: no such thing"):

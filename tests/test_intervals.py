@@ -8,10 +8,8 @@ import pyarrow as pa
 import pytest
 from scipy import stats
 
-from orchestrator import intervals
-from orchestrator.evaluation import Evaluation, auroc, evaluate_queries
-from orchestrator.folds import mean_evaluation
-from orchestrator.intervals import (
+from orchestrator.evaluation import intervals
+from orchestrator.evaluation.intervals import (
     FEWEST_CLASSES,
     as_metrics,
     claimed,
@@ -22,6 +20,8 @@ from orchestrator.intervals import (
     over_classes,
     over_queries,
 )
+from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
+from orchestrator.training.folds import mean_evaluation
 
 
 def made(values: np.ndarray, labels: np.ndarray) -> Evaluation:

@@ -11,13 +11,14 @@ import pytest
 from test_page import made, spread
 from test_study import EPOCHS, drive, search_of, start
 
-from orchestrator import records
 from orchestrator.errors import InputError
-from orchestrator.journal import Journal, JournalError
-from orchestrator.ledger import Ledger, leaderboard_rows
-from orchestrator.report import exported, summary
-from orchestrator.salvage import cut
-from orchestrator.search import read_journal
+from orchestrator.report.tables import exported, summary
+from orchestrator.search.salvage import cut
+from orchestrator.storage import records
+from orchestrator.storage.journal import Journal, JournalError
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.reading import read_journal
 
 Lines = list[bytes]
 Damage = Callable[[Lines, Lines, random.Random], Lines]

@@ -15,13 +15,13 @@ import pytest
 import test_importers as trees
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from orchestrator.checkpoint import BEST
-from orchestrator.data.archives import ARCHIVES
-from orchestrator.data.importers import prepare
+from orchestrator.data.archives.catalog import ARCHIVES
+from orchestrator.data.prepare import prepare
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import SPLITS
-from orchestrator.loop import evaluate_model_by_query
-from orchestrator.trial import run, run_test
+from orchestrator.execution.worker import run, run_test
+from orchestrator.storage.trial_folder import BEST
+from orchestrator.training.embed import evaluate_model_by_query
 
 FILES = 64
 SUBSET = 12

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from orchestrator.data.archives import read_folder
-from orchestrator.data.importers import prepare
-from orchestrator.data.store import DataError, Store
+from orchestrator.data.archives.own import read_folder
+from orchestrator.data.prepare import prepare
+from orchestrator.data.store import Store
+from orchestrator.errors import DataError
 
 
 def pictures(folder: Path, count: int, seed: int = 0) -> None:

@@ -14,12 +14,18 @@ from conftest import Pair
 from torch import Tensor
 
 from methods import pfml
-from orchestrator.checkpoint import BEST, CHECKPOINT, DIAGNOSTICS, MODEL, load_checkpoint
+from orchestrator.config.search import Objective
+from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
-from orchestrator.distributed import (
+from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, registry
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.distributed import (
     broadcast_object,
     data_parallel,
     gather,
@@ -28,19 +34,9 @@ from orchestrator.distributed import (
     sum_over_shares,
     world_size,
 )
-from orchestrator.errors import InputError, TrainingFailed
-from orchestrator.evaluation import evaluate_embeddings
-from orchestrator.loop import (
-    Clock,
-    build_learner,
-    embed_split,
-    evaluate_model,
-    evaluate_model_by_query,
-    fit,
-    load_learner,
-)
-from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, registry
-from orchestrator.spec import Experiment, Objective, resolve_experiment
+from orchestrator.training.embed import embed_split, evaluate_model, evaluate_model_by_query
+from orchestrator.training.loop import Clock, fit
+from orchestrator.training.model_file import build_learner, load_learner
 
 SETTINGS: dict[str, Any] = {
     "dataset": "glyphs-small",
@@ -472,7 +468,8 @@ def test_the_best_validation_is_that_of_the_setting_s_metric(
     metric: str | None, best: float, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([{"val/map_at_r": 0.1, "val/recall_at_1": 0.8}, {"val/map_at_r": 0.9, "val/recall_at_1": 0.2}])
-    monkeypatch.setattr("orchestrator.loop.validate", lambda *_: (next(scores), None))
+    monkeypatch.setattr("orchestrator.training.embed.validate", lambda *_: (next(scores), None))
+    monkeypatch.setattr("orchestrator.training.loop.validate", lambda *_: (next(scores), None))
     train(tmp_path, data_folder, {"method": "proxy_anchor", "selection_metric": metric})
     assert load_checkpoint(tmp_path / CHECKPOINT)["best"] == best
     same = load_checkpoint(tmp_path / BEST)["learner"]["network.head.weight"].equal(
@@ -486,7 +483,7 @@ def test_fp16_takes_gradients_that_it_cannot_hold(data_folder: Path, monkeypatch
     settings = {"method": "pfml", "precision": "fp16", "delta": 0.1, "alpha": 6.0}
     one = train(None, data_folder, settings)[-1][3]
     assert one["train/loss"] == pytest.approx(one["train/interaction"] + one["train/constant"])
-    monkeypatch.setattr("orchestrator.loop.SMALLEST_SCALE", 2.0**17)
+    monkeypatch.setattr("orchestrator.training.loop.SMALLEST_SCALE", 2.0**17)
     with pytest.raises(TrainingFailed, match=r"the gradients do not fit into fp16 at step \d+: set precision=bf16"):
         train(None, data_folder, settings, stop_after=1)
 

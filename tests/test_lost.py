@@ -15,12 +15,13 @@ from test_faults import SETTINGS, conductor
 from test_search import TINY, Terminal, alive, family, last_line, terminal, wait
 
 from methods.baselines import ProxyAnchor
-from orchestrator import cluster, lost
-from orchestrator.cluster import Points, Processes, Trial
+from orchestrator.config.resolve import resolve_search
 from orchestrator.errors import InputError
-from orchestrator.lost import PROCESS_LOG, begins, cause, keep, quoted, stuck_at, tail
-from orchestrator.spec import resolve_search
-from orchestrator.trial import FAILURE_LOG, own_results, results
+from orchestrator.execution import lost, ray_tune
+from orchestrator.execution.lost import PROCESS_LOG, begins, cause, keep, quoted, stuck_at, tail
+from orchestrator.execution.ray_tune import Points, Processes, Trial
+from orchestrator.execution.worker import FAILURE_LOG, own_results, results
+from orchestrator.search.conductor import Conductor
 
 __all__ = ["terminal"]
 Followed = tuple[Processes, Any, list[str]]
@@ -28,6 +29,7 @@ PLUGIN = '''
 import os, sys, time
 import torch
 from orchestrator.method import Method, MethodConfig
+from orchestrator.search.conductor import Conductor
 
 
 class Stuck(Method):
@@ -73,7 +75,9 @@ def plugin(folder: Path) -> str:
 
 def last_lines(folder: Path, code: str) -> tuple[int, str]:
     """How a process ends that runs this code after another trial, and its last lines."""
-    script = "import faulthandler, os, signal, sys, time\nfrom orchestrator.lost import announce, stack_if_late\n"
+    script = (
+        "import faulthandler, os, signal, sys, time\nfrom orchestrator.execution.lost import announce, stack_if_late\n"
+    )
     script += (
         "faulthandler.enable(all_threads=False)\nannounce('0000')\nprint('of the trial before')\nannounce('0001')\n"
     )
@@ -238,8 +242,8 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     """The follower of a search's processes, a trial of Tune's that runs, and what became of its actor."""
     driver, done = conductor(tmp_path), []
     driver.search = driver.search.model_copy(update={"stall_timeout": 30.0})
-    monkeypatch.setattr(cluster, "resources", lambda *_: {"CPU": 1})
-    monkeypatch.setattr(cluster, "release", lambda _: done.append("released"))
+    monkeypatch.setattr(ray_tune, "resources", lambda *_: {"CPU": 1})
+    monkeypatch.setattr(ray_tune, "release", lambda _: done.append("released"))
     monkeypatch.setattr("ray.kill", lambda actor: done.append(f"killed {actor}"))
     points = Points(driver)
     followed = Processes(points)
@@ -253,11 +257,17 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     return followed, trial, done
 
 
+def source(followed: Processes) -> Conductor:
+    """The search behind what its processes see of it."""
+    assert isinstance(followed.conductor, Conductor)
+    return followed.conductor
+
+
 def test_a_trial_that_hangs_is_ended_with_its_reason(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed, trial, done = processes
-    driver, now = followed.conductor, time.monotonic()
+    driver, now = source(followed), time.monotonic()
     stack = 'Timeout (0:00:27)!\nThread 0x1 (most recent call first):\n  File "/p/mine.py", line 9 in loss\n'
-    monkeypatch.setattr(cluster, "last_words", lambda *_: stack)
+    monkeypatch.setattr(ray_tune, "last_words", lambda *_: stack)
     monkeypatch.setattr("time.monotonic", lambda: now + 29)
     followed.on_step_end(1, [])
     assert done == []
@@ -274,9 +284,9 @@ def test_a_trial_that_hangs_is_ended_with_its_reason(processes: Followed, monkey
 
 def test_a_code_that_ends_its_process_is_not_tried_again(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed, trial, _ = processes
-    monkeypatch.setattr(cluster, "last_words", lambda *_: f"{lost.ENDED}(3)")
+    monkeypatch.setattr(ray_tune, "last_words", lambda *_: f"{lost.ENDED}(3)")
     followed.on_trial_recover(1, [], trial)
-    record = followed.conductor.ledger.trials["0000"]
+    record = source(followed).ledger.trials["0000"]
     assert record.state == "failed" and str(record.reason).startswith("the code ended its own process by os._exit(3)")
     again = Trial.__new__(Trial)
     again.setup(trial.config)
@@ -287,9 +297,9 @@ def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_li
     processes: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed, trial, _ = processes
-    monkeypatch.setattr(cluster, "last_words", lambda *_: "a\nits last word")
+    monkeypatch.setattr(ray_tune, "last_words", lambda *_: "a\nits last word")
     followed.on_trial_recover(1, [], trial)
-    record = followed.conductor.ledger.trials["0000"]
+    record = source(followed).ledger.trials["0000"]
     assert record.state == "running" and "over" not in trial.config
     followed.on_trial_start(2, [], trial)
     followed.on_trial_error(3, [], trial)
@@ -301,8 +311,8 @@ def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_li
 
 def test_a_crash_that_repeats_itself_is_the_trials_end(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed, trial, _ = processes
-    record, folder = followed.conductor.ledger.trials["0000"], followed.conductor.folder / "trials" / "0000"
-    monkeypatch.setattr(cluster, "last_words", lambda *_: f"LAST WORDS\n{RAY_CRASH}")
+    record, folder = source(followed).ledger.trials["0000"], followed.conductor.folder / "trials" / "0000"
+    monkeypatch.setattr(ray_tune, "last_words", lambda *_: f"LAST WORDS\n{RAY_CRASH}")
     followed.on_trial_recover(1, [], trial)
     crash = "its process crashed: Segmentation fault, in loss, plugin.py line 23"
     assert record.state == "running" and followed.conductor.losses["0000"] == [crash]
@@ -317,14 +327,14 @@ def test_a_trial_that_is_too_late_tells_of_a_process_that_it_lost(
     processes: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed, trial, _ = processes
-    monkeypatch.setattr(cluster, "last_words", lambda *_: RAY_CRASH)
+    monkeypatch.setattr(ray_tune, "last_words", lambda *_: RAY_CRASH)
     followed.on_trial_recover(1, [], trial)
     followed.on_trial_start(2, [], trial)
     now = time.monotonic()
-    monkeypatch.setattr(cluster, "last_words", lambda *_: "")
+    monkeypatch.setattr(ray_tune, "last_words", lambda *_: "")
     monkeypatch.setattr("time.monotonic", lambda: now + 31)
     followed.on_step_end(3, [])
-    reason = str(followed.conductor.ledger.trials["0000"].reason)
+    reason = str(source(followed).ledger.trials["0000"].reason)
     assert reason.startswith(
         "stall_timeout: no validation within 30 s; a process of it was lost before that (its process "
     )

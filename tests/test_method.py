@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, Field
 
-import orchestrator.method as contract
+from orchestrator import method as contract
 from orchestrator.check import Subject
 from orchestrator.check.processes import train
-from orchestrator.cli import main
+from orchestrator.cli.main import main
 from orchestrator.errors import InputError
 from orchestrator.method import Method, MethodConfig, find_method, registry
 

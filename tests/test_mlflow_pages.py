@@ -28,17 +28,19 @@ from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 from test_page import CHROMIUM, bowl, made, spread
 
-from orchestrator.checkpoint import MODEL
-from orchestrator.cli import main
+from orchestrator.cli.main import main
 from orchestrator.data.store import Store
-from orchestrator.export import Source
-from orchestrator.findings import Findings, note
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
-from orchestrator.page import write_page
-from orchestrator.search import MODEL_PAGE, PAGE
-from orchestrator.tracking import MemoryTracker, recorded_runs
-from orchestrator.views import TAG, comparison_path, run_path, saved_views, view_path
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.search_page import write_page
+from orchestrator.report.note import note
+from orchestrator.search.export import Source
+from orchestrator.storage.cursors import recorded_runs
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import MODEL_PAGE, PAGE
+from orchestrator.storage.trial_folder import MODEL
+from orchestrator.tracking.trackers import MemoryTracker
+from orchestrator.tracking.views import TAG, comparison_path, run_path, saved_views, view_path
 
 SECONDS = 120_000
 """Milliseconds that a page may take on a machine that does other things."""

@@ -19,22 +19,26 @@ from s3 import SECRET, Server, Unsteady, moto, unsteady
 from test_benchmark import MadeRunner, asked_for
 from test_search import LONG, Terminal, alive, family, last_line, title, wait
 
-from orchestrator import benchmark, control, objects
-from orchestrator.checkpoint import CHECKPOINT
-from orchestrator.cli import main
-from orchestrator.conductor import Conductor
-from orchestrator.control import DRIVER, at_the_wheel, await_silence, driver, pending, request
+from orchestrator.cli.main import main
+from orchestrator.config.resolve import resolve_search
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.remote import publish
-from orchestrator.data.store import DataError, Store
-from orchestrator.errors import InputError, storage_fault
-from orchestrator.journal import Journal, JournalError, OvertakenError, refresh
-from orchestrator.ledger import Ledger, leaderboard_rows
-from orchestrator.objects import MANIFEST, TrialFiles, address_of, bring_trial, drop, place, portable, working_copy
-from orchestrator.salvage import cut
-from orchestrator.spec import resolve_search
-from orchestrator.tracking import MemoryTracker
-from orchestrator.trial import results
+from orchestrator.data.store import Store
+from orchestrator.errors import DataError, InputError, storage_fault
+from orchestrator.execution.worker import results
+from orchestrator.search import benchmark, control
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.control import at_the_wheel
+from orchestrator.search.salvage import cut
+from orchestrator.storage import objects, presence, s3, segments, trial_files
+from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.paths import address_of, place, portable, working_copy
+from orchestrator.storage.presence import DRIVER, await_silence, driver, pending, request
+from orchestrator.storage.trial_files import MANIFEST, TrialFiles, bring_trial, drop
+from orchestrator.storage.trial_folder import CHECKPOINT
+from orchestrator.tracking.trackers import MemoryTracker
 
 SETTINGS = {
     "method": "proxy_anchor",
@@ -73,8 +77,11 @@ def storage(
         monkeypatch.delenv(name)
     for name, value in (server.environment() | {"AWS_ENDPOINT_URL": front.endpoint}).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(objects, "PATIENCE_SECONDS", 3.0)
+    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 3.0)
     monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(segments, "IMPATIENCE_SECONDS", 1.0)
+    monkeypatch.setattr(trial_files, "IMPATIENCE_SECONDS", 1.0)
     elsewhere(monkeypatch, tmp_path / "here")
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:60].strip("-")
     server.files().create_dir(name)
@@ -148,7 +155,7 @@ def test_each_record_is_an_object(
 def test_a_new_machine_reads_bundles(
     storage: str, server: Server, front: Unsteady, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "BUNDLE", 3)
+    monkeypatch.setattr(segments, "BUNDLE", 3)
     with Journal(journal_of(storage)) as journal:
         written = [journal.append("note", text=str(number)) for number in range(4)]
     with Journal(journal_of(storage)) as journal:
@@ -434,6 +441,7 @@ def test_a_driver_is_seen_and_steered_through_the_store(
     storage: str, server: Server, front: Unsteady, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "LOOK_SECONDS", 0.1)
+    monkeypatch.setattr(presence, "LOOK_SECONDS", 0.1)
     folder = journal_of(storage).parent
     search: Any = SimpleNamespace(folder=folder, stopping=False, pausing=False, stopped_by=None)
     request(folder, "stop")  # meant for an earlier driver
@@ -493,7 +501,7 @@ def test_what_cannot_be_reached_is_one_line(
     for name, value in change.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     front.whim = lambda method, path: whim
-    objects._bucket.cache_clear()
+    s3._bucket.cache_clear()
     address = storage if whim else "s3://no-such-bucket/runs"
     settings = [f"--set={key}={value}" for key, value in SETTINGS.items() if key not in ("method", "dataset", "epochs")]
     train = ["train", "--method=proxy_anchor", "--dataset=glyphs-small", "--name=x", *settings]
@@ -502,7 +510,7 @@ def test_what_cannot_be_reached_is_one_line(
         printed = capfd.readouterr()
         (line,) = printed.err.splitlines()
         assert line.startswith(("error: s3://", "error: --storage")) and told in line and SECRET not in line
-    objects._bucket.cache_clear()
+    s3._bucket.cache_clear()
     assert not [path for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock"]
 
 
@@ -561,7 +569,7 @@ def test_a_benchmark_goes_on_elsewhere(
     storage: str, data_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in its first search here; ended, compared and asked for once more on other machines."""
-    monkeypatch.setattr("orchestrator.search.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+    monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
 
     def machine(name: str) -> Path:
         elsewhere(monkeypatch, tmp_path / name)
@@ -603,6 +611,9 @@ def test_a_search_loses_nothing_with_its_machine(
     """Every ninth request is refused; the driver is killed, its machine's disk is lost, another goes on; it is stopped
     from a third, and goes on from there. The leaderboard is that of a search on a disk that nothing disturbs."""
     monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(segments, "IMPATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr(trial_files, "IMPATIENCE_SECONDS", 60.0)
     (tmp_path / "project").mkdir()
     space, one = LONG | {"final": True, "final_workers": 2}, ("--max-concurrent", "1")
     terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)

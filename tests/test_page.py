@@ -17,13 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from orchestrator.findings import Findings, note
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
-from orchestrator.page import page, write_page
-from orchestrator.report import exported
-from orchestrator.spec import resolve_search
-from orchestrator.tracking import MemoryTracker
+from orchestrator.config.resolve import resolve_search
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.search_page import page, write_page
+from orchestrator.report.note import note
+from orchestrator.report.tables import exported
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.tracking.trackers import MemoryTracker
 
 HOSTILE = "<script>alert(1)</script>\"'&</script><b>%{y}"
 CHROMIUM = shutil.which("chromium")
@@ -324,8 +325,9 @@ def test_the_page_links_its_model_s_where_that_is_beside_it(tmp_path: Path) -> N
 
 
 def test_the_whole_search_is_on_the_page_as_a_file(tmp_path: Path) -> None:
-    from orchestrator.spec import Search, resolve_search
-    from orchestrator.yaml_file import read_yaml
+    from orchestrator.config.files import read_yaml
+    from orchestrator.config.resolve import resolve_search
+    from orchestrator.config.search import Search
 
     ledger = made(tmp_path, spread(3))
     html = page(Findings.of(ledger))
@@ -345,8 +347,8 @@ def test_before_anything_has_happened(tmp_path: Path) -> None:
 
 
 def test_the_command_trains_the_winner_again(tmp_path: Path) -> None:
-    from orchestrator.spec import resolve_experiment
-    from orchestrator.yaml_file import parse_assignments
+    from orchestrator.config.files import parse_assignments
+    from orchestrator.config.training import resolve_experiment
 
     found = Findings.of(made(tmp_path, spread(5)))
     assert found.command is not None and found.winner is not None
@@ -424,10 +426,11 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
 
 
 def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("LEADERS", "WORDY", "CURVES"):
-        monkeypatch.setattr(f"orchestrator.page.{limit}", 20)
-    monkeypatch.setattr("orchestrator.page.DRAWN", 40)
-    monkeypatch.setattr("orchestrator.importance.MOST_TRIALS", 30)
+    for limit in ("search_page.LEADERS", "settings_section.LEADERS", "figures.WORDY", "search_page.CURVES"):
+        monkeypatch.setattr(f"orchestrator.report.html.{limit}", 20)
+    monkeypatch.setattr("orchestrator.report.html.figures.DRAWN", 40)
+    monkeypatch.setattr("orchestrator.report.html.search_page.DRAWN", 40)
+    monkeypatch.setattr("orchestrator.report.importance.MOST_TRIALS", 30)
     findings = Findings.of(made(tmp_path, spread(60), epochs=2))
     assert "(30 of them, evenly from best to worst)" in findings.importances.basis
     html = page(findings)

@@ -18,17 +18,23 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms import v2
 
-from orchestrator.checkpoint import BEST, CHECKPOINT, load_checkpoint
+from orchestrator.config.resolve import single_training
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data import pipeline
 from orchestrator.data.pipeline import AHEAD, EVALUATION, Reader, Request, check_images, decode, find_unreadable
 from orchestrator.data.samplers import UniformSampler
 from orchestrator.data.splits import class_split, noisy_labels, train_labels
-from orchestrator.data.store import DataError, Row, Store, write_store
+from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import CROP_DRAWS, CROPS, DRAWS, Crop, Degradation, uniforms
-from orchestrator.loop import UNREADABLE, Validation, evaluate_model, fit, requests
+from orchestrator.errors import DataError
 from orchestrator.method import Diagnostics, Embedded, Method, registry
-from orchestrator.search import Places, check_data
-from orchestrator.spec import resolve_experiment, single_training
+from orchestrator.search.preflight import check_data
+from orchestrator.storage.places import Places
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.embed import evaluate_model
+from orchestrator.training.loop import Validation, fit
+from orchestrator.training.splits import UNREADABLE, requests
 
 # torchvision 0.29 says so at every image
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")

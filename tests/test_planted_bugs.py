@@ -276,12 +276,12 @@ class NearClasses(Pairs):
         return {"loss": ((z @ z.T) * (y[:, None] - y).abs()).mean()}
 
 
-@caught_by("distributed", "orchestrator.distributed")
+@caught_by("distributed", "orchestrator.training.distributed")
 class Ranked(Good):
     """Asks for its rank, by this package's own door."""
 
     def _mean(self, pull: Tensor, labels: Tensor) -> Tensor:
-        from orchestrator.distributed import rank
+        from orchestrator.training.distributed import rank
 
         return pull.mean() + 0 * rank()
 

@@ -11,20 +11,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli.main import main
+from orchestrator.config.files import find_search, read_scalar, read_yaml, shipped_searches
+from orchestrator.config.presets import FOLDER, describe_preset, find_preset, preset_text, presets, presets_of, to_yaml
+from orchestrator.config.resolve import beneath, resolve_search, single_training
+from orchestrator.config.search import Search
+from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.errors import InputError
-from orchestrator.presets import FOLDER, describe_preset, find_preset, preset_text, presets, presets_of, to_yaml
-from orchestrator.spec import (
-    Experiment,
-    Search,
-    beneath,
-    find_search,
-    resolve_experiment,
-    resolve_search,
-    shipped_searches,
-    single_training,
-)
-from orchestrator.yaml_file import read_scalar, read_yaml
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "presets.md"
@@ -405,7 +398,7 @@ def test_train_takes_a_preset(
         trained.append(one)
         raise InputError("far enough")
 
-    monkeypatch.setattr("orchestrator.search.start", record)
+    monkeypatch.setattr("orchestrator.search.driver.start", record)
     command = ["train", "--preset", "pfml/cub200/resnet50", "--storage", str(tmp_path)]
     assert run(capsys, *command)[2] == "error: far enough\n"
     assert run(capsys, *command, "--dataset", "glyphs", "--set", "lr=0.1", "--method", "pfml")[0] == 2
@@ -499,7 +492,7 @@ def test_a_bad_preset_is_one_good_line(
 def test_two_files_with_the_same_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.yaml").write_text("methods: {pfml: }\ndatasets: {cub200: }\nbackbones: {resnet50: }\n")
-    monkeypatch.setattr("orchestrator.presets.FOLDER", tmp_path)
+    monkeypatch.setattr("orchestrator.config.presets.FOLDER", tmp_path)
     with pytest.raises(InputError, match="b.yaml: pfml/cub200/resnet50: another file has"):
         presets.__wrapped__()
 

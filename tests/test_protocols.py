@@ -17,31 +17,27 @@ from test_cli import TINY, run
 from test_loop import resolved
 from test_study import TPE, drive, result, search_of, start
 
-from orchestrator.checkpoint import save_checkpoint
-from orchestrator.cli import main
+from orchestrator.cli.main import main
+from orchestrator.cli.tables import leaderboard
+from orchestrator.config.resolve import idle_settings
+from orchestrator.config.search import Search
+from orchestrator.config.training import Training
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.pipeline import EVALUATION
 from orchestrator.data.splits import class_groups, class_split
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import Degradation, augment
-from orchestrator.display import leaderboard
 from orchestrator.errors import InputError
-from orchestrator.evaluation import auroc, evaluate_embeddings
-from orchestrator.journal import Journal
-from orchestrator.ledger import leaderboard_rows
-from orchestrator.loop import (
-    build_learner,
-    data_splits,
-    embed_model,
-    evaluate_model,
-    image_split,
-    model_state,
-    validate,
-)
+from orchestrator.evaluation.metrics import auroc, evaluate_embeddings
+from orchestrator.execution.worker import results
 from orchestrator.method import Embedded
-from orchestrator.report import summary
-from orchestrator.spec import Search, Training, idle_settings
-from orchestrator.trial import results
+from orchestrator.report.tables import summary
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.training.checkpoint import save_checkpoint
+from orchestrator.training.embed import embed_model, evaluate_model, validate
+from orchestrator.training.model_file import build_learner, model_state
+from orchestrator.training.splits import data_splits, image_split
 
 # Chosen on the test classes --------------------------------------------------------------------------------
 
@@ -435,8 +431,8 @@ def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkey
         raise Resolved
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("orchestrator.search.start", start)
-    monkeypatch.setattr("orchestrator.report.find_models", find_models)
+    monkeypatch.setattr("orchestrator.search.driver.start", start)
+    monkeypatch.setattr("orchestrator.search.models.find_models", find_models)
     words = shlex.split(command)[1:]
     ends = SystemExit if words[0] == "presets" else Resolved
     with pytest.raises(ends) as ended:

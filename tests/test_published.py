@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.backbones import check_backbone_name
+from orchestrator.config.presets import FOLDER, read_presets
+from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
-from orchestrator.presets import FOLDER, read_presets
-from orchestrator.published import IN_PERCENT, Row, Value, beside, papers, read_paper
-from orchestrator.spec import Training, resolve_experiment
+from orchestrator.networks.backbones import check_backbone_name
+from orchestrator.report.published import IN_PERCENT, Row, Value, beside, papers, read_paper
 
 NUMBERS = {
     "Anti-Collapse": {"I": 204, "II": 101, "III": 12, "IV": 18, "V": 42, "VI": 26},
@@ -87,7 +87,7 @@ def test_rows_of_a_paper_are_named_once() -> None:
 
 
 def run_settings(**changes: Any) -> dict[str, Any]:
-    from orchestrator.presets import find_preset
+    from orchestrator.config.presets import find_preset
 
     preset = find_preset("pfml/cub200/resnet50")
     return resolve_experiment({**preset.settings, **changes}, "test").flat()
@@ -273,6 +273,6 @@ def test_a_row_mapped_too_widely_or_wrongly_would_be_seen(
         else known
         for known in papers()
     ]
-    monkeypatch.setattr("orchestrator.published.papers", lambda: tuple(changed))
+    monkeypatch.setattr("orchestrator.report.published.papers", lambda: tuple(changed))
     with pytest.raises(AssertionError):
         check_rows(found_by_presets(presets))

@@ -12,12 +12,13 @@ import pytest
 import typer
 
 from orchestrator.check import CHECKS, verdicts
-from orchestrator.cli import app
+from orchestrator.cli.main import app
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import class_split
-from orchestrator.loop import fit
 from orchestrator.method import registry
-from orchestrator.spec import resolve_experiment, resolve_search
+from orchestrator.training.loop import fit
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -16,13 +16,14 @@ import numpy as np
 import pytest
 from s3 import SECRET, Server, moto
 
-from orchestrator.cli import main
+from orchestrator.cli.main import main
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data import remote, store
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.remote import open_remote, publish
-from orchestrator.data.store import IMAGES, MANIFEST, DataError, Row, Store, write_store
-from orchestrator.errors import InputError
-from orchestrator.spec import resolve_experiment
+from orchestrator.data.store import IMAGES, MANIFEST, Row, Store, write_store
+from orchestrator.errors import DataError, InputError
+from orchestrator.storage import address as address_module
 
 PIECE = 4096
 
@@ -367,7 +368,7 @@ def test_secrets_are_neither_taken_nor_repeated(
     monkeypatch.setattr(
         store.Store, "verify", lambda self: (_ for _ in ()).throw(OSError(f"AWS Error UNKNOWN {SECRET} said"))
     )
-    bucket_ = remote._Bucket(remote.Address.parse(f"s3://{bucket}/noise"))
+    bucket_ = remote._Bucket(address_module.Address.parse(f"s3://{bucket}/noise"))
     with (
         pytest.raises(DataError, match=f"^s3://{bucket}/noise: AWS Error UNKNOWN \\*\\*\\* said$"),
         bucket_._explained(),

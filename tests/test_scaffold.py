@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
+from orchestrator.cli.scaffold import FILES, class_name, new_method
 from orchestrator.errors import InputError
-from orchestrator.scaffold import FILES, class_name, new_method
 
 PROGRAMS = Path(sys.executable).parent
 TINY = "--set embedding_dim=8 --set classes_per_batch=8 --set images_per_class=2 --set validate_every='20 steps'"

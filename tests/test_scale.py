@@ -14,10 +14,12 @@ import pytest
 from test_study import EPOCHS, result, search_of, start
 
 import orchestrator
-from orchestrator.control import status
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
-from orchestrator.tracking import MemoryStore, MemoryTracker, Point
+from orchestrator.search.control import status
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.tracking.projection import Point
+from orchestrator.tracking.store import MemoryStore
+from orchestrator.tracking.trackers import MemoryTracker
 
 HERE = str(Path(orchestrator.__file__).parent)
 LR = {"lr": {"low": 1e-5, "high": 1e-1, "log": True}}
@@ -152,12 +154,12 @@ def test_a_run_whose_creation_failed_is_looked_up(tmp_path: Path) -> None:
 
 
 def test_what_is_refused_of_a_write_costs_only_itself(tmp_path: Path) -> None:
-    from orchestrator.tracking import _Refused
+    from orchestrator.tracking.store import Refused
 
     class Store(MemoryStore):
         def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
             if "lr" in params:
-                raise _Refused("a param that changed")
+                raise Refused("a param that changed")
             super().log(run_id, points, params, tags)
 
     conductor = start(search_of({"method": "pfml", "dataset": "glyphs-small", "space": LR, "num_trials": 4}), tmp_path)

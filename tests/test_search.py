@@ -17,8 +17,9 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, leaderboard_rows
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.ledger import Ledger
 
 TINY: dict[str, Any] = {
     "method": "proxy_anchor",

@@ -20,12 +20,13 @@ import torch
 from services import MLflowServer, Postgres
 from test_search import LONG, TINY, Terminal, family, terminal, wait
 
-from orchestrator.checkpoint import load_checkpoint
 from orchestrator.errors import InputError
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
-from orchestrator.search import Places, read_journal
-from orchestrator.tracking import MemoryTracker
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import Places
+from orchestrator.storage.reading import read_journal
+from orchestrator.tracking.trackers import MemoryTracker
+from orchestrator.training.checkpoint import load_checkpoint
 
 __all__ = ["terminal"]
 PASSWORD = "hunter2-of-the-tests"
@@ -102,7 +103,7 @@ def test_no_secret_in_the_help() -> None:
 
 
 def test_the_token_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.ray_start import keep_token
+    from orchestrator.execution.ray_start import keep_token
 
     monkeypatch.setenv("HOME", str(tmp_path))
     keep_token()

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.cluster import RayRunner
-from orchestrator.ledger import leaderboard_rows
-from orchestrator.search import LEADERBOARD, InlineRunner, start
-from orchestrator.spec import resolve_search, shipped_searches
-from orchestrator.yaml_file import read_yaml
+from orchestrator.config.files import read_yaml, shipped_searches
+from orchestrator.config.resolve import resolve_search
+from orchestrator.execution.inline import InlineRunner
+from orchestrator.execution.ray_tune import RayRunner
+from orchestrator.search.driver import start
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.places import LEADERBOARD
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 

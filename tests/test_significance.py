@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from orchestrator.display import difference_line
-from orchestrator.elements import difference_table
-from orchestrator.power import POWER, Forecast, power, seeds_needed
-from orchestrator.significance import Difference, differences, holm, how_tested
+from orchestrator.cli.tables import difference_line
+from orchestrator.report.html.elements import difference_table
+from orchestrator.report.power import POWER, Forecast, power, seeds_needed
+from orchestrator.report.significance import Difference, differences, holm, how_tested
 
 CHANCES = st.floats(0, 1, allow_nan=False) | st.just(math.nan)
 

@@ -6,19 +6,12 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
+from orchestrator.config.resolve import idle_settings, resolve_search, single_training, with_more_budget
+from orchestrator.config.space import Parameter
+from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.method import registry
-from orchestrator.spec import (
-    Parameter,
-    find_search,
-    idle_settings,
-    resolve_experiment,
-    resolve_search,
-    shipped_searches,
-    single_training,
-    with_more_budget,
-)
-from orchestrator.yaml_file import parse_assignments, read_scalar, read_yaml
 
 PFML: dict[str, Any] = {
     "method": "pfml",

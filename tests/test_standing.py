@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.conductor import Conductor
-from orchestrator.findings import Findings
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, leaderboard_rows
-from orchestrator.spec import resolve_search
-from orchestrator.standing import side_by_side, standing, to_confirm
+from orchestrator.config.resolve import resolve_search
+from orchestrator.report.findings import Findings
+from orchestrator.report.standing import side_by_side, standing, to_confirm
+from orchestrator.search.conductor import Conductor
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import leaderboard_rows
+from orchestrator.storage.ledger import Ledger
 
 SEARCH = {
     "method": "pfml",
@@ -192,9 +193,9 @@ def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
     import json
     import re
 
-    from orchestrator.findings import note
-    from orchestrator.page import page
-    from orchestrator.report import exported
+    from orchestrator.report.html.search_page import page
+    from orchestrator.report.note import note
+    from orchestrator.report.tables import exported
 
     ledger = made(tmp_path, LUCKY)
     findings = Findings.of(ledger)

@@ -13,11 +13,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from orchestrator.cli import _hung_up
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger
-from orchestrator.search import InlineRunner, Watcher, interrupts, start
-from orchestrator.spec import resolve_search
+from orchestrator.cli.main import _hung_up
+from orchestrator.config.resolve import resolve_search
+from orchestrator.execution.inline import InlineRunner
+from orchestrator.search.driver import Watcher, start
+from orchestrator.search.signals import interrupts
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
 
 LONG = ["train", "--method", "proxy_anchor", "--dataset", "glyphs-small", "--epochs", "200", "--name", "t"]
 LONG += ["--set", "validate_every=4 steps", "--set", "device=cpu", "--set", "embedding_dim=8"]
@@ -132,7 +134,7 @@ def test_a_training_that_hangs_outlives_no_closed_terminal(monkeypatch: pytest.M
     """Nobody is there to press Ctrl-C once more."""
     conductor = SimpleNamespace(stopping=False)
     before = signal.getsignal(signal.SIGHUP)
-    monkeypatch.setattr("orchestrator.search.HANGUP_SECONDS", 0.3)
+    monkeypatch.setattr("orchestrator.search.signals.HANGUP_SECONDS", 0.3)
     with pytest.raises(KeyboardInterrupt) if hangs else contextlib.nullcontext():
         with interrupts(conductor):  # type: ignore[arg-type]
             for _ in range(2):

@@ -12,14 +12,16 @@ import pytest
 from optuna.trial import TrialState
 from scipy import stats
 
-from orchestrator.checkpoint import BEST, CHECKPOINT
-from orchestrator.conductor import Conductor
+from orchestrator.config.resolve import resolve_search, single_training, with_other_workers
+from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.journal import Journal
-from orchestrator.ledger import Interval, Ledger, leaderboard_rows, repeated_tests
-from orchestrator.spec import Search, resolve_search, single_training, with_other_workers
-from orchestrator.study import Study
-from orchestrator.tracking import MemoryTracker
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.study import Study
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import Interval, leaderboard_rows, repeated_tests
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT
+from orchestrator.tracking.trackers import MemoryTracker
 
 TPE: dict[str, Any] = {
     "method": "pfml",
@@ -418,7 +420,7 @@ def test_epochs_are_never_exceeded(tmp_path: Path, slots: int) -> None:
 
 def test_hours_are_of_the_search_s_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [1000.0]
-    monkeypatch.setattr("orchestrator.conductor.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("orchestrator.search.conductor.time.monotonic", lambda: now[0])
     search = search_of(NONE, num_trials=50, budget={"hours": 0.5})
 
     def run(conductor: Conductor, trials: int) -> None:

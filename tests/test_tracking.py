@@ -13,19 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from orchestrator.journal import Journal, JournalError
-from orchestrator.tracking import (
-    MemoryTracker,
-    MLflowTracker,
-    TrackingError,
+from orchestrator.storage.journal import Journal, JournalError
+from orchestrator.tracking.address import (
     check_tracking_uri,
     default_tracking_uri,
     redact,
-    sync,
     ui_command,
     ui_environment,
     web_address,
 )
+from orchestrator.tracking.store import TrackingError
+from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, sync
 
 
 def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs") -> None:
@@ -520,7 +518,7 @@ def test_addresses_and_server_command(tmp_path: Path) -> None:
 
 
 def test_importing_tracking_does_not_import_mlflow() -> None:
-    code = "import sys, orchestrator.tracking; sys.exit('mlflow' in sys.modules or 'torch' in sys.modules)"
+    code = "import sys, orchestrator.tracking.trackers; sys.exit('mlflow' in sys.modules or 'torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -612,7 +610,7 @@ def test_nobody_answers(journal: Journal, capfd: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.slow
 def test_server_that_dies_in_the_middle(journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.tracking.LONGEST_BACKOFF_SECONDS", 1.0)
+    monkeypatch.setattr("orchestrator.tracking.trackers.LONGEST_BACKOFF_SECONDS", 1.0)
     memory = MemoryTracker(journal.path)
     server.wait()
     tracker = MLflowTracker(journal.path, server.uri, None)

@@ -11,9 +11,9 @@ from torch import Generator, Tensor
 
 from methods.ccp import CCP
 from methods.pfml import CPML, PFML
+from orchestrator.config.presets import presets
+from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.method import Batch, Method, Outputs, Task, find_method
-from orchestrator.presets import presets
-from orchestrator.spec import Experiment, resolve_experiment
 
 CLASSES = 100  # those of CUB's training half
 

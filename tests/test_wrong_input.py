@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.cli import main
+from orchestrator.cli.main import main
+from orchestrator.config.files import MOST_BYTES, MOST_DEPTH, read_scalar, read_yaml, yaml_text
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.space import Parameter
 from orchestrator.errors import InputError
-from orchestrator.spec import Parameter, resolve_search
-from orchestrator.yaml_file import MOST_BYTES, MOST_DEPTH, read_scalar, read_yaml, yaml_text
 
 HEAD = "method: pfml\ndataset: glyphs-small\nnum_trials: 2\n"
 SPACE = "space: {delta: {low: 0.1, high: 0.3}}\n"

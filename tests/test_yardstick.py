@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 
 from methods.baselines import ProxyAnchor
-from orchestrator import learning, untrained
-from orchestrator.conductor import Conductor
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.training import resolve_experiment, untrained_key
+from orchestrator.data.measured import Measured, sizes
 from orchestrator.data.splits import class_folds, class_split
 from orchestrator.data.store import Store
-from orchestrator.evaluation import evaluate_embeddings
-from orchestrator.journal import Journal
-from orchestrator.ledger import Ledger, TrialRecord
-from orchestrator.loop import data_splits, fit
-from orchestrator.spec import resolve_experiment, resolve_search
-from orchestrator.trial import results
-from orchestrator.untrained import known, measure
-from orchestrator.yardstick import Measured, chance_levels, selection_warning, sizes, unlike_text, untrained_key
+from orchestrator.evaluation.chance import chance_levels
+from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.execution.worker import results
+from orchestrator.report import learning
+from orchestrator.report.selection import selection_warning, unlike_text
+from orchestrator.search.conductor import Conductor
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.training import untrained
+from orchestrator.training.loop import fit
+from orchestrator.training.splits import data_splits
+from orchestrator.training.untrained import known, measure
 
 
 @pytest.mark.parametrize("apart", [False, True])

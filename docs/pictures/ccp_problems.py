@@ -19,11 +19,13 @@ import numpy as np
 import torch
 
 from methods.ccp import CCP, covering_radius, lipschitz_normalize
-from orchestrator.checkpoint import CHECKPOINT
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import class_split, train_labels
-from orchestrator.loop import fit, load_learner, run_network
-from orchestrator.spec import resolve_experiment
+from orchestrator.storage.trial_folder import CHECKPOINT
+from orchestrator.training.embed import run_network
+from orchestrator.training.loop import fit
+from orchestrator.training.model_file import load_learner
 
 mpl.use("agg")
 import matplotlib.pyplot as plt

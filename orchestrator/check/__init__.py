@@ -19,9 +19,8 @@ from pydantic import ValidationError
 # they make the checks, which are run and listed in this order
 from orchestrator.check import source, loss, state, attributes, options, processes  # isort: skip
 from orchestrator.check.subject import CHECKS, CheckFailed, CheckSkipped, Subject, Unexcused, own_random_numbers
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError, describe, suggestion
 from orchestrator.method import Method, MethodConfig
-from orchestrator.spec import describe
 
 if TYPE_CHECKING:
     from _pytest.mark.structures import ParameterSet

@@ -30,9 +30,9 @@ from orchestrator.check.subject import (
     terms_of,
     total_of,
 )
-from orchestrator.learner import Learner
-from orchestrator.loop import build_optimizer
 from orchestrator.method import Batch, Outputs
+from orchestrator.training.learner import Learner
+from orchestrator.training.optimizer import build_optimizer
 
 
 @check

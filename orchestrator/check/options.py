@@ -11,7 +11,7 @@ from torch import nn
 
 from orchestrator.check.subject import CHECKS, SIZE, CheckFailed, Subject, Unexcused, check
 from orchestrator.errors import InputError
-from orchestrator.learner import Learner
+from orchestrator.training.learner import Learner
 
 CHEAP = ("terms", "parameter_groups", "gradients", "without_positives", "coinciding_points")
 

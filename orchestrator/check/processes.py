@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from orchestrator.check.subject import CheckFailed, CheckSkipped, Run, Subject, check, exited, require_close, state_of
-from orchestrator.distributed import process_group, world_size
+from orchestrator.training.distributed import process_group, world_size
 
 PATIENCE = 240.0
 """Seconds that two processes may take to start, or to answer; longer than gloo waits."""

@@ -19,9 +19,9 @@ from orchestrator.check.subject import (
     check,
     require,
 )
+from orchestrator.config.training import Training
 from orchestrator.errors import suggestion
 from orchestrator.method import Method, MethodConfig
-from orchestrator.spec import Training
 
 ACCELERATORS = ("cuda", "mps", "xpu")
 
@@ -110,7 +110,7 @@ def _is_accelerator(value: object) -> bool:
 @check
 def distributed(subject: Subject) -> None:
     """Its code does not use torch.distributed: a method sees the whole global batch."""
-    doors = re.compile(r"(torch\.(distributed|nn\.parallel)|orchestrator\.distributed)\b")
+    doors = re.compile(r"(torch\.(distributed|nn\.parallel)|orchestrator\.training\.distributed)\b")
     for where, node in _code(subject.method):
         for part in ast.walk(node):
             found: list[str] = []

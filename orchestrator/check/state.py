@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orchestrator.backbones import build_backbone
 from orchestrator.check.subject import SCORES, TRAINING, Run, Subject, check, require, require_close, state_of, trained
-from orchestrator.checkpoint import load_checkpoint, save_checkpoint
-from orchestrator.learner import EmbeddingNetwork
 from orchestrator.method import Diagnostics, Embedded, Method
+from orchestrator.networks.backbones import build_backbone
+from orchestrator.networks.embedding import EmbeddingNetwork
+from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 
 
 @check

@@ -12,15 +12,19 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from orchestrator.config.search import VALIDATION_METRICS
+from orchestrator.config.training import Training
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
-from orchestrator.distributed import data_parallel, rank, world_size
-from orchestrator.learner import Learner
-from orchestrator.loop import Window, build_optimizer, build_scope, embed_split
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope
-from orchestrator.spec import VALIDATION_METRICS, Training
+from orchestrator.training.distributed import data_parallel, rank, world_size
+from orchestrator.training.embed import embed_split
+from orchestrator.training.learner import Learner
+from orchestrator.training.loop import Window
+from orchestrator.training.optimizer import build_optimizer
+from orchestrator.training.scope import build_scope
 
 CLASSES, HELD_OUT, IMAGES_PER_CLASS, SIZE = 7, 3, 4, 12
 TRAINING = Training(

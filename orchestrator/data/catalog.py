@@ -8,12 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from orchestrator import objects
-from orchestrator.data.archives import ARCHIVES
-from orchestrator.data.remote import exists, fetched, is_address, open_remote, remote_manifest
-from orchestrator.data.store import MANIFEST, DataError, Store
-from orchestrator.errors import suggestion
-from orchestrator.files import read_json
+from orchestrator.data.archives.catalog import ARCHIVES
+from orchestrator.data.remote import exists, fetched, open_remote, remote_manifest
+from orchestrator.data.store import MANIFEST, Store
+from orchestrator.errors import DataError, suggestion
+from orchestrator.storage import paths
+from orchestrator.storage.address import is_address
+from orchestrator.storage.files import read_json
 
 Say = Callable[[str], None]
 
@@ -24,7 +25,7 @@ class DatasetInfo:
 
     `images` and `classes` are what is expected; for drawn sets they can drift with the versions of Pillow and
     matplotlib, and the store's manifest has the true numbers. `build(path, say)` makes the store at `path`; without it
-    the user prepares it from an archive (`orchestrator.data.importers`).
+    the user prepares it from an archive (`orchestrator.data.prepare`).
     """
 
     name: str
@@ -58,7 +59,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Stor
         return open_remote(name, root, say=say)
     path = Path(root).absolute() / name
     drawn = name in _CATALOG and _CATALOG[name].build is not None
-    if not drawn and (shared := objects.address_of(path)) is not None:
+    if not drawn and (shared := paths.address_of(path)) is not None:
         if not re.fullmatch(r"[\w.-]+", name) or not (shared in fetched(root) or exists(shared)):
             publish = f"orchestrator datasets publish {name} {shared}"
             raise DataError(f"data set '{name}' is not at {shared}: prepare it on a disk, then: {publish}")

@@ -19,7 +19,8 @@ from matplotlib.ft2font import FT2Font
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from orchestrator.data.store import DataError, Row, Store, write_store
+from orchestrator.data.store import Row, Store, write_store
+from orchestrator.errors import DataError
 
 FACES = (
     *(f"DejaVuSans{style}.ttf" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),

@@ -28,9 +28,10 @@ from torch import Tensor
 
 from orchestrator.data.encoding import as_mode
 from orchestrator.data.splits import Split
-from orchestrator.data.store import MODES, DataError, Store
+from orchestrator.data.store import MODES, Store
 from orchestrator.data.transforms import CROP_DRAWS, CROPS, Degradation, augment, degrade, uniforms
-from orchestrator.files import read_json
+from orchestrator.errors import DataError
+from orchestrator.storage.files import read_json
 
 AHEAD = 2
 """Batches that are being read while one is used."""

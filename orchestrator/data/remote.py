@@ -17,58 +17,25 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Self
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from orchestrator.data.store import IMAGES, MANIFEST, DataError, Store, check_manifest, only_one, sync, writing_problem
-from orchestrator.files import parse_json
+from orchestrator.data.store import IMAGES, MANIFEST, Store, check_manifest, only_one, sync, writing_problem
+from orchestrator.errors import DataError
+from orchestrator.storage.address import FOLDER, Address
+from orchestrator.storage.files import parse_json
 
-FOLDER = "s3"
-"""Of the fetched stores, in the folder of data sets."""
 PIECE = 8 * 2**20
 THREADS = 8
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 """How long a connection may bring nothing."""
 ATTEMPTS = 3
-FORM = "an address should be s3://bucket/prefix; what the connection needs is told by AWS_* variables"
-BUCKET = "the bucket's name should be 3 to 63 small letters, digits, dots, hyphens"
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 Say = Callable[[str], None]
-
-
-class Address(NamedTuple):
-    """Where a store is: `s3://bucket/prefix`."""
-
-    bucket: str
-    prefix: str
-
-    def __str__(self) -> str:
-        return f"s3://{self.bucket}/{self.prefix}"
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Raises DataError for what is no address, and for one with credentials, which it does not repeat."""
-        bucket, _, prefix = text.removeprefix("s3://").partition("/")
-        prefix = prefix.removesuffix("/")
-        whole = text.startswith("s3://") and "@" not in bucket
-        if not whole or not re.fullmatch(r"[^@?#\s]+", prefix) or {"", ".", ".."} & set(prefix.split("/")):
-            raise DataError(f"'{re.sub('//.*@', '//***@', text)}': {FORM}")
-        if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]", bucket):
-            raise DataError(f"'{text}': {BUCKET}, not '{bucket}'")
-        return cls(bucket, prefix)
-
-    def place(self, root: Path) -> Path:
-        """Where it is kept in a folder of data sets."""
-        return root / FOLDER / quote(f"{self.bucket}/{self.prefix}", safe="")
-
-
-def is_address(name: str) -> bool:
-    """Whether a data set's name is meant as an address."""
-    return "://" in name
 
 
 def fetched(root: Path | str) -> dict[str, Path]:

@@ -7,7 +7,7 @@ block of each with `rank_block`. P: classes per batch, K: images per class.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from orchestrator.data.store import DataError
+from orchestrator.errors import DataError
 
 Batches = NDArray[np.int64]
 

@@ -7,7 +7,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.data.store import DataError, Store
+from orchestrator.data.store import Store
+from orchestrator.errors import DataError
 
 Rows = NDArray[np.int64]
 FOLDS = 4

@@ -36,8 +36,8 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from orchestrator.data.encoding import as_mode
-from orchestrator.errors import InputError, suggestion
-from orchestrator.files import read_json
+from orchestrator.errors import DataError, suggestion
+from orchestrator.storage.files import read_json
 
 FORMAT_VERSION = 1
 IMAGES = "images.arrow"
@@ -52,12 +52,7 @@ CACHE_BYTES = 512 * 2**20
 
 SCHEMA = pa.schema([("image", pa.binary()), ("label", pa.int32()), ("split", pa.dictionary(pa.int8(), pa.string()))])
 
-
 Column = Sequence[str] | NDArray[Any]
-
-
-class DataError(InputError):
-    """Something is wrong with a data set or with what is asked of it; one line that says how to make it right."""
 
 
 class Row(NamedTuple):

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from orchestrator.data.store import DataError
-from orchestrator.errors import suggestion
+from orchestrator.errors import DataError, suggestion
 
 DRAWS = 12  # random numbers per sample: the first 8 are the recipe's, the next 3 the degradation's
 CROP_DRAWS = 32  # of a photograph: those, and from DRAWS on two for each of a crop's attempts

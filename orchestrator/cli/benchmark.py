@@ -1,0 +1,129 @@
+"""`benchmark`: searches of several methods with an equal budget."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    Address,
+    Epochs,
+    Json,
+    MaxConcurrent,
+    RayOutput,
+    Set,
+    StallTimeout,
+    Storage,
+    TrackingUri,
+    TrialTimeout,
+    Workers,
+    not_empty,
+    places_of,
+)
+from orchestrator.cli.output import waiting
+from orchestrator.cli.starting import fixed_settings, fresh_name, parsed_limits, run_benchmark
+from orchestrator.config.limits import MOST_RUNS, MOST_TRIALS
+from orchestrator.errors import InputError
+
+
+def benchmark(
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Methods, shipped searches, or search files.", metavar="A,B,...", callback=not_empty),
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set, in place of the files'.", metavar="NAME", callback=not_empty)
+    ] = None,
+    budget: Annotated[
+        list[str],
+        typer.Option(
+            "--budget",
+            metavar="KEY=LIMIT",
+            help="What each method may spend: epochs, hours, gpu_hours or cpu_hours; hours, if a number alone.",
+        ),
+    ] = [],  # noqa: B006 (typer reads the default)
+    num_trials: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points each method may try.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of this benchmark; one that has begun goes on.", metavar="NAME", callback=not_empty),
+    ] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(help="tpe, gp, cmaes, qmc, random or grid, for all.", metavar="NAME", callback=not_empty),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="asha, median, hyperband or none, for all.", metavar="NAME", callback=not_empty)
+    ] = None,
+    final_seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=MOST_RUNS, help="Final runs of each method's winner, over so many seeds; 5 by default."
+        ),
+    ] = None,
+    max_concurrent: MaxConcurrent = None,
+    workers: Workers = None,
+    trial_timeout: TrialTimeout = None,
+    stall_timeout: StallTimeout = None,
+    epochs: Epochs = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the searches and of their trainings.")] = None,
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    address: Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and its cost.")] = False,
+    json_: Json = False,
+    ray_output: RayOutput = False,
+) -> None:
+    """Which method is best? An equal budget for each, over its own space, and its winner tested over seeds.
+
+    The same command again goes on where it was. More methods (`--methods`) run only what is missing; more budget
+    (`--budget`, `--num-trials`) goes to all of them.
+
+    - `orchestrator benchmark --methods pfml,proxy_anchor,multi_similarity --dataset glyphs --budget epochs=200`
+
+    - `orchestrator benchmark --name my-benchmark --methods my_loss/my_loss.yaml`
+
+    - `orchestrator benchmark --name my-benchmark --budget epochs=400`
+    """
+    limits = parsed_limits(budget)
+    changes = {
+        "dataset": dataset,
+        "num_trials": num_trials,
+        "budget": limits or None,
+        "algorithm": algorithm,
+        "scheduler": scheduler,
+        "final_seeds": final_seeds,
+        "max_concurrent": max_concurrent,
+        "workers": workers,
+        "trial_timeout": trial_timeout,
+        "stall_timeout": stall_timeout,
+        "seed": seed,
+    }
+    with waiting("starting: the data set, then Ray") as status:
+        from orchestrator.config.files import find_search
+        from orchestrator.search.benchmark import Benchmark, asked, known
+
+        overrides = fixed_settings(set_, changes, epochs)
+        named = [word.strip() for word in methods.split(",")] if methods else []
+        if not all(named):
+            raise InputError(f"--methods: '{methods}': a name is missing between its commas")
+        named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
+        before = None if name is None else known(places_of(storage).storage, name)
+        wanted = {key: value for key, value in changes.items() if value is not None}
+        same = limits.keys() - {"trials_without_improvement"}  # which ends each at its own time
+        if before is None and named and not same and num_trials is None:
+            raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
+        if before is None and name is not None:
+            places_of(storage).new_journal(name)  # no search's name
+        given = None
+        if before is not None or named:
+            methods_ = named or (before.methods if before is not None else [])
+            name = name or fresh_name("benchmark")
+            given = Benchmark(name=name, methods=methods_, overrides=overrides, changes=wanted)
+        chosen = asked(given, before)
+        run_benchmark(
+            chosen, storage, tracking_uri, address, status, dry_run=dry_run, as_json=json_, ray_output=ray_output
+        )

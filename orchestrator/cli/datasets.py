@@ -1,0 +1,197 @@
+"""The data sets: what is known, made ready, published."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+from typer.core import TyperGroup
+
+from orchestrator.cli.options import DEFAULT_STORAGE, Command, DiskStorage, Json, local_path, not_empty, places_of
+from orchestrator.cli.output import plain, say, waiting
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.config.limits import MOST_SIDE, PROCESSES_PER_CPU, cpus
+from orchestrator.errors import InputError, suggestion
+
+
+class _DatasetsGroup(TyperGroup):
+    """`orchestrator datasets [NAME]` is short for `orchestrator datasets show [NAME]`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What typer calls first."""
+        short = not args or args[0] not in {*self.commands, "--help"}
+        return super().parse_args(ctx, ["show", *args] if short else args)
+
+
+app = typer.Typer(
+    cls=_DatasetsGroup,
+    help="The known data sets, and those of your own: `orchestrator datasets`, `orchestrator datasets NAME`.",
+    rich_markup_mode="markdown",
+)
+
+
+@app.command("show", cls=Command)
+def show_datasets(
+    name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
+    storage: DiskStorage = DEFAULT_STORAGE,
+    json_: Json = False,
+) -> None:
+    """What is known, what is prepared, and how to get the rest.
+
+    - `orchestrator datasets`
+
+    - `orchestrator datasets cub200`
+
+    - `orchestrator datasets s3://bucket/cub200`
+    """
+    from orchestrator.data.catalog import describe_remote, overview
+    from orchestrator.storage.address import Address, is_address
+
+    shown = overview(places_of(storage).data)
+    if name is not None:
+        if is_address(name):
+            name = str(Address.parse(name))
+            shown |= {} if name in shown else {name: describe_remote(name)}
+        if name not in shown:
+            raise InputError(f"unknown data set or command '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
+        shown = {name: shown[name]}
+    if json_:
+        print(json.dumps(shown[name] if name is not None else list(shown.values())))
+        return
+    if name is not None:
+        for key, value in shown[name].items():
+            Terminal().print(Text.assemble((f"{key.replace('_', ' ')}: ", "bold"), plain(value)), soft_wrap=True)
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("name", no_wrap=True)
+    table.add_column("what")
+    for column in ("images", "classes"):
+        table.add_column(column, justify="right")
+    table.add_column("state", no_wrap=True)
+    for info in shown.values():
+        state = Text(info["state"], style="green" if info["state"] == "prepared" else "")
+        table.add_row(Text(info["name"]), Text(info["summary"]), str(info["images"]), str(info["classes"]), state)
+    console = Terminal()
+    console.print(table)
+    for line in (
+        "from an unpacked archive:  orchestrator datasets prepare NAME --source DIR",
+        "from images of your own:   orchestrator datasets prepare folder --source DIR --name NAME  (or csv)",
+        "where to get an archive:   orchestrator datasets NAME",
+    ):
+        console.print(Text(line), soft_wrap=True)
+
+
+@app.command("prepare", cls=Command)
+def prepare_dataset(
+    importer: Annotated[
+        str, typer.Argument(help="A known data set; folder or csv for images of your own.", metavar="NAME")
+    ],
+    source: Annotated[
+        Path,
+        typer.Option(help="Folder that its archive unpacks to, or with your images.", metavar="DIR", parser=local_path),
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="What to call the data set made.", metavar="NAME", callback=not_empty)
+    ] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_SIDE, help="Shorter side of the images kept, in pixels; 256 by default."),
+    ] = None,
+    original: Annotated[bool, typer.Option("--original", help="Keep the images as they are.")] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=PROCESSES_PER_CPU * cpus(), help="Processes; one per core by default.")
+    ] = None,
+    storage: DiskStorage = DEFAULT_STORAGE,
+) -> None:
+    """Make a data set ready for training, from its unpacked archive or from images of your own.
+
+    After Ctrl-C the same command goes on where it was.
+
+    - `orchestrator datasets prepare cub200 --source downloads/CUB_200_2011`
+
+    - `orchestrator datasets prepare folder --source my_images --name mine`
+
+    - `orchestrator datasets prepare csv --source my_images/list.csv --name mine`
+    """
+    with waiting("reading the annotations") as status:
+        from orchestrator.data.prepare import prepare
+        from orchestrator.data.splits import too_few_classes, unused_split
+        from orchestrator.storage.places import check_name
+
+        notes: list[str | None] = []
+
+        if name is not None:
+            check_name(name)
+        columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
+        bar = Progress(*columns, _Rate(), TimeRemainingColumn(), console=status.console)
+
+        def show(done: int, total: int) -> None:
+            if not bar.tasks:
+                status.stop()
+                bar.add_task("images", completed=done, total=total)
+                if status.console.is_terminal:
+                    bar.start()
+            bar.update(bar.task_ids[0], completed=done)
+
+        def stop() -> None:
+            if bar.live.is_started:  # otherwise rich prints an empty line
+                bar.stop()
+
+        try:
+            store = prepare(
+                importer,
+                source,
+                places_of(storage).data,
+                name=name,
+                size=size,
+                original=original,
+                workers=workers or cpus(),
+                progress=show,
+                say=notes.append,
+            )
+        except KeyboardInterrupt as interrupt:
+            stop()
+            echo(": ".join(filter(None, ("interrupted", str(interrupt)))), err=True)
+            raise typer.Exit(130) from None
+        finally:
+            stop()
+    for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
+        echo(f"note: {note}", err=True)
+    made = "" if bar.tasks else "is there already: "
+    splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
+    echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+
+
+@app.command("publish", cls=Command)
+def publish_dataset(
+    name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
+    address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
+    storage: DiskStorage = DEFAULT_STORAGE,
+) -> None:
+    """Copy a data set to S3, where it can be used by its address in place of a name.
+
+    Endpoint, region and credentials come from AWS's usual variables.
+
+    - `orchestrator datasets publish cub200 s3://bucket/cub200`
+    """
+    with waiting("looking there"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.data.remote import publish
+        from orchestrator.storage.address import Address
+
+        store = open_dataset(name, places_of(storage).data, say=say)
+        where = Address.parse(address)
+        new = publish(store, address, say=say)
+    state = "published" if new else "is there already"
+    echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
+
+
+class _Rate(ProgressColumn):
+    """Images per second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.finished_speed or task.speed or 0:.0f}/s", style="progress.data.speed")

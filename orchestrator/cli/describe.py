@@ -1,0 +1,68 @@
+"""What a method and its settings say of themselves."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from orchestrator.config.presets import presets_of
+from orchestrator.method import Method
+
+
+def describe_method(method: type[Method]) -> dict[str, Any]:
+    """A method's name, documentation and hyperparameters, as plain values."""
+    documentation = inspect.cleandoc(method.__doc__ or "")
+    return {
+        "name": method.name,
+        "summary": documentation.splitlines()[0] if documentation else "",
+        "paper": method.paper,
+        "documentation": documentation,
+        "needs_validation": method.needs_validation,
+        "sampler": method.sampler,
+        "hyperparameters": describe_settings(method.Config),
+        "presets": presets_of(method.name),
+    }
+
+
+def describe_settings(settings: type[BaseModel]) -> list[dict[str, Any]]:
+    """Name, type, default, range and description of each, as plain values."""
+    rows = []
+    for name, info in settings.model_fields.items():
+        bounds = [str(bound) for bound in info.metadata if re.match("G[te]|L[te]", type(bound).__name__)]
+        rows.append(
+            {
+                "name": name,
+                "type": _type(info.annotation),
+                "default": info.default,
+                "range": ", ".join(re.sub(r"^(Gt|Ge|Lt|Le)\((gt|ge|lt|le)=(.*)\)$", _bound, b) for b in bounds),
+                "description": info.description or "",
+            }
+        )
+    return rows
+
+
+def _type(annotation: Any) -> str:
+    """`float`, `float or null`, `one of no, one, per_class`."""
+    parts = list(_parts(annotation))
+    literals = [part for part in parts if get_origin(part) is Literal]
+    values = list(dict.fromkeys(str(value) for literal in literals for value in get_args(literal)))
+    names = [f"one of {', '.join(values)}" if len(values) > 1 else values[0]] if values else []
+    plain = [part for part in parts if part not in literals and part is not NoneType]
+    names += [getattr(part, "__name__", str(part)) for part in plain]
+    return " or ".join(dict.fromkeys(names + ["null"] * (NoneType in parts)))
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The members of a union, or the annotation itself."""
+    if get_origin(annotation) in (Union, UnionType):
+        for part in get_args(annotation):
+            yield from _parts(part)
+    else:
+        yield annotation
+
+
+def _bound(match: re.Match[str]) -> str:
+    return {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}[match[2]] + " " + match[3]

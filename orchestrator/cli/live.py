@@ -1,0 +1,153 @@
+"""The display of a running search: a live table, or a line per event where there is no terminal."""
+
+import math
+import sys
+import time
+from typing import Any, TextIO
+
+from rich.console import Group
+from rich.live import Live
+from rich.status import Status
+from rich.text import Text
+
+from orchestrator.cli.tables import RECENT, STYLES, planned_trials, short, trial_table
+from orchestrator.cli.terminal import Terminal
+from orchestrator.report import learning
+from orchestrator.report.selection import selection_text
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.driver import Watcher
+from orchestrator.storage.ledger import TrialRecord
+from orchestrator.text import counted, duration, params_text
+from orchestrator.tracking.trackers import Tracker
+
+
+class Display(Watcher):
+    """Shows what the conductor does. Everything goes to stderr: stdout is for results."""
+
+    def __init__(self, stream: TextIO | None = None, status: Status | None = None) -> None:
+        """`status` moves until the search begins."""
+        self.console = Terminal(file=stream or sys.stderr)
+        self.status = status
+        self.live: Live | None = None
+
+    def begin(self, conductor: Conductor, tracker: Tracker) -> None:
+        if self.status is not None:
+            self.status.stop()
+        self.conductor, self.tracker = conductor, tracker
+        self.started = time.monotonic()
+        self.known = sum(trial.validations for trial in conductor.ledger.trials.values())
+        held_out = learning.held_out_set(conductor.ledger)
+        if held_out is not None and conductor.ledger.selection != "test":
+            self.line(selection_text(held_out))
+        if self.console.is_terminal:
+            self.live = Live(get_renderable=self.render, console=self.console, refresh_per_second=2, transient=True)
+            self.live.start()
+        else:
+            trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
+            self.line(f"{conductor.ledger.noun} {conductor.search.name}: {trials}, {conductor.slots} at a time")
+            if conductor.ledger.trials:
+                ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
+                what = "training" if conductor.ledger.finals else "trial"
+                self.line(f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} to go on where they were")
+
+    def end(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def __call__(self, event: str, trial: TrialRecord) -> None:
+        if self.live is not None and event not in ("restarted", "anew"):
+            return
+        if event == "started":
+            how = f"goes on from validation {trial.validations}" if trial.validations else "started"
+            self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
+        elif event == "restarted":
+            why = f" ({losses[-1]})" if (losses := self.conductor.losses.get(trial.trial_id)) else ""
+            self.line(f"{self.label(trial)} lost a process{why} and goes on from validation {trial.validations}")
+        elif event == "anew":
+            self.line(f"warning: {self.label(trial)}: {trial.note}")
+        elif event == "validated" and trial.curve and trial.last_metrics:
+            value = trial.last_metrics.get(self.conductor.search.objective.metric)
+            score = f"{value:.4f} (best {trial.best:.4f}){self.carried()}"
+            self.line(f"{self.label(trial)} validation {trial.validations}: {score}")
+        elif event == "ended":
+            why = f": {trial.reason}" if trial.reason and trial.state == "failed" else ""
+            best = f", best {trial.best:.4f}{self.carried()}" if trial.best is not None else ""
+            self.line(f"{self.label(trial)} {trial.state} after {counted(trial.validations, 'validation')}{best}{why}")
+
+    def line(self, text: str) -> None:
+        """One event. Written whole, unwrapped: it may be read by a program."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def carried(self) -> str:
+        """What goes with a number of a search that selects on the test classes."""
+        return " (selection: test)" if self.conductor.ledger.selection == "test" else ""
+
+    def label(self, trial: TrialRecord) -> str:
+        """`trial 0007`, `final run`, `final run of trial 0007, seed 3`"""
+        if trial.kind != "final":
+            return f"trial {trial.trial_id}"
+        seed = f", seed {trial.params['seed']}" if self.conductor.search.final_seeds > 1 else ""
+        several = self.conductor.search.final_trials > 1 or seed
+        return f"final run of trial {trial.source}{seed}" if several else "final run"
+
+    def time_left(self) -> str:
+        """An estimate from the validations so far: trials to come cost what the average trial did."""
+        ledger = self.conductor.ledger
+        ended = [trial for trial in ledger.trials.values() if trial.state in ("done", "pruned", "failed")]
+        seconds = [trial.seconds for trial in ended if trial.seconds]
+        if not seconds:
+            return "-"
+        left = 0 if self.conductor.exhausted else self.conductor.study.budget - len(ended)
+        mean = sum(seconds) / len(seconds)
+        trials = left / max(1, self.conductor.slots) * mean
+        if (hours := self.conductor.search.budget.hours) is not None:
+            trials = min(trials, max(0.0, hours * 3600 - self.conductor.elapsed))
+        if math.isinf(trials):
+            return "-"
+        winner = ledger.winner()
+        final = winner.seconds if winner is not None else max(seconds)
+        final_waves = math.ceil(self.conductor.search.final_runs / self.conductor.final_slots)
+        return duration(trials + final_waves * final)
+
+    def render(self) -> Group:
+        """Counts, the best so far, and the latest trials."""
+        ledger, search = self.conductor.ledger, self.conductor.search
+        counts = ledger.counts()
+        planned = self.conductor.study.budget
+        waiting = counts["interrupted"] + (max(0, int(planned) - len(ledger.trials)) if math.isfinite(planned) else 0)
+        head = Text.assemble(
+            (f" {search.name} ", "bold reverse"),
+            f"  {duration(time.monotonic() - self.started)} gone, {self.time_left()} left",
+        )
+        states = Text(f" {waiting} waiting   ")
+        for state in ("running", "pruned", "done", "failed"):
+            states.append(f"{counts[state]} {state}   ", style=STYLES[state])
+        winner = next(ledger.leaders(), None)
+        best = Text(" best so far: none yet")
+        if winner is not None:
+            best = Text.assemble(
+                " best so far: ",
+                (f"{short(search.objective.metric)} {winner.best:.4f}", "bold green"),
+                f" by trial {winner.trial_id}{self.carried()}",
+            )
+        room = max(3, min(RECENT, self.console.height - 11))
+        trials = list(ledger.trials.values())
+        running = [trial for trial in trials if trial.state == "running"][:room]
+        others = [trial for trial in trials if trial.state != "running"]
+        latest = running + others[max(0, len(others) - room + len(running)) :]
+        shown = sorted(latest, key=lambda trial: trial.number) + list(ledger.finals.values())[-room:]
+        parts: list[Any] = [head, states, best]
+        if shown:
+            parts.append(trial_table(ledger, shown, ranked=False))
+        else:
+            parts.append(Text("\n the first trial is starting"))
+        if self.conductor.stopping:
+            parts.append(Text("stopping in order; Ctrl-C again to stop at once", style="magenta"))
+        elif self.conductor.pausing:
+            parts.append(Text("pausing: what runs goes to its end, nothing new begins", style="magenta"))
+        elif not self.conductor.slots:
+            parts.append(Text("waiting for the cluster: it has no room for a trial now", style="yellow"))
+        if self.tracker.problem:
+            parts.append(Text(f"tracker: {self.tracker.problem} (all is journaled; nothing is lost)", style="yellow"))
+        return Group(*parts)

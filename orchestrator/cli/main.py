@@ -1,0 +1,168 @@
+"""The command line: the commands in the order of its help, and what becomes of their errors."""
+
+import re
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from orchestrator.cli import benchmark, datasets, methods, models, results, search, searches, train
+from orchestrator.cli.options import Command, WrongOptions
+from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
+from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, one_line, suggestion, visible
+
+
+class _Interruptible(TyperGroup):
+    """Ctrl-C in any command is told: typer by itself takes it for an exit without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """What runs a command, once its words are understood."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Abort from None
+
+
+app = typer.Typer(
+    cls=_Interruptible,
+    help="""Find out which deep-metric-learning method, with which hyperparameters, really works.
+
+- `orchestrator search demo`: a first search, in minutes, on images that come with the package
+
+- `orchestrator report NAME`: its leaderboard, also while it runs
+
+- `orchestrator benchmark --methods a,b,c`: which of some methods is best, at an equal budget
+
+- `orchestrator list`, `status NAME`, `stop NAME`: searches that run, here or elsewhere
+
+- `orchestrator ui`: every trial's curves, in MLflow
+
+- `orchestrator methods pfml`: what there is to search over
+
+- `orchestrator new-method NAME`: a method of your own
+""",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "search": search.search,
+    "benchmark": benchmark.benchmark,
+    "compare": results.compare,
+    "resume": search.resume,
+    "status": searches.status,
+    "stop": searches.stop,
+    "pause": searches.pause,
+    "list": searches.list_,
+    "sync": searches.sync,
+    "train": train.train,
+    "evaluate": models.evaluate,
+    "report": results.report,
+    "export": models.export,
+    "methods": methods.methods,
+    "presets": methods.presets,
+    "check": methods.check,
+    "new-method": methods.new_method,
+    "ui": results.ui,
+}
+
+
+for name, command in COMMANDS.items():
+    app.command(name, cls=Command)(command)
+app.add_typer(datasets.app, name="datasets")
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """The console script (`arguments`: in place of the command line's). Bad input is one line and exit code 2."""
+    from orchestrator.storage.journal import JournalError
+    from orchestrator.tracking.store import TrackingError
+
+    # a user has no use for our line numbers
+    warnings.formatwarning = lambda message, *_, **__: visible(f"warning: {message}") + "\n"
+    if threading.current_thread() is threading.main_thread():
+        # so that what is half-written is removed; nobody reads the words of the second, which `nohup` ignores
+        for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _hung_up)):
+            if signal.getsignal(number) is signal.SIG_DFL:
+                signal.signal(number, handler)
+    try:
+        # typer gives the code of an Exit back as the command's value
+        code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
+    except Exception as error:
+        code = _explain(error, (InputError, JournalError, TrackingError))
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        code = 130
+    sys.exit(flush() or code)
+
+
+def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
+    if isinstance(error, WrongOptions):
+        return max(_explain(one, input_errors) for one in error.errors)
+    if hasattr(error, "format_message"):  # a usage error; which class it has depends on typer's version
+        if type(error).__name__ == "NoArgsIsHelpError":
+            return 0  # the help has been printed
+        _complain(_usage(error))
+        return 2
+    if isinstance(error, typer.Abort):  # Ctrl-C in a command that has no way of its own to end
+        print("interrupted", file=sys.stderr)
+        return 130
+    if isinstance(error, input_errors):
+        for problem in getattr(error, "problems", (str(error),)):
+            _complain(problem)
+        return 2
+    if isinstance(error, TrainingFailed | ClusterFailed):
+        _complain(str(error))
+        return 1
+    if isinstance(error, OutputFailed):
+        _complain(f"{error.filename}: cannot be written ({error.strerror})")
+        return silenced(2)
+    if isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename else ""
+        _complain(f"{place}{error.strerror or error}; mend it and go on with orchestrator resume NAME")
+        return 1
+    return unforeseen(error)
+
+
+def _complain(what: str) -> None:
+    print(f"error: {one_line(what)}", file=sys.stderr)
+
+
+def _usage(error: Any) -> str:
+    """A usage error by its option or argument, the value, and what would be right."""
+    context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
+    where = f" (see {context.command_path} --help)" if context else ""
+    if type(error).__name__ == "NoSuchOption":
+        words = [word for other in context.command.params for word in other.opts] if context else []
+        known = [word for word in words if word.startswith("-")]
+        if context and context.info_name == "resume" and error.option_name == "--set":
+            return (
+                "--set: the settings of a search that began stay; a new one can go on from it: search --start-from NAME"
+            )
+        return f"{error.option_name}: no such option{suggestion(error.option_name, known)}{where}"
+    if parameter is None:
+        message = error.format_message()
+        return f"{message[:1].lower()}{message[1:].rstrip('.')}{where}"
+    name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
+    if type(error).__name__ == "MissingParameter":
+        return f"{name}: missing{where}"
+    variable = parameter.envvar
+    if context and variable and str(context.get_parameter_source(parameter.name)).endswith("ENVIRONMENT"):
+        name = str(variable)
+    complaints: list[Any] = getattr(error.__cause__, "errors", list)()
+    value = f"{complaints[0]['input']!r}: " if complaints else ""
+    message = error.message.removeprefix("Value error, ").rstrip(".")
+    if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this says the value itself
+        value, known = "", re.findall(r"'([^']*)'", choice[2])
+        message = f"'{choice[1]}' is unknown{suggestion(choice[1], known)}" if len(known) > 3 else message
+    return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"

@@ -1,0 +1,153 @@
+"""The methods and their presets, and how to make one."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.options import Json, Set, assignments, local_path
+from orchestrator.cli.output import plain, waiting, warn_of_plugins
+from orchestrator.cli.terminal import Terminal, echo
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Show this method's hyperparameters.")] = None,
+    json_: Json = False,
+) -> None:
+    """The installed methods, or one method's formula and hyperparameters.
+
+    - `orchestrator methods`
+
+    - `orchestrator methods pfml`
+    """
+    from orchestrator.cli.describe import describe_method
+    from orchestrator.method import find_method, registry
+
+    if name is None:
+        described = [describe_method(method) for _, method in sorted(registry().items())]
+        if json_:
+            print(json.dumps(described))
+        else:
+            table = Table(box=SIMPLE_HEAD, pad_edge=False)
+            table.add_column("name", no_wrap=True)
+            table.add_column("what")
+            table.add_column("paper")
+            for method in described:
+                table.add_row(method["name"], method["summary"], method["paper"])
+            Terminal().print(table)
+            echo("more of one: orchestrator methods NAME")
+        warn_of_plugins()
+        return
+    method = describe_method(find_method(name))
+    if json_:
+        print(json.dumps(method))
+        return
+    console = Terminal()
+    console.print(Text(method["name"], style="bold"), Text(method["paper"]))
+    for paragraph in method["documentation"].split("\n\n"):
+        console.print(Text("\n" + (" ".join(paragraph.split()) if "\n  " not in paragraph else paragraph)))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("hyperparameter", no_wrap=True)
+    for column in ("type", "default", "range", "meaning"):
+        table.add_column(column, overflow="fold")
+    for row in method["hyperparameters"]:
+        table.add_row(row["name"], row["type"], plain(row["default"]), row["range"], row["description"])
+    console.print(table)
+    if method["presets"]:
+        echo("presets: " + ", ".join(method["presets"]))
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Show this preset, or a method's names.")] = None,
+    json_: Json = False,
+) -> None:
+    """The papers' own settings for their data sets and backbones.
+
+    - `orchestrator presets`
+
+    - `orchestrator presets pfml`
+
+    - `orchestrator presets pfml/cub200/resnet50`
+    """
+    from orchestrator.config.presets import describe_preset, find_preset, preset_text, presets_of
+    from orchestrator.config.presets import presets as shipped
+
+    names = list(shipped()) if name is None else presets_of(name)
+    if names:
+        listed = [{"name": known, "source": shipped()[known].source} for known in names]
+        if json_:
+            echo(json.dumps(listed))
+            return
+        echo("\n".join(names))
+        echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
+        return
+    preset = find_preset(str(name), "NAME")
+    echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="Name of the method.", metavar="NAME")],
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    json_: Json = False,
+) -> None:
+    """Check that a method holds what every method must hold.
+
+    Exit code 0 if each check passed or was expected to fail, 1 otherwise.
+
+    - `orchestrator check my_loss`
+
+    - `orchestrator check contrastive --set references=memory`
+    """
+    with waiting("loading"):
+        from orchestrator.check import config_of, verdicts
+        from orchestrator.method import find_method
+
+        method = find_method(name)
+        hyperparameters = assignments(set_, {})
+        config_of(method, hyperparameters)
+    found = []
+    for verdict in verdicts(method, **hyperparameters):
+        found.append(verdict)
+        if not json_:
+            state = "FAILED" if verdict.state == "failed" else verdict.state
+            echo(f"{verdict.name}: {state}" + (f": {verdict.reason}" if verdict.reason else ""))
+    failed = sum(verdict.state == "failed" for verdict in found)
+    if json_:
+        checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in found]
+        print(json.dumps({"name": name, "conforms": not failed, "checks": checks}))
+    else:
+        counts = Counter(verdict.state for verdict in found)
+        echo(f"{name}: " + ", ".join(f"{count} {state}" for state, count in counts.items()))
+    raise typer.Exit(1 if failed else 0)
+
+
+def new_method(
+    name: Annotated[str, typer.Argument(help="Name of the method, in snake_case.", metavar="NAME")],
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder to make, or an empty one; NAME in this one by default.", metavar="DIR", parser=local_path
+        ),
+    ] = None,
+) -> None:
+    """Write a plugin project to begin with: a loss that works, its search space, its tests.
+
+    - `orchestrator new-method my_loss`
+    """
+    from orchestrator.cli.scaffold import new_method as write
+
+    made = write(name, folder or Path(name))
+    echo(f"{made} is a method that works; now:")
+    fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
+    uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))
+    echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(made))}")
+    echo(f"  orchestrator check {name}")
+    echo(f"  orchestrator search {shlex.quote(str(made / name))}.yaml")

@@ -1,0 +1,450 @@
+"""Trained models: their metrics, and their export."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, TrackingUri, local_path, not_empty, places_of
+from orchestrator.cli.output import check_page, say, waiting, write_html, write_output
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError
+from orchestrator.storage.files import cell, output_place
+
+if TYPE_CHECKING:
+    from orchestrator.data.transforms import Degradation
+    from orchestrator.evaluation.metrics import Evaluation
+
+
+TABLES = (".csv", ".parquet")
+
+
+def evaluate(
+    checkpoint_or_run: Annotated[
+        str,
+        typer.Argument(
+            help="A model file, a search (its final model, or its folds' models), SEARCH/TRIAL, or an MLflow run id.",
+            metavar="CHECKPOINT_OR_RUN",
+        ),
+    ],
+    dataset: Annotated[
+        str,
+        typer.Option(
+            help="Name of the data set (see `orchestrator datasets`), or s3://bucket/prefix.",
+            metavar="NAME",
+            callback=not_empty,
+        ),
+    ],
+    storage: Storage = DEFAULT_STORAGE,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Where to compute; auto takes a GPU if there is one.")
+    ] = "auto",
+    per_query: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row per query to a .csv or .parquet file.", parser=local_path),
+    ] = None,
+    per_class: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write a row per class to a .csv or .parquet file.", parser=local_path),
+    ] = None,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Search a share of the gallery only, for a million images.")
+    ] = False,
+    class_groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...",
+            help="All images, in consecutive groups of so many classes, each by itself.",
+            callback=not_empty,
+        ),
+    ] = None,
+    out_of_distribution: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another data set: how well uncertainty tells its images from those of the first.",
+            callback=not_empty,
+        ),
+    ] = None,
+    degradation: Annotated[
+        Literal["low_resolution", "blur", "occlusion"] | None,
+        typer.Option(help="Degrade the test's images so (IDML's Table 8).", show_choices=True),
+    ] = None,
+    degradation_probability: Annotated[
+        float, typer.Option(min=0, max=1, help="With --degradation: the share of the images that is degraded.")
+    ] = 1.0,
+    degradation_extent: Annotated[
+        float | None,
+        typer.Option(metavar="SHARE", help="With --degradation: how much, as a share of the images' sides."),
+    ] = None,
+    gallery: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write what it finds, confuses and embeds as one page with images.", parser=local_path
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """All retrieval metrics of a trained model on the test classes of a data set.
+
+    Of a training over folds: the mean of its models' metrics, and those of their embeddings side by side (concatenated;
+    the tables are of these).
+
+    Intervals are of 95%, by bootstrap over the classes, for classes never seen (after protocol=classification over the
+    images, for new ones of its classes). They do not cover training seeds.
+
+    - `orchestrator evaluate my-search --dataset glyphs`
+
+    - `orchestrator evaluate my-search --dataset glyphs --per-class classes.csv`
+
+    - `orchestrator evaluate my-search --dataset glyphs --gallery model.html`
+
+    - `orchestrator evaluate runs/searches/my-search/trials/0003/best.pt --dataset glyphs`
+
+    - `orchestrator evaluate my-search --dataset nabirds --class-groups 200,200,155`
+
+    - `orchestrator evaluate my-search --dataset cifar10 --out-of-distribution cifar100`
+
+    - `orchestrator evaluate my-search --dataset cars196 --degradation blur --degradation-probability 0.5`
+    """
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.evaluation.intervals import claim_of, evaluated_classes, over_classes, over_queries, too_few
+    from orchestrator.search.models import find_models
+    from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
+    from orchestrator.training.folds import evaluate_folds
+    from orchestrator.training.model_file import saved_model
+    from orchestrator.training.splits import rows_to_test
+
+    for option, path in (("--per-query", per_query), ("--per-class", per_class)):
+        _refuse_table(option, path)
+    if per_query is not None and per_query == per_class:
+        raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
+    check_page("--gallery", gallery)
+    tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class, "--gallery": gallery}
+    if class_groups is not None:
+        _refuse_together("--class-groups", tables)
+    if out_of_distribution is not None:
+        others = tables | {
+            "--class-groups": class_groups,
+            "--approximate": approximate,
+            "--degradation": degradation,
+        }
+        _refuse_together("--out-of-distribution", others)
+        if out_of_distribution == dataset:
+            raise InputError(f"--out-of-distribution: {dataset}: is the data set itself; name another")
+    degraded = _degradation(degradation, degradation_probability, degradation_extent)
+    if degraded is not None:
+        _refuse_together("--degradation", {"--gallery": gallery})
+    places = places_of(storage)
+    models = find_models(checkpoint_or_run, places)
+    if degraded is not None and len(models) > 1:
+        raise InputError(f"--degradation: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
+    if gallery is not None and len(models) > 1:
+        raise InputError(f"--gallery: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
+    store = open_dataset(dataset, places.data, say=say)
+    saved = saved_model(models[0])
+    training = resolve_experiment(saved["experiment"], str(models[0])).training
+    same_data = saved.get("dataset_digest") == store.manifest["digest"]
+    on_test = same_data and training.selection == "test"
+    tested = "test images" if training.protocol == "classification" else "test classes"
+    model = models[0] if len(models) == 1 else models[0].parent.parent
+    done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
+    claim = claim_of(training.protocol)
+    how = ", approximate search" if approximate else ""
+    if degraded is not None:
+        done["degradation"] = asdict(degraded)
+        how = f", {degraded.kind} with probability {degraded.probability:g}{how}"
+    word = " (selection: test)" if on_test else ""
+    if out_of_distribution is not None:
+        if len(models) > 1:
+            raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
+        other = open_dataset(out_of_distribution, places.data, say=say)
+        metrics, ends = detect_outside(models[0], store, other, device)
+        title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
+        done |= {"out_of_distribution": out_of_distribution, "split": "test", "metrics": metrics}
+        done |= {"interval_of_the_claim": claim}
+        done |= {f"intervals_over_{over}": dict.fromkeys(metrics, pair) for over, pair in ends.items()}
+        own = ends[claim]
+        over = "images" if training.protocol == "classification" else "classes of both"
+        between = {name: too_few() if own is None else _between(own) for name in metrics}
+        _show_metrics(title, {"value": metrics, f"95% over {over}": between}, done if json_ else None)
+        return
+
+    seen: list[Any] = []
+
+    def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any], dict[str, Any]]":
+        """Of a single model, or of the folds' embeddings side by side; what it says in JSON, as columns, and the
+        intervals of these, for the claim that is made."""
+        if len(models) == 1:
+            found, embedded = evaluate_and_embed(
+                models[0], store, rows, device, approximate=approximate, degradation=degraded
+            )
+            seen[:] = [embedded]
+            metrics, shown = found.metrics, {"value": found}
+        else:
+            metrics, found, separated = evaluate_folds(models, store, rows, device, approximate=approximate)
+            shown = {"separated": separated, "concatenated": found}
+        classes = evaluated_classes(found)
+        said = {"queries": len(found.queries), "classes": classes, "metrics": metrics}
+        said["interval_of_the_claim"] = claim
+        intervals: dict[str, dict[str, Any]] = {
+            "classes": {column: over_classes(one) for column, one in shown.items()},
+            "queries": {column: over_queries(one) for column, one in shown.items()},
+        }
+        for over, by_column in intervals.items():
+            said[f"intervals_over_{over}"] = {
+                f"concatenated_{name}" if column == "concatenated" else name: ends
+                for column, pairs in by_column.items()
+                for name, ends in pairs.items()
+            }
+        if not any(intervals[claim].values()):
+            said["no_interval"] = too_few(classes)
+        return found, said, {column: one.metrics for column, one in shown.items()}, intervals[claim]
+
+    if class_groups is not None:
+        groups = _class_groups(store, class_groups)
+        if same_data:
+            echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
+        parts = {name: evaluated(rows) for name, rows in groups.items()}
+        done["groups"] = [
+            said | {"classes": name, "number_of_classes": said["classes"]} for name, (_, said, *_) in parts.items()
+        ]
+        by_group = {
+            f"classes {name}" + (f", {column}" if len(models) > 1 else ""): _with_ends(values, claimed[column])
+            for name, (_, _, cells, claimed) in parts.items()
+            for column, values in cells.items()
+        }
+        units = "classes" if claim == "classes" else "images"
+        inside = f"; in brackets 95% over the {units} of the group, where it has enough"
+        title = f"{model} on {dataset}, all images of each group{how}{word}{inside}"
+        _show_metrics(title, by_group, done if json_ else None)
+        return
+    columns: dict[str, Mapping[str, float | str]]
+    found, said, columns, claimed = evaluated(rows_to_test(training, store))
+    if per_query is not None:
+        _write_table("--per-query", per_query, found.queries)
+    if per_class is not None:
+        classes = found.classes()
+        names = [store.class_names[label] for label in classes["label"].to_pylist()]
+        if per_class.suffix.lower() == ".csv":
+            names = list(map(cell, names))
+        _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
+    if gallery is not None:
+        from orchestrator.report.html.model_page import write_model_page
+        from orchestrator.report.model_view import View
+
+        scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in ("recall_at_1", "map_at_r"))
+        shown = View(
+            title=f"{checkpoint_or_run} on {dataset}",
+            facts=[saved["experiment"]["method"], dataset, training.backbone, f"{len(found.queries)} queries", tested],
+            told=[f"{tested.capitalize()}{word}: {scores}."],
+            insight=look(found, seen[0], store),
+            names=store.class_names,
+            image=store.image,
+        )
+        write_html("--gallery", gallery, lambda path: write_model_page(shown, path), "page of the model")
+    done |= {"split": "test"} | said
+    title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
+    units = f"{said['classes']} classes" if claim == "classes" else f"{said['queries']} images"
+    if "no_interval" in said:
+        title += f"; {said['no_interval']}"
+    elif len(models) == 1:
+        columns[f"95% over {units}"] = {key: _between(ends) for key, ends in claimed["value"].items()}
+    else:
+        columns = {column: _with_ends(values, claimed[column]) for column, values in columns.items()}
+        title += f"; in brackets 95% over {units}"
+    _show_metrics(title, columns, done if json_ else None)
+
+
+def _degradation(kind: str | None, probability: float, extent: float | None) -> "Degradation | None":
+    """What `--degradation` and its two options ask for."""
+    from orchestrator.data.transforms import Degradation
+
+    if kind is None:
+        if extent is not None or probability != 1:
+            name = "--degradation-probability" if probability != 1 else "--degradation-extent"
+            raise InputError(f"{name}: says how often or how much images are degraded: give --degradation too")
+        return None
+    if extent is not None and not 0 < extent <= 1:
+        raise InputError(f"--degradation-extent: {extent:g}: should be a share of the sides, above 0 and at most 1")
+    return Degradation(kind, probability, extent)  # type: ignore[arg-type]
+
+
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A search (its final model), SEARCH/TRIAL, an MLflow run id, or a model file.", metavar="RUN"
+        ),
+    ],
+    to: Annotated[
+        Literal["onnx", "torchscript", "pt2", "mlflow"] | None, typer.Option("--to", help="The form to write.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Where to; a name like RUN.onnx here by default.", parser=local_path),
+    ] = None,
+    register: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Register it in MLflow under this name.", callback=not_empty),
+    ] = None,
+    alias: Annotated[
+        str, typer.Option(metavar="NAME", help="The alias of the version registered.", callback=not_empty)
+    ] = "champion",
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Try it on images of this data set; the training's by default.",
+            callback=not_empty,
+        ),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    json_: Json = False,
+) -> None:
+    """A trained model for other programs, once it has given the same embeddings there.
+
+    It takes uint8 images (batch, H, W, channels) of the size that the evaluation sees, and gives float32 embeddings.
+
+    - `orchestrator export my-search --to onnx`
+
+    - `orchestrator export my-search/0003 --to pt2 --output encoder.pt2`
+
+    - `orchestrator export my-search --register birds`: in MLflow, as `models:/birds@champion`
+    """
+    if to is None and register is None:
+        raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2 and mlflow")
+    if to is None and output is not None:
+        raise InputError(f"--output: {output}: needs --to, the form to write")
+    with waiting("reading the model"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.search.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
+        from orchestrator.search.export import export as write
+        from orchestrator.search.models import find_models, owner_of
+        from orchestrator.tracking.address import redact, tracking_address
+        from orchestrator.tracking.mlflow_store import reach
+        from orchestrator.tracking.models import register_model
+        from orchestrator.training.model_file import saved_model
+
+        places = places_of(storage)
+        models = find_models(run, places)
+        if len(models) > 1:
+            raise InputError(f"RUN: {run} has a model per fold; name one, say {models[0]}")
+        path = None
+        if to is not None:
+            check_packages(to)
+            path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
+            if to == "mlflow" and (path.exists() or path.is_symlink()):
+                raise InputError(f"--output: {path} exists; name another folder")
+            path = output_place("--output", path, [SUFFIXES[to]])
+        owner = owner_of(models[0])
+        if register is not None and owner is None:
+            raise InputError(f"--register: {run} has no run in MLflow; name a search or SEARCH/TRIAL")
+        uri = None
+        if register is not None and owner is not None:
+            uri = tracking_address(tracking_uri, places, owner.journal)
+            if owner.run_id is None:
+                again = f"orchestrator sync {owner.ledger.name}"
+                raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
+            reach(uri)  # before anything is written
+        store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
+        source = Source.of(models[0], store, facts(owner.ledger, owner.trial) if owner is not None else None)
+    done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
+    if to is not None and path is not None:
+        with waiting(f"exporting to {to}"):
+            exported = write(source, to, path)
+        done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
+        if not json_:
+            same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
+            for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
+                Terminal().print(Text(line), soft_wrap=True)
+    if register is not None and owner is not None and owner.run_id is not None and uri is not None:
+        with waiting("registering"), mlflow_form(source, models[0].parent) as folder:
+            about = description(source)
+            version = register_model(uri, places.artifacts, owner.run_id, folder, register, alias, about)
+        done |= {"registered": register, "version": version, "alias": alias}
+        if not json_:
+            address = f"models:/{register}@{alias}"
+            Terminal().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
+    if json_:
+        print(json.dumps(done))
+
+
+def _refuse_together(option: str, others: Mapping[str, object]) -> None:
+    for other, value in others.items():
+        if value:
+            raise InputError(f"{option}: not together with {other}; leave one out")
+
+
+def _class_groups(store: Any, sizes: str) -> dict[str, Any]:
+    """The rows of consecutive groups of classes, named by their first and last index."""
+    from orchestrator.data.splits import class_groups
+
+    try:
+        numbers = [int(size) for size in sizes.split(",")]
+    except ValueError:
+        raise InputError(f"--class-groups: '{sizes}' should be numbers of classes such as 200,200,155") from None
+    try:
+        rows = class_groups(store, numbers)
+    except InputError as error:
+        raise InputError(f"--class-groups: {sizes}: {error}") from None
+    ends = [sum(numbers[: place + 1]) for place in range(len(numbers))]
+    return {f"{end - size}-{end - 1}": part for end, size, part in zip(ends, numbers, rows, strict=True)}
+
+
+def _between(ends: Sequence[float]) -> str:
+    return " to ".join(f"{end:.4f}" for end in ends)
+
+
+def _with_ends(values: Mapping[str, float | str], ends: Mapping[str, Sequence[float]]) -> dict[str, str]:
+    """`0.5330 (0.4970 to 0.5960)`"""
+    return {n: f"{float(v):.4f}" + (f" ({_between(ends[n])})" if n in ends else "") for n, v in values.items()}
+
+
+def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], as_json: Any) -> None:
+    """A row per metric, with what each column says of it; or the JSON object given."""
+    if as_json is not None:
+        print(json.dumps(as_json))
+        return
+    Terminal().print(Text(title), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("metric")
+    for name in columns:
+        table.add_column(name, justify="right")
+    for key in dict.fromkeys(key for cells in columns.values() for key in cells):
+        cells = [column.get(key, "") for column in columns.values()]
+        table.add_row(key, *(_cell(key, cell) for cell in cells))
+    Terminal().print(table)
+
+
+def _cell(metric: str, value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.0f}" if metric == "queries_left_out" else f"{value:.4f}"
+
+
+def _refuse_table(option: str, path: Path | None) -> None:
+    """Before anything is computed: a table that could not be written at the end."""
+    if path is not None and path.suffix.lower() not in TABLES:
+        raise InputError(f"{option}: {path}: need a file name that ends in .csv or .parquet")
+    if path is not None:
+        output_place(option, path, TABLES)
+
+
+def _write_table(option: str, path: Path, table: Any) -> None:
+    """A table as CSV or Parquet, whole or not at all."""
+    from pyarrow import csv, parquet
+
+    from orchestrator.storage.atomic import write_atomically
+
+    write = csv.write_csv if path.suffix.lower() == ".csv" else parquet.write_table
+    what = f"{len(table)} rows"
+    write_output(option, path, lambda place: write_atomically(place, lambda file: write(table, file)), what, TABLES)

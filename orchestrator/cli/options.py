@@ -1,0 +1,190 @@
+"""What several commands take: their arguments and options, and what these stand for."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_WORKERS
+from orchestrator.errors import InputError
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.search.benchmark import Benchmark
+    from orchestrator.storage.places import Places
+
+
+class WrongOptions(Exception):
+    """Usage errors of one command line."""
+
+    def __init__(self, errors: list[Exception]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.errors = errors
+
+
+class Command(TyperCommand):
+    """A command that tells all its wrong options at once; typer by itself ends at the first."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises WrongOptions if a value cannot be taken."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if getattr(error, "param", None) is None:  # no such option, say: what stands behind it is anybody's guess
+                raise
+        values, rest, _ = self.make_parser(ctx).parse_args(args=given)
+        errors: list[Exception] = []
+        for parameter in self.get_params(ctx):
+            try:
+                _, rest = parameter.handle_parse_result(ctx, values, rest)
+            except Exception as error:
+                if getattr(error, "param", None) is None:
+                    raise
+                errors.append(error)
+        raise WrongOptions(errors)
+
+
+DEFAULT_STORAGE = Path("runs")
+PORT = 5000
+"""Where `ui` shows MLflow, and where the end of a search says to look."""
+
+
+def not_empty(value: str | None) -> str | None:
+    """An empty word is an unset shell variable, not a wish for the default."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("empty; give a value or leave the option out")
+    return value
+
+
+def local_path(given: str | Path) -> Path:
+    """A path; typer hands the default over as one already."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("an address cannot be taken here; give a path")
+    return Path(not_empty(str(given)) or ".")
+
+
+def _folder(given: str | Path) -> Path:
+    path = local_path(given)
+    if path.expanduser().is_file():
+        raise typer.BadParameter(f"{path} is a file: name a folder")
+    return path
+
+
+def _disk(given: str | Path) -> Path:
+    """A folder where data sets are prepared."""
+    if isinstance(given, str) and "://" in given:
+        raise typer.BadParameter("data sets are prepared on a disk; orchestrator datasets publish copies them to S3")
+    return _folder(given)
+
+
+def _storage(given: str | Path) -> Path:
+    """A folder, or the one that stands for an address."""
+    if isinstance(given, str) and "://" in given:
+        try:
+            return paths.working_copy(given)
+        except InputError as error:
+            raise typer.BadParameter(str(error)) from None
+    return _folder(given)
+
+
+Storage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
+        envvar="ORCHESTRATOR_STORAGE",
+        parser=_storage,
+        metavar="DIR",
+    ),
+]
+DiskStorage = Annotated[
+    Path,
+    typer.Option(
+        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
+    ),
+]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(
+        help="MLflow address; a database in the storage folder by default.",
+        envvar="MLFLOW_TRACKING_URI",
+        metavar="URI",
+        callback=not_empty,
+    ),
+]
+SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
+PresetName = Annotated[
+    str | None,
+    typer.Option(
+        "--preset",
+        help="A paper's settings, METHOD/DATASET/BACKBONE; see `orchestrator presets`.",
+        metavar="NAME",
+        callback=not_empty,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
+Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
+BudgetWords = Annotated[
+    list[str],
+    typer.Option(
+        "--budget",
+        metavar="KEY=LIMIT",
+        help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
+    ),
+]
+Epochs = Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs per trial.")]
+MaxConcurrent = Annotated[int | None, typer.Option(min=1, max=MOST_CONCURRENT, help="Trials at a time, at most.")]
+Workers = Annotated[int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together.")]
+TrialTimeout = Annotated[float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer.")]
+StallTimeout = Annotated[
+    float | None, typer.Option(metavar="SECONDS", help="End a trial that takes longer to its next validation.")
+]
+Address = Annotated[
+    str | None,
+    typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),
+]
+Format = Annotated[
+    Literal["table", "markdown", "csv", "latex"], typer.Option("--format", help="How to print it; > FILE keeps it.")
+]
+RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
+
+
+def assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
+    """The values of `--set`; one that an option of its own gives too is refused."""
+    from orchestrator.config.files import parse_assignments
+
+    overrides = parse_assignments(words)
+    for key, value in options.items():
+        if value is not None and key in overrides:
+            raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
+    return overrides
+
+
+def check_format(format_: str, *, as_json: bool) -> None:
+    """`--json` and another `--format` would both print to stdout."""
+    if as_json and format_ != "table":
+        raise InputError(f"--format {format_}: --json prints to stdout too; keep one")
+
+
+def places_of(storage: Path) -> "Places":
+    """Where things lie in a storage folder."""
+    from orchestrator.storage.places import Places
+
+    return Places(storage.expanduser().resolve())
+
+
+def refuse_benchmark(name: str, storage: Path, instead: str) -> None:
+    """InputError if the name is a benchmark's where a search is asked for."""
+    if (found := benchmark_of(name, storage)) is not None:
+        raise InputError(f"NAME: {name}: is a benchmark: {instead} ({', '.join(map(found.member, found.labels))})")
+
+
+def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
+    """The benchmark of this name, unless a search has it."""
+    from orchestrator.search.benchmark import known
+    from orchestrator.storage.places import JOURNAL
+
+    places = places_of(storage)
+    return None if (places.search(name) / JOURNAL).exists() else known(places.storage, name)

@@ -1,0 +1,199 @@
+"""What searches found out: reports, comparisons, MLflow's pages."""
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    PORT,
+    Format,
+    Json,
+    SearchName,
+    Storage,
+    TrackingUri,
+    benchmark_of,
+    check_format,
+    local_path,
+    places_of,
+    refuse_benchmark,
+)
+from orchestrator.cli.output import show_comparison, tell_notes, write_html
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError
+from orchestrator.storage import paths
+
+
+def compare(
+    names: Annotated[list[str], typer.Argument(help="Searches, or one benchmark.", metavar="NAME...")],
+    storage: Storage = DEFAULT_STORAGE,
+    format_: Format = "table",
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the comparison as one page that needs no network.", parser=local_path),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """Compare searches by the tests of their winners: which is better, by how much, and how sure that is.
+
+    Searches whose numbers are not of the same thing (other data, protocol or selection) are refused.
+
+    - `orchestrator compare pfml-a proxy_anchor-b`
+
+    - `orchestrator compare my-benchmark --html comparison.html`
+    """
+    from orchestrator.report.comparison import Comparison
+    from orchestrator.report.tables import comparison_exported
+    from orchestrator.search.benchmark import compared, known
+    from orchestrator.search.models import read_search
+
+    check_format(format_, as_json=json_)
+    places = places_of(storage)
+    found = known(places.storage, names[0]) if len(names) == 1 else None
+    if found is not None:
+        comparison = compared(found, places)
+    else:
+        if len(set(names)) < 2:
+            what = "is named twice" if len(names) > 1 else "is one search"
+            raise InputError(f"NAME: {names[0]} {what}; to compare, name two searches or more, or one benchmark")
+        for name in names:
+            refuse_benchmark(name, storage, "compare it alone, or name searches of it")
+        ledgers = {name: read_search(name, storage)[0] for name in names}
+        for ledger in ledgers.values():
+            tell_notes(ledger)
+        comparison = Comparison.of(" and ".join(names), ledgers)
+    if html is not None:
+        from orchestrator.report.html.comparison_page import write_comparison
+
+        write_html("--html", html, lambda path: write_comparison(comparison, path), "comparison")
+    if format_ != "table":
+        print(comparison_exported(comparison, format_), end="")
+    elif json_ or html is None:
+        show_comparison(comparison, as_json=json_)
+
+
+def report(
+    name: SearchName,
+    storage: Storage = DEFAULT_STORAGE,
+    format_: Format = "table",
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write the whole report as one page that needs no network.", parser=local_path
+        ),
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """What a search found out, also while it runs.
+
+    - `orchestrator report my-search`
+
+    - `orchestrator report my-search --html report.html`
+
+    - `orchestrator report my-search --format csv > leaderboard.csv`
+    """
+    from orchestrator.cli.tables import leaderboard
+    from orchestrator.report.tables import exported, summary
+    from orchestrator.search.models import read_search
+
+    check_format(format_, as_json=json_)
+    if benchmark_of(name, storage) is not None:
+        compare([name], storage, format_, html, json_)
+        return
+    ledger, journal = read_search(name, storage)
+    tell_notes(ledger)
+    if html is not None:
+        from orchestrator.report.findings import Findings
+        from orchestrator.report.html.search_page import write_page
+        from orchestrator.report.model_view import confused_classes
+
+        findings = Findings.of(ledger, confused_classes(ledger, journal.parent))
+        write_html("--html", html, lambda path: write_page(findings, path), f"report of {name}")
+    if json_:
+        print(json.dumps(summary(ledger, journal)))
+    elif format_ != "table":
+        print(exported(ledger, format_), end="")
+    elif html is None:
+        Terminal().print(leaderboard(ledger))
+
+
+def ui(
+    name: Annotated[str | None, typer.Argument(help="Open on this search.", metavar="NAME")] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = PORT,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
+) -> None:
+    """Look at the searches in MLflow, on this machine only; of NAME, at its leaderboard.
+
+    - `orchestrator ui`
+
+    - `orchestrator ui my-search`
+    """
+    from orchestrator.cli.tables import landing
+    from orchestrator.tracking.address import (
+        check_tracking_uri,
+        default_tracking_uri,
+        redact,
+        ui_command,
+        ui_environment,
+    )
+
+    places = places_of(storage)
+    uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
+    if tracking_uri is None and not (places.storage / "mlflow.db").exists():
+        raise InputError(_no_runs(places.storage))
+    command = ui_command(uri, places.artifacts, port)
+    address = f"http://127.0.0.1:{port}"
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            seen = f"another ui may be there, at {address}; else " if error.errno == errno.EADDRINUSE else ""
+            raise InputError(
+                f"--port: {port} cannot be used ({error.strerror}): {seen}name another, say {port + 1}"
+            ) from None
+    if name is not None:
+        refuse_benchmark(name, storage, "name a search of it")
+        address = landing(places.journal(name), uri, port)
+    echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
+    with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:
+        try:
+            if browser:
+                threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
+            code = server.wait()
+        except (KeyboardInterrupt, SystemExit):  # of this process alone perhaps: the server has processes of its own
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGTERM)
+            code = 0
+    raise typer.Exit(code)
+
+
+def _no_runs(storage: Path) -> str:
+    if paths.address_of(storage) is None:
+        return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
+    return f"--storage: this machine tracked no search of {paths.shown(storage)}: orchestrator sync NAME does it"
+
+
+def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:
+    """Once the server answers, and where there is a screen: a browser in the terminal would take its place."""
+    if sys.platform not in ("darwin", "win32") and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+        return
+    while server.poll() is None:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            webbrowser.open(address)
+            return
+        time.sleep(0.5)

@@ -1,0 +1,244 @@
+"""`search` and `resume`: a search, or a benchmark, begun and gone on with."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    Address,
+    BudgetWords,
+    Epochs,
+    Json,
+    MaxConcurrent,
+    PresetName,
+    RayOutput,
+    SearchName,
+    Set,
+    StallTimeout,
+    Storage,
+    TrackingUri,
+    TrialTimeout,
+    Workers,
+    benchmark_of,
+    not_empty,
+    places_of,
+)
+from orchestrator.cli.output import say, waiting, warn_of_plugins
+from orchestrator.cli.starting import (
+    conclude,
+    note_idle,
+    parsed_limits,
+    ray_runner,
+    resolved_search,
+    run_benchmark,
+    show_plan,
+)
+from orchestrator.cli.terminal import echo
+from orchestrator.config.limits import MOST_CONCURRENT, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
+from orchestrator.errors import InputError
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
+
+
+def search(
+    space: Annotated[str, typer.Argument(help="A search file, or the name of a shipped one.", metavar="SPACE")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of this search; a new one by default.", metavar="NAME", callback=not_empty)
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(help="Data set, in place of the file's.", metavar="NAME", callback=not_empty)
+    ] = None,
+    preset: PresetName = None,
+    num_trials: Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points to try.")] = None,
+    budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="tpe, gp, cmaes, nsga2, qmc, random or grid, in place of the file's.",
+            metavar="NAME",
+            callback=not_empty,
+        ),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="asha, median, hyperband or none, in place of the file's.", metavar="NAME", callback=not_empty
+        ),
+    ] = None,
+    start_from: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME",
+            help="Try first: a preset, or SEARCH:K, the best K of an earlier search; repeat as needed.",
+        ),
+    ] = [],  # noqa: B006 (typer reads the default)
+    max_concurrent: MaxConcurrent = None,
+    workers: Workers = None,
+    trial_timeout: TrialTimeout = None,
+    stall_timeout: StallTimeout = None,
+    final_workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="The same, for the winner's final run.")
+    ] = None,
+    final_trials: Annotated[
+        int | None, typer.Option(min=1, max=MOST_RUNS, help="So many of the best trials have final runs; 1 by default.")
+    ] = None,
+    final_seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_RUNS, help="Final runs of each of them, over so many seeds; 1 by default."),
+    ] = None,
+    final_protocol: Annotated[
+        Literal["same", "conventional"] | None,
+        typer.Option(help="Protocol of the final runs of a search over folds (protocol=mlrc); same by default."),
+    ] = None,
+    epochs: Epochs = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    address: Address = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved search and its cost.")] = False,
+    json_: Json = False,
+    ray_output: RayOutput = False,
+) -> None:
+    """Search for the best hyperparameters of a method.
+
+    - `orchestrator search demo`
+
+    - `orchestrator search pfml --dataset glyphs --num-trials 40 --set epochs=20`
+
+    - `orchestrator search my_space.yaml --set delta=0.2 --dry-run`
+
+    - `orchestrator search pfml --preset pfml/cub200/resnet50`
+
+    - `orchestrator search pfml --budget hours=8 --start-from my-search:3`
+
+    - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
+    """
+    changes = {
+        "dataset": dataset,
+        "num_trials": num_trials,
+        "budget": parsed_limits(budget) or None,
+        "algorithm": algorithm,
+        "scheduler": scheduler,
+        "start_from": start_from or None,
+        "max_concurrent": max_concurrent,
+        "workers": workers,
+        "trial_timeout": trial_timeout,
+        "stall_timeout": stall_timeout,
+        "final_workers": final_workers,
+        "final_trials": final_trials,
+        "final_seeds": final_seeds,
+        "final_protocol": final_protocol,
+        "seed": seed,
+    }
+    if dry_run:
+        with waiting("timing a few steps"):
+            resolved = resolved_search(space, name, preset, epochs, set_, changes, storage)
+            from orchestrator.search.plan import plan
+            from orchestrator.tracking.address import check_tracking_uri
+
+            if tracking_uri:
+                check_tracking_uri(tracking_uri)
+            planned = plan(resolved, storage)
+        warn_of_plugins()
+        note_idle(resolved)
+        _warn_of_machine(resolved)
+        show_plan(planned, as_json=json_)
+        return
+    with waiting("starting: the data set, then Ray") as status:
+        resolved = resolved_search(space, name, preset, epochs, set_, changes, storage)
+        warn_of_plugins()
+        note_idle(resolved)
+        from orchestrator.cli.live import Display
+        from orchestrator.search.driver import start
+
+        runner = ray_runner(address, ray_output)
+        outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
+    conclude(outcome, storage, as_json=json_)
+
+
+def resume(
+    name: SearchName,
+    num_trials: Annotated[
+        int | None, typer.Option(min=1, max=MOST_TRIALS, help="Try so many points in all, from now on.")
+    ] = None,
+    budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
+    max_concurrent: Annotated[
+        int | None, typer.Option(min=1, max=MOST_CONCURRENT, help="Trials at a time, at most, from now on.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together, from now on.")
+    ] = None,
+    cut_damaged: Annotated[
+        bool, typer.Option("--cut-damaged", help="Go on from the records before a damaged one; the rest is put aside.")
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    address: Address = None,
+    json_: Json = False,
+    ray_output: RayOutput = False,
+) -> None:
+    """Go on with a search after a stop, a pause, a crash or a reboot; no finished trial runs again.
+
+    A search that has come to its end goes on if it is given more trials, or another budget.
+
+    - `orchestrator resume my-search`
+
+    - `orchestrator resume my-search --num-trials 80 --budget hours=none`
+
+    - `orchestrator resume my-search --workers 4 --max-concurrent 2`
+    """
+    with waiting("taking the search up again") as status:
+        if (found := benchmark_of(name, storage)) is not None:
+            if num_trials or budget or workers or max_concurrent or cut_damaged:
+                if workers or max_concurrent or cut_damaged:
+                    option = f"--workers: {workers}" if workers else f"--max-concurrent: {max_concurrent}"
+                    option = "--cut-damaged" if cut_damaged else option
+                    raise InputError(
+                        f"{option}: is for one search, and {name} is a benchmark: resume one of its searches (they are "
+                        f"told by: orchestrator status {name})"
+                    )
+                option = f"--num-trials {num_trials}" if num_trials else f"--budget {' --budget '.join(budget)}"
+                more = f"orchestrator benchmark --name {name} {option}"
+                raise InputError(f"NAME: {name}: is a benchmark: give all its searches more by: {more}")
+            run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
+            return
+        if cut_damaged:
+            from orchestrator.search.salvage import cut
+            from orchestrator.storage.places import JOURNAL
+
+            say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
+        from orchestrator.cli.live import Display
+        from orchestrator.search.driver import resume as go_on
+
+        runner = ray_runner(address, ray_output)
+        outcome = go_on(
+            name,
+            runner,
+            storage=storage,
+            tracking_uri=tracking_uri,
+            watcher=Display(status=status),
+            num_trials=num_trials,
+            budget=parsed_limits(budget),
+            workers=workers,
+            max_concurrent=max_concurrent,
+        )
+    conclude(outcome, storage, as_json=json_)
+
+
+def _warn_of_machine(search: "Search") -> None:
+    """Threads that this machine does not have, and GPU-hours that it cannot count; the search would be refused here."""
+    from orchestrator.execution.inline import InlineRunner, check_threads
+    from orchestrator.search.preflight import check_hours
+
+    try:
+        check_threads(search)
+    except InputError as error:
+        echo(f"warning: {error}, or a cluster whose nodes have them", err=True)
+    try:
+        check_hours(search, InlineRunner())
+    except InputError as error:
+        device = search.example().training.device
+        echo(f"warning: {error}" + ("" if device == "cpu" else ", or a cluster with GPUs"), err=True)

@@ -1,0 +1,238 @@
+"""Searches that there are: how far they came, how to stop them, what MLflow missed of them."""
+
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of, places_of
+from orchestrator.cli.output import tell_notes
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.search.benchmark import Benchmark
+    from orchestrator.storage.ledger import Ledger
+
+STOP_SECONDS = 120.0
+"""How long `stop` waits for a search to end in order."""
+
+
+def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """How far a search is, wherever it runs.
+
+    - `orchestrator status my-search`
+    """
+    from orchestrator.search.control import status as state_of
+    from orchestrator.search.models import read_search
+    from orchestrator.storage.journal import refresh
+    from orchestrator.storage.ledger import Ledger
+    from orchestrator.storage.places import JOURNAL
+    from orchestrator.storage.presence import driver
+
+    if (found := benchmark_of(name, storage)) is not None:
+        _show_benchmark(found, storage, as_json=json_)
+        return
+    folder = places_of(storage).search(name)
+    refresh(folder / JOURNAL)
+    if driver(folder) and not (folder / JOURNAL).exists():
+        _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
+        return
+    ledger, journal = read_search(name, storage)
+    tell_notes(ledger)
+    _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
+
+
+def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Stop a search that runs, here or elsewhere, in order; `resume` goes on from each trial's last validation.
+
+    - `orchestrator stop my-search`
+    """
+    _steer(name, storage, "stop", as_json=json_)
+
+
+def pause(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """Let a search end once the trials that run now have; `resume` goes on with the next.
+
+    - `orchestrator pause my-search`
+    """
+    _steer(name, storage, "pause", as_json=json_)
+
+
+def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+    """The searches and trainings of a storage folder, the newest first.
+
+    - `orchestrator list`
+    """
+    from orchestrator.search.control import status as state_of
+    from orchestrator.storage.reading import read_journal
+
+    if storage != DEFAULT_STORAGE and paths.address_of(storage) is None and not storage.expanduser().is_dir():
+        raise InputError(f"--storage: {storage}: no such folder")
+    found = []
+    for journal in places_of(storage).journals():
+        try:
+            found.append(state_of(read_journal(journal)[1], journal.parent))
+        except InputError as error:
+            echo(f"warning: {error}", err=True)
+    if found or json_:
+        _show_statuses(found, as_json=json_)
+    else:
+        echo(f"no search under {paths.shown(storage)} yet; begin with: orchestrator search demo")
+
+
+def sync(
+    name: SearchName,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+) -> None:
+    """Send what MLflow missed of a search while it was away.
+
+    - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
+    """
+    from orchestrator.search.finish import bring_artifacts
+    from orchestrator.storage.presence import driver
+    from orchestrator.storage.reading import read_journal
+    from orchestrator.text import counted
+    from orchestrator.tracking.address import redact, tracking_address
+    from orchestrator.tracking.trackers import sync
+
+    places = places_of(storage)
+    journal = places.journal(name)
+    uri = tracking_address(tracking_uri, places, journal)
+    if paths.address_of(journal) is not None:  # there, no lock tells
+        if driver(journal.parent):
+            raise InputError(f"{paths.shown(journal)}: the search is running and sends its events itself")
+        bring_artifacts(journal, *read_journal(journal))
+    report = sync(journal, uri, places.artifacts)
+    sent, runs = counted(report.events, "event"), counted(report.runs, "run")
+    echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
+    for refused in report.refused:
+        echo(f"refused by the server: {refused}", err=True)
+
+
+def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
+    """Ask the driver of a search, and wait until it has stopped or has noticed."""
+    from orchestrator.search.control import status as state_of
+    from orchestrator.search.models import read_search
+    from orchestrator.storage.presence import driver, pending
+
+    again = f"orchestrator resume {name} --storage {shlex.quote(paths.shown(storage))}"
+    if (found_ := benchmark_of(name, storage)) is not None:
+        _steer_benchmark(found_, storage, wish, again, as_json=as_json)
+        return
+    ledger, journal = read_search(name, storage)
+    before = state_of(ledger, journal.parent)
+    if before["driver"] is None:
+        then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
+        raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
+    _ask(journal.parent, wish)
+    end = time.monotonic() + STOP_SECONDS
+    with Terminal(stderr=True).status(f"asking {before['driver']} to {wish}"):
+        while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
+            time.sleep(0.2)
+    found = state_of(read_search(name, storage)[0], journal.parent)
+    _show_status(found, storage, as_json=as_json)
+    if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
+        echo(f"  pausing: it ends once these have; go on then with:  {again}")
+    elif found["driver"]:
+        echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+
+
+def _steer_benchmark(
+    found: "Benchmark", storage: Path, wish: Literal["stop", "pause"], again: str, *, as_json: bool
+) -> None:
+    """Ask its driver, and that of the search which it is at, and wait until it has ended, or its search has noticed."""
+    from orchestrator.storage.presence import driver, pending
+
+    home, *searches = folders = _folders(found, storage)
+    if not any(map(driver, folders)):
+        begun = _members(found, storage)
+        done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
+        raise InputError(
+            f"{wish}: benchmark '{found.name}' does not run{' (it is done)' if done else f'; go on with: {again}'}"
+        )
+    asked: set[Path] = set()
+    end = time.monotonic() + STOP_SECONDS
+    with Terminal(stderr=True).status(f"asking it to {wish}"):
+        while (driven := {folder for folder in folders if driver(folder)}) and time.monotonic() < end:
+            for folder in driven - asked:
+                _ask(folder, wish)
+            asked |= driven
+            if wish == "pause" and asked - {home} and not any(pending(folder) for folder in searches):
+                break
+            time.sleep(0.2)
+    _show_benchmark(found, storage, as_json=as_json)
+    if any(map(driver, folders)) and not as_json:
+        echo(f"{'pausing' if wish == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
+
+
+def _ask(folder: Path, wish: Literal["stop", "pause"]) -> None:
+    from orchestrator.storage.presence import request
+
+    try:
+        request(folder, wish)
+    except OSError as error:
+        raise InputError(f"--storage: {paths.shown(folder)} cannot be written ({error.strerror})") from None
+
+
+def _folders(found: "Benchmark", storage: Path) -> list[Path]:
+    """Where drivers show themselves: the benchmark's own folder, then those of its searches."""
+    from orchestrator.search.benchmark import folder
+
+    places = places_of(storage)
+    return [folder(places.storage, found.name), *(places.search(found.member(label)) for label in found.labels)]
+
+
+def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
+    """The searches of a benchmark that have begun, and their folders."""
+    from orchestrator.search.benchmark import members
+
+    places = places_of(storage)
+    return [(ledger, places.search(ledger.name)) for ledger in members(found, places).values()]
+
+
+def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None:
+    """Its searches, also those to come, and what to do next."""
+    from orchestrator.search.control import status as state_of
+    from orchestrator.storage.ledger import BENCHMARK, Ledger
+    from orchestrator.storage.presence import driver
+    from orchestrator.text import counted
+
+    begun = {ledger.name: state_of(ledger, folder) for ledger, folder in _members(found, storage)}
+    states = []
+    for label in found.labels:
+        name = found.member(label)
+        waiting = Ledger(name=name, tags={BENCHMARK: found.name})
+        states.append(begun.get(name) or state_of(waiting, places_of(storage).search(name)) | {"state": "to come"})
+    _show_statuses(states, as_json=as_json)
+    if as_json:
+        return
+    done = sum(one["state"] == "done" for one in states)
+    place = f"--storage {shlex.quote(paths.shown(storage))}"
+    echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
+    if begun:
+        echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
+    if done < len(states) and not any(map(driver, _folders(found, storage))):
+        echo(f"go on with:  orchestrator resume {found.name} {place}")
+
+
+def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
+    from orchestrator.cli.tables import status_text
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Terminal().print(status_text(found, paths.shown(storage)), soft_wrap=True)
+
+
+def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    from orchestrator.cli.tables import status_table
+
+    if as_json:
+        print(json.dumps(found))
+    else:
+        Terminal().print(status_table(found))

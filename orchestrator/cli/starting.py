@@ -1,0 +1,198 @@
+"""What the commands that train share: resolving what was asked for, notes before the start, and the end."""
+
+import json
+import re
+import shlex
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.status import Status
+from rich.text import Text
+
+from orchestrator.cli.options import PORT, assignments, benchmark_of, places_of
+from orchestrator.cli.output import plain, show_comparison, warn_of_plugins
+from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError, Problems
+from orchestrator.execution.ray_address import reachable_address, refuse_shadows
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
+    from orchestrator.execution.ray_tune import RayRunner
+    from orchestrator.search.benchmark import Benchmark
+    from orchestrator.search.finish import Outcome
+
+
+def resolved_search(
+    space: str,
+    name: str | None,
+    preset: str | None,
+    epochs: int | None,
+    words: list[str],
+    changes: dict[str, Any],
+    storage: Path,
+) -> "Search":
+    from orchestrator.config.files import find_search, read_yaml, sound_assignments
+    from orchestrator.config.presets import find_preset
+    from orchestrator.config.resolve import resolve_search
+    from orchestrator.data.catalog import check_known
+    from orchestrator.search.preflight import starting_settings
+    from orchestrator.storage.address import is_address
+    from orchestrator.storage.places import check_name
+
+    if name is not None and benchmark_of(check_name(name), storage) is not None:
+        raise InputError(f"--name: '{name}' is a benchmark's; choose another name for the search")
+    path = find_search(space)
+    raw, problems = read_yaml(path), Problems()
+    overrides: dict[str, object] = {}
+    with problems.noted():
+        overrides = fixed_settings(words, changes, epochs)
+    if problems.found:  # what else is wrong is told too
+        overrides = sound_assignments(words)
+    with problems.noted():
+        search = resolve_search(
+            raw,
+            name=name or fresh_name(path.stem),
+            source=path.name,
+            preset=None if preset is None else find_preset(preset),
+            overrides=overrides,
+            find_settings=lambda name: starting_settings(name, places_of(storage)),
+            **changes,
+        )
+    dataset = changes.get("dataset") or raw.get("dataset")
+    if problems.found and isinstance(dataset, str) and not is_address(dataset) and not is_address(str(storage)):
+        with problems.noted():
+            check_known(dataset, places_of(storage).data)
+    problems.tell()
+    return search
+
+
+def fixed_settings(words: list[str], changes: Mapping[str, object], epochs: int | None) -> dict[str, object]:
+    """The settings that `--set` and `--epochs` fix; none may be given twice, also not by another option."""
+    overrides = assignments(words, {**changes, "epochs": epochs})
+    return overrides if epochs is None else overrides | {"epochs": epochs}
+
+
+def parsed_limits(words: list[str]) -> dict[str, Any]:
+    """The limits of `--budget`; `none` lifts one."""
+    from orchestrator.config.files import parse_assignments
+
+    words = [f"hours={word}" if re.fullmatch(r"[0-9.]+", word) else word for word in words]
+    given = parse_assignments(words, "--budget", "hours=8")
+    return {key: None if value == "none" else value for key, value in given.items()}
+
+
+def run_benchmark(
+    chosen: "Benchmark",
+    storage: Path,
+    tracking_uri: str | None,
+    address: str | None,
+    status: Status,
+    *,
+    dry_run: bool = False,
+    as_json: bool,
+    ray_output: bool,
+) -> None:
+    from orchestrator.cli.live import Display
+    from orchestrator.search.benchmark import members, run, to_do
+    from orchestrator.text import counted
+
+    searches = to_do(chosen, places_of(storage))
+    warn_of_plugins()
+    if dry_run:
+        from orchestrator.search.plan import plan
+
+        begun = members(chosen, places_of(storage))
+        plans = {label: plan(search, storage, new=label not in begun) for label, search in searches.items()}
+        status.stop()
+        if as_json:
+            print(json.dumps(plans))
+        for label, planned in plans.items() if not as_json else ():
+            ended = f" (goes on: {counted(len(begun[label].trials), 'trial')} so far)" if label in begun else ""
+            echo(f"== {label}{ended}")
+            show_plan(planned, as_json=False)
+        if not plans and not as_json:
+            echo(f"benchmark '{chosen.name}' is done: nothing would run")
+        return
+    for search in searches.values():
+        note_idle(search)
+    runner = ray_runner(address, ray_output)
+
+    def watcher(label: str, place: int) -> Display:
+        if place == 1:
+            return Display(status=status)
+        echo(f"== {label}: {place} of {len(searches)}", err=True)
+        return Display()
+
+    result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+    status.stop()
+    show_comparison(result.comparison, as_json=as_json)
+    console = Terminal(stderr=as_json)
+    console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
+    if result.stopped is not None:
+        again = f"orchestrator resume {chosen.name} --storage {shlex.quote(paths.shown(storage))}"
+        console.print(Text(f"{result.stopped}; go on with:  {again}"), soft_wrap=True)
+        raise typer.Exit(1 if result.fault else 130)
+
+
+def note_idle(search: "Search") -> None:
+    """Settings that change nothing, so that nobody waits for what they do."""
+    from orchestrator.config.resolve import idle_settings
+
+    for line in idle_settings(search):
+        echo(f"note: {line}", err=True)
+
+
+def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(resolved))
+        return
+    console = Terminal(soft_wrap=True)
+    for key, value in resolved.items():
+        if isinstance(value, dict):
+            console.print(Text(f"{key}:", style="bold"))
+            for inner, shown in value.items():
+                console.print(Text(f"  {inner}: {plain(shown)}"))
+        else:
+            console.print(Text.assemble((f"{key}: ", "bold"), str(value)))
+
+
+def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
+    """The leaderboard and where to look; the exit code says how the search ended."""
+    from orchestrator.cli.tables import closing, leaderboard
+    from orchestrator.report.tables import summary
+
+    console = Terminal(stderr=as_json)
+    console.print(leaderboard(outcome.ledger))
+    for line in closing(outcome, storage, PORT):
+        console.print(Text(line), soft_wrap=True)
+    if as_json:
+        print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)
+    if outcome.state == "failed":
+        reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
+        first = reasons[0] if reasons else "no trial gave a value"
+        count = len(outcome.ledger.trials)
+        what = f"all {count} trials failed; the first" if count > 1 else "the training failed"
+        echo(f"error: {what}: {first}", err=True)
+        raise typer.Exit(1)
+    if outcome.fault:
+        echo(f"error: {outcome.fault}; mend it and go on with the command above", err=True)
+        raise typer.Exit(1)
+    if outcome.state == "interrupted":
+        raise typer.Exit(130)
+
+
+def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
+    """Trials on a cluster of our own or at an address; InputError if nothing answers there, or workers would import
+    something else here."""
+    from orchestrator.execution.ray_tune import RayRunner
+
+    refuse_shadows()
+    return RayRunner(reachable_address(address), ray_output)
+
+
+def fresh_name(stem: str) -> str:
+    return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

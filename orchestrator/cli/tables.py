@@ -1,0 +1,340 @@
+"""Leaderboards, statuses, comparisons and closing lines as the terminal shows them."""
+
+import math
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from orchestrator.config.search import Search
+from orchestrator.errors import InputError
+from orchestrator.report import learning
+from orchestrator.report.claims import between, means, single_tests
+from orchestrator.report.comparison import Comparison, rows
+from orchestrator.report.significance import Difference, between_confirmed, how_tested
+from orchestrator.search.finish import Outcome
+from orchestrator.storage import paths
+from orchestrator.storage.cursors import recorded_runs
+from orchestrator.storage.leaderboard import Interval, repeated_tests
+from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
+from orchestrator.storage.places import PAGE
+from orchestrator.storage.reading import read_journal
+from orchestrator.text import counted, params_text, value_text
+from orchestrator.tracking.address import default_tracking_uri, redact, web_address
+from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, run_path, view_path
+
+STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
+RECENT = 12
+MOST_DIFFERENCES = 10
+HEADLINES = ("map_at_r", "recall_at_1")
+
+
+def short(metric: str) -> str:
+    """`val/map_at_r` -> `map@r`: for the head of a narrow column."""
+    return metric.removeprefix("val/").replace("_at_", "@")
+
+
+class Fitting:
+    """The first of some tables that fits the terminal's width; they go from rich to lean."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=10_000)
+        fitting = (t for t in self.tables if Measurement.get(console, unbounded, t).maximum <= options.max_width)
+        yield next(fitting, self.tables[-1])
+
+
+def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) -> Fitting:
+    """One row per trial. Where the terminal is narrow, long heads are folded, then the less important columns go,
+    and at last the whole point stands in one column."""
+    keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
+    on_front = set(ledger.front) if ranked and ledger.second is not None else set()
+    values = value_columns(ledger, compared=ranked)
+
+    def table(*, fold: bool, leave_out: Sequence[str] = (), point: bool = False) -> Table:
+        columns: dict[str, Callable[[TrialRecord], str | Text]] = {
+            "trial": lambda trial: trial.trial_id,
+            "state": lambda trial: _state(ledger, trial),
+            **{short(name): partial(_value, of=of) for name, of in values.items()},
+            **({} if not on_front else {"front": lambda trial: "*" if trial.trial_id in on_front else ""}),
+            "recall@1": lambda trial: _measured(trial.best_metrics.get("val/recall_at_1")),
+            "validations": lambda trial: str(trial.validations),
+        }
+        if point:
+            columns["point"] = lambda trial: Text(params_text(trial.params), no_wrap=True, overflow="ellipsis")
+        else:
+            columns |= {key: partial(_param, key=key) for key in keys}
+        shown = {name: cell for name, cell in columns.items() if name not in leave_out}
+        result = Table(box=SIMPLE_HEAD, pad_edge=False)
+        if ranked:
+            result.add_column("#", justify="right")
+        for name in shown:
+            left = name in ("trial", "state", "point")
+            head = _folded(name) if fold else name
+            result.add_column(head, justify="left" if left else "right", no_wrap=name != "point")
+        for place, trial in enumerate(trials, start=1):
+            rank = [str(place) if trial.best is not None else "-"] if ranked else []
+            result.add_row(*rank, *[cell(trial) for cell in shown.values()])
+        return result
+
+    lean = ("recall@1", "validations")
+    return Fitting(
+        [
+            table(fold=False),
+            table(fold=True),
+            table(fold=True, leave_out=lean[:1]),
+            table(fold=True, leave_out=lean),
+            table(fold=True, leave_out=lean, point=True),
+        ]
+    )
+
+
+def _state(ledger: Ledger, trial: TrialRecord) -> Text:
+    """Green is for what has learned something, as far as that is known."""
+    word = learning.state_word(ledger, trial)
+    return Text(word, style=STYLES.get(word, "red"))
+
+
+def _measured(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"
+
+
+def _value(trial: TrialRecord, of: Callable[[TrialRecord], float | None]) -> str:
+    return _measured(of(trial))
+
+
+def _param(trial: TrialRecord, key: str) -> str:
+    return value_text(trial.params[key]) if key in trial.params else ""
+
+
+def _folded(head: str) -> str:
+    """`proxies_per_class` on two lines of about one length; short heads stay whole."""
+    if len(head) <= 8:
+        return head
+    if head == "validations":
+        return "valid-\nations"
+    if " " in head:
+        return head.replace(" ", "\n", 1)
+    cuts = [i + 1 for i, letter in enumerate(head) if letter in "_@"]
+    cut = min(cuts, key=lambda i: abs(2 * i - len(head)), default=len(head))
+    return f"{head[:cut]}\n{head[cut:]}".strip()
+
+
+def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
+    """The table at the end of a search and of `orchestrator report`."""
+    ranking = ledger.ranking()
+    on_test = ledger.selection == "test"
+    kind = "images" if ledger.config.get("settings", {}).get("protocol") == "classification" else "classes"
+    selected_on = f"TEST {kind} (selection: test)" if on_test else f"held-out {kind}"
+    tested_on = selected_on if on_test else f"{kind} never seen before"
+    title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on {selected_on}")
+    if ledger.state != "done":
+        states = ", ".join(f"{count} {state}" for state, count in ledger.counts().items() if count)
+        why = f" ({ledger.reason})" if ledger.reason else ""
+        title.append(f"\n{ledger.state}{why}: {states or 'no trial yet'}", style=STYLES.get(ledger.state, ""))
+    elif ledger.reason:
+        title.append(f"\nended by its {ledger.reason}, after {counted(len(ranking), 'trial')}")
+    if ledger.second is not None:
+        count = len(ledger.front)
+        title.append(f"\n{counted(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
+    parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
+    if line := learning.verdict_line(ledger):
+        parts.insert(1, Text(line, style="bold red"))
+    if len(ranking) > most:
+        parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
+    repeated = repeated_tests(ledger)
+    for group in repeated:
+        what = f"final test of trial {group.source}" if group.source else "test"
+        head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
+        parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
+        parts += [_spread(name, group.metrics[name], between(ledger, means(group), name)) for name in HEADLINES]
+    compared = between_confirmed(ledger)
+    if compared:
+        parts.append(Text.assemble(("which differences are real", "bold"), f" ({how_tested(compared)})"))
+        parts += [difference_line(difference) for difference in compared[:MOST_DIFFERENCES]]
+        if len(compared) > MOST_DIFFERENCES:
+            parts.append(
+                Text(f"  and {len(compared) - MOST_DIFFERENCES} more: orchestrator report {ledger.name} --json")
+            )
+    for trial in single_tests(ledger, repeated):
+        what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
+        scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
+        head = "final test: " if trial.kind == "final" else "test: "
+        parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
+        said = {name: between(ledger, trial.test, name) for name in HEADLINES}
+        if any(said.values()):
+            parts.append(Text("  " + "; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
+    if numbers := learning.yardstick_lines(ledger):
+        parts.append(Text("what the numbers are held against", style="bold"))
+        parts += [Text(f"  {line}") for line in numbers]
+    parts += [Text(f"warning: {line}", style="yellow") for line in learning.warnings_of(ledger)]
+    done = sum(final.state == "done" for final in ledger.finals.values())
+    wanted = Search.model_construct(**ledger.config).final_runs
+    if done < wanted and ledger.finals:
+        parts.append(Text(f"{done} of {wanted} final runs are done", style="yellow"))
+    failed = [final for final in ledger.finals.values() if final.state == "failed"]
+    parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
+    return Group(*parts)
+
+
+def planned_trials(most: float, limits: Mapping[str, float]) -> str:
+    """`40 trials`, `40 trials, at most 8 hours`, `trials for at most 100 epochs`"""
+    ends = " and ".join(f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items())
+    if math.isinf(most):
+        return f"trials until {ends}"
+    return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
+
+
+def status_text(found: Mapping[str, Any], storage: str) -> Group:
+    """A search in a few lines: its state, its budget, the best so far, what runs."""
+    counts = "   ".join(f"{count} {state}" for state, count in found["counts"].items() if count)
+    head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
+    if found["reason"]:
+        head.append(f" ({found['reason']})")
+    if found["driver"]:
+        head.append(f", driven by {found['driver']} (process {found['pid']})")
+    if found["asked_to"]:
+        head.append(f", asked to {found['asked_to']}")
+    lines = [head, Text(f"  trials   {counts or 'none yet'}")]
+    used = []
+    for key, amount in found["budget"].items():
+        of = "" if amount["of"] is None else f" of {amount['of']:g}"
+        used.append(f"{amount['used']:.4g}{of} {key.replace('_', ' ')}")
+    lines.append(Text(f"  used     {', '.join(used)}"))
+    if found["best"]:
+        lines.append(
+            Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
+        )
+    for trial in found["running"]:
+        best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
+        word = "running" if found["driver"] else "was at "
+        lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
+    if found["state"] in ("lost", "interrupted"):
+        why = "its driver is gone; " if found["state"] == "lost" else ""
+        lines.append(Text(f"  {why}go on with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}"))
+    return Group(*lines)
+
+
+def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    """A row per search, the newest first, those that have not begun last."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    several = len({one["benchmark"] for one in found}) > 1
+    for head in ("search", *(["benchmark"] if several else []), "state", "trials", "best", "began"):
+        table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
+    for one in sorted(found, key=lambda one: -one["started"]):
+        ended = sum(one["counts"][state] for state in ("done", "pruned", "failed"))
+        of = one["budget"]["trials"]["of"]
+        best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
+        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000)) if one["started"] else "-"
+        trials = f"{ended}" + ("" if of is None else f" of {of}")
+        state = Text(one["state"], style=STYLES.get(one["state"], ""))
+        table.add_row(one["name"], *([one["benchmark"] or ""] if several else []), state, trials, best, began)
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Group:
+    """The verdict over several searches, and what it rests on."""
+    heads, lines = rows(comparison)
+
+    def table(leave_out: Sequence[str] = ()) -> Table:
+        result = Table(box=SIMPLE_HEAD, pad_edge=False)
+        shown = [column for column, head in enumerate(heads) if head not in leave_out]
+        for column in shown:
+            result.add_column(short(heads[column]), justify="left" if column == 1 else "right", no_wrap=True)
+        for line in lines:
+            result.add_row(*(line[column] for column in shown))
+        return result
+
+    lean = ("hours", "trials", "epochs", "held-out", "seeds")
+    fitting = Fitting([table(lean[:count]) for count in range(len(lean) + 1)])
+    parts: list[Any] = [Text(comparison.name, style="bold"), fitting]
+    parts += [Text(line, style="" if n else "bold") for n, line in enumerate(comparison.verdict)]
+    parts += [difference_line(difference) for difference in comparison.differences[:MOST_DIFFERENCES]]
+    parts += [Text(line) for line in comparison.outlook]
+    parts += [Text(f"note: {line}", style="yellow") for line in comparison.notes]
+    return Group(*parts)
+
+
+def difference_line(difference: Difference) -> Text:
+    """`  0003 - 0007  +0.0120 (95%: 0.0080 to 0.0160), p 0.004: real`"""
+    verdict = ("real", "bold green") if difference.real else ("not distinguishable", "yellow")
+    verdict = verdict if difference.tested else ("not tested", "yellow")
+    return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
+
+
+def _spread(name: str, interval: Interval, classes: str) -> Text:
+    """`map_at_r 0.5121 +- 0.0040 (mean, 95%: 0.5071 to 0.5171)`, and the interval over classes."""
+    spread = f"{interval.mean:.4f} \N{PLUS-MINUS SIGN} {interval.standard_deviation:.4f}"
+    return Text.assemble(
+        f"  {name:12s} ",
+        (spread, "bold green"),
+        f"  (mean, 95% over seeds: {interval.low:.4f} to {interval.high:.4f}{f'; {classes}' if classes else ''})",
+    )
+
+
+def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
+    """The lines after the leaderboard: how it ended, and where it is to be looked at: its page, and in MLflow."""
+    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(paths.shown(storage))
+    lines = []
+    if outcome.state == "interrupted":
+        lines.append(
+            f"{outcome.ledger.reason or 'interrupted'}; go on with:  orchestrator resume {name} --storage {place}"
+        )
+    if outcome.problem:
+        lines.append(f"tracker: {redact(outcome.problem)}")
+        lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")
+    if (outcome.journal.parent / PAGE).exists():
+        lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
+    if outcome.experiment_id is not None and outcome.parent_run_id is not None:
+        if not uri.startswith("http"):
+            own = outcome.tracking_uri == default_tracking_uri(storage.expanduser())
+            elsewhere = "" if own else f" --tracking-uri {shlex.quote(uri)}"
+            lines.append(f"in MLflow:  orchestrator ui {name} --storage {place}{elsewhere}")
+        lines += [f"  {what + ':':<15}{address}" for what, address in links(outcome, port).items()]
+        if outcome.no_views:
+            lines.append(f"warning: {redact(outcome.no_views)}")
+    return lines
+
+
+def landing(journal: Path, tracking_uri: str, port: int) -> str:
+    """Where MLflow shows a search; InputError if it is not there."""
+    runs, (events, ledger) = recorded_runs(journal), read_journal(journal)
+    begun = [event for event in events if event["event"] in ("search_started", "search_resumed")]
+    # the storage's own database moves with it, and the cursor has the address where it was
+    moved = begun[-1].get("tracking_uri") is None and tracking_uri == default_tracking_uri(journal.parents[2])
+    if runs.experiment_id is None or not (moved or runs.tracking_uri == redact(tracking_uri)):
+        raise InputError(
+            f"search '{journal.parent.name}' was not sent to {redact(tracking_uri)}: send it with "
+            f"orchestrator sync {journal.parent.name} --tracking-uri {redact(tracking_uri)}"
+        )
+    return f"{web_address(tracking_uri, port)}/{view_path(runs.experiment_id, ledger.search_id, 'table')}"
+
+
+def links(outcome: Outcome, port: int) -> dict[str, str]:
+    """What to look at in MLflow, and where; of a database, once it is served at `port`."""
+    if outcome.experiment_id is None or outcome.parent_run_id is None:
+        return {}
+    base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id
+    ledger = outcome.ledger
+    runs = recorded_runs(outcome.journal).trials
+    best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
+    found: dict[str, str] = {}
+    if outcome.no_views is None:
+        views: dict[str, View] = {"leaderboard": "table", "charts": "charts", "methods": "methods"}
+        found = {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
+    if len(best) > 1:
+        viewed = outcome.no_views is None and ledger.second is None
+        path = view_path(experiment, ledger.search_id, "best") if viewed else comparison_path(experiment, best)
+        found[f"the best {len(best)}"] = path
+    found["the search"] = run_path(experiment, outcome.parent_run_id)
+    return {what: f"{base}/{path}" for what, path in found.items()}

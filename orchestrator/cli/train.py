@@ -1,0 +1,95 @@
+"""`train`: one training of a method, as a search of one trial."""
+
+from typing import Annotated
+
+import typer
+
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    Json,
+    PresetName,
+    Set,
+    Storage,
+    TrackingUri,
+    assignments,
+    not_empty,
+)
+from orchestrator.cli.output import waiting, warn_of_plugins
+from orchestrator.cli.starting import conclude, fresh_name, note_idle, ray_runner, show_plan
+from orchestrator.config.limits import MOST_EPOCHS, MOST_RUNS
+from orchestrator.errors import InputError
+
+
+def train(
+    method: Annotated[
+        str | None,
+        typer.Option(help="Name of the method; see `orchestrator methods`.", metavar="NAME", callback=not_empty),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=not_empty),
+    ] = None,
+    preset: PresetName = None,
+    epochs: Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs of training.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the training.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Name of this training; a new one by default.", metavar="NAME", callback=not_empty),
+    ] = None,
+    repeats: Annotated[
+        int, typer.Option(min=1, max=MOST_RUNS, help="Train so often, with consecutive seeds, in parallel under Ray.")
+    ] = 1,
+    set_: Set = [],  # noqa: B006 (typer reads the default)
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved training and its cost.")] = False,
+    json_: Json = False,
+) -> None:
+    """Train one method once, in this process, and test it; or several times, for mean, deviation and interval.
+
+    - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --set delta=0.25`
+
+    - `orchestrator train --method pfml --dataset glyphs-small --epochs 5 --repeats 5`
+
+    - `orchestrator train --preset pfml/cub200/resnet50`
+    """
+    with waiting("starting") as status:
+        from orchestrator.cli.live import Display
+        from orchestrator.config.presets import find_preset
+        from orchestrator.config.resolve import beneath, single_training
+        from orchestrator.execution.inline import InlineRunner
+        from orchestrator.execution.protocol import Runner
+        from orchestrator.search.driver import start
+
+        chosen = None if preset is None else find_preset(preset)
+        for option, value in (("method", method), ("dataset", dataset)):
+            if value is None and chosen is None:
+                raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
+        if chosen is not None and method not in (None, chosen.settings["method"]):
+            raise InputError(f"--method {method}: --preset {preset} is of '{chosen.settings['method']}'; keep one")
+        given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
+        overrides = assignments(set_, given)
+        fixed = {} if chosen is None else beneath(chosen.settings, overrides)
+        fixed |= {key: value for key, value in given.items() if value is not None}
+        warn_of_plugins()
+        training = single_training(
+            name or fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
+        )
+        if dry_run:
+            from orchestrator.execution.inline import check_threads
+            from orchestrator.search.plan import plan
+
+            if repeats == 1:
+                check_threads(training)
+            planned = plan(training, storage)
+            status.stop()
+            note_idle(training)
+            show_plan(planned, as_json=json_)
+            return
+        runner: Runner = InlineRunner()
+        if repeats > 1:
+            runner = ray_runner()
+        note_idle(training)
+        watcher = Display(status=status)
+        outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+    conclude(outcome, storage, as_json=json_)

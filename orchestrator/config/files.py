@@ -1,0 +1,263 @@
+"""Files and `--set` values as YAML 1.2, read with bounds, and with the line of every key.
+
+What somebody wrote by mistake, or to do harm, is told in one line: files that are too large, nested too deeply, that
+grow by references (`*name`), integers of hundreds of digits, tags of other languages.
+"""
+
+import contextlib
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.docinfo import DocInfo, version
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from orchestrator.errors import InputError, Problems, shown, suggestion
+
+MOST_BYTES = 2**20
+MOST_DEPTH = 32
+MOST_VALUES = 100_000
+"""With every reference written out."""
+MOST_DIGITS = 30
+"""Of a whole number."""
+MOST_CHARACTERS = 10_000
+"""Of a value on the command line."""
+
+CORE = "tag:yaml.org,2002:"
+TAGS = {f"{CORE}{kind}" for kind in ("null", "bool", "int", "float", "str", "seq", "map", "merge")}
+TEXT = {f"{CORE}timestamp", f"{CORE}value"}
+"""What is more than text in YAML 1.1 only: a date, and `=`."""
+
+PARSER_ERRORS = (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, AssertionError)
+"""What the parser raises on garbage beside its own."""
+
+Keys = tuple[str, ...]
+
+
+class Document(dict[str, Any]):
+    """The mapping of a file, and the line (from 1) of every key; an item of a list is called `[0]`."""
+
+    def __init__(self, content: Mapping[str, Any], lines: Mapping[Keys, int]) -> None:
+        super().__init__(content)
+        self.lines = lines
+
+    def without(self, keys: Iterable[str]) -> "Document":
+        """The same file, but for some of its keys."""
+        return Document({key: value for key, value in self.items() if key not in keys}, self.lines)
+
+    def line(self, words: str) -> int | None:
+        """The line of the innermost key that a message begins with: `space.delta: low: ...`; None if it names none."""
+        found: Keys = ()
+        if ("settings",) not in self.lines:  # method and dataset have them to themselves
+            words = words.removeprefix("settings: ")
+        while True:
+            inner = [keys[-1] for keys in self.lines if keys[:-1] == found and _begins(words, keys[-1])]
+            if inner:
+                key = max(inner, key=len)
+                found, words = (*found, key), words[len(key) :].lstrip(":. ")
+            elif (*found, "choices") in self.lines:  # of a branch, which messages call by its choice alone
+                found = (*found, "choices")
+            elif found == ("settings",) and any(_begins(words, keys[0]) for keys in self.lines):
+                found = ()  # method and dataset may stand beside the settings
+            else:
+                break
+        while found and found not in self.lines:
+            found = found[:-1]
+        return self.lines.get(found)
+
+
+def _begins(words: str, key: str) -> bool:
+    return words.startswith(key) and words[len(key) : len(key) + 1] in ("", ":", ".", " ", "[")
+
+
+def read_yaml(path: Path) -> Document:
+    """A YAML 1.2 mapping; duplicate keys are refused. InputError names the file, and its line where there is one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > MOST_BYTES:
+        raise InputError(f"{path}: has more than {MOST_BYTES:,} bytes; that is no search file")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{path}: not YAML (not UTF-8 text)") from None
+    try:
+        content, lines = _read(text, lambda node: f"{path}, line {node.start_mark.line + 1}")
+    except MarkedYAMLError as error:
+        line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        problem = (error.problem or error.context or "cannot be parsed").split("\n")[0]
+        problem = problem.partition(" with value ")[0]  # of a key that stands there twice: not as it was written
+        if "expected a single document" in str(error.context):
+            problem = "several documents (---); a file holds one"
+        raise InputError(f"{path}{line}: not YAML: {problem}") from None
+    except YAMLError as error:
+        raise InputError(f"{path}: not YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise InputError(f"{path}: {TOO_DEEP}") from None
+    if content is None:
+        raise InputError(f"{path}: is empty; it should be a mapping with method, space, ...")
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: should be a mapping of keys to values, not {type(content).__name__}")
+    return Document(content, lines)
+
+
+TOO_DEEP = f"nested more than {MOST_DEPTH} deep"
+
+
+def read_scalar(text: str, where: str = "value") -> Any:
+    """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string. InputError for what `read_yaml` would
+    refuse too; what is no YAML is text."""
+    if len(text) > MOST_CHARACTERS:
+        raise InputError(f"{where}: {shown(text)}: at most {MOST_CHARACTERS:,} characters are taken")
+    try:
+        return _read(text, lambda node: where)[0]
+    except RecursionError:
+        raise InputError(f"{where}: {TOO_DEEP}") from None
+    except YAMLError:
+        return text
+
+
+def parse_assignments(assignments: list[str], option: str = "--set", example: str = "lr=1e-4") -> dict[str, Any]:
+    """`KEY=VALUE` words of `--set` and the like; InputError holds all that is wrong with them."""
+    values: dict[str, Any] = {}
+    problems = Problems()
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        key = key.strip()
+        with problems.noted():
+            if not equals or not key:
+                raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
+            if key in values:
+                raise InputError(f"{option} {assignment}: {key} is set twice")
+            values[key] = read_scalar(text, f"{option} {key}")
+    problems.tell()
+    return values
+
+
+def sound_assignments(assignments: list[str]) -> dict[str, Any]:
+    """The values of those `KEY=VALUE` words that nothing is wrong with; the first one of a key that is set twice."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        with contextlib.suppress(InputError):
+            values = parse_assignments([assignment]) | values
+    return values
+
+
+def yaml_text(content: Mapping[str, Any]) -> str:
+    """Plain values as YAML, in their order; `read_yaml` reads the same."""
+    writer, text = YAML(typ="safe", pure=True), io.StringIO()
+    writer.default_flow_style = False
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its hints know None only
+    writer.dump(content, text)
+    return text.getvalue()
+
+
+class _Composer(Composer):
+    """Ends where a file is nested too deeply: the parser takes seconds for 20,000 brackets, and its recursion ends."""
+
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """A value with all that is in it."""
+        self.depth += 1
+        if self.depth > MOST_DEPTH:
+            raise RecursionError
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
+
+
+def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
+    """The content and the lines; `where(node)` is how a node's place is called."""
+    reader = YAML(typ="safe", pure=True)
+    reader.Composer = _Composer
+    reader.doc_infos.append(DocInfo(requested_version=version(reader.version)))  # as its load() does
+    constructor, parser = reader.get_constructor_parser(text)
+    try:
+        try:
+            node = constructor.composer.get_single_node()
+        except PARSER_ERRORS as error:
+            raise YAMLError(f"cannot be parsed ({type(error).__name__})") from None
+        if node is None:
+            return None, {}
+        if _size(node, where, {}, set())[0] > MOST_VALUES:
+            raise InputError(f"{where(node)}: more than {MOST_VALUES:,} values, its references (*) written out")
+        try:
+            return constructor.construct_document(node), dict(_lines(node, ()))
+        except PARSER_ERRORS as error:
+            raise InputError(f"{where(node)}: not YAML: {shown(str(error))}") from None
+    finally:
+        parser.dispose()
+
+
+def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
+    """How many values a node stands for, and how deep they are nested; InputError for one that is no value of ours."""
+    if id(node) in above:
+        raise InputError(f"{where(node)}: holds itself, by a reference (*)")
+    if id(node) in sizes:
+        return sizes[id(node)]
+    if node.tag in TEXT:
+        node.tag = f"{CORE}str"
+    if node.tag not in TAGS:
+        raise InputError(f"{where(node)}: {shown(str(node.tag).replace(CORE, '!!'))}: no such kind of value here")
+    if node.tag == f"{CORE}int" and len(node.value) > MOST_DIGITS:
+        raise InputError(f"{where(node)}: {shown(node.value)}: a number of more than {MOST_DIGITS} digits")
+    children: list[Node] = []
+    if isinstance(node, SequenceNode):
+        children = node.value
+    elif isinstance(node, MappingNode):
+        for key, value in node.value:
+            if not isinstance(key, ScalarNode):
+                raise InputError(f"{where(key)}: a key should be a word, not a list or a mapping")
+            children += [key, value]
+    above.add(id(node))
+    found = [_size(child, where, sizes, above) for child in children]
+    above.discard(id(node))
+    size, depth = 1 + sum(size for size, _ in found), 1 + max((depth for _, depth in found), default=0)
+    if depth > MOST_DEPTH:
+        raise InputError(f"{where(node)}: {TOO_DEEP}")
+    sizes[id(node)] = size, depth
+    return size, depth
+
+
+def _lines(node: Node, keys: Keys) -> Iterator[tuple[Keys, int]]:
+    if isinstance(node, MappingNode):
+        for key, value in node.value:
+            inner = (*keys, str(key.value))
+            yield inner, key.start_mark.line + 1
+            yield from _lines(value, inner)
+    elif isinstance(node, SequenceNode):
+        for place, item in enumerate(node.value):
+            inner = (*keys, f"[{place}]")
+            yield inner, item.start_mark.line + 1
+            yield from _lines(item, inner)
+
+
+SEARCH_SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
+
+
+def shipped_searches() -> dict[str, Path]:
+    """The search files that come with the package, by name."""
+    return {path.stem: path for path in sorted(SEARCH_SPACES.glob("*.yaml"))}
+
+
+def find_search(name: str) -> Path:
+    """A search file by path, or a shipped one by name."""
+    path = Path(name).expanduser()
+    if path.suffix in (".yaml", ".yml") or "/" in name:
+        if path.is_dir():
+            raise InputError(f"{name}: is a folder, not a search file (shipped ones: {', '.join(shipped_searches())})")
+        if not path.is_file():
+            raise InputError(f"{name}: no such search file (shipped ones: {', '.join(shipped_searches())})")
+        return path.resolve()
+    shipped = shipped_searches()
+    if name not in shipped:
+        raise InputError(f"unknown search '{name}'{suggestion(name, shipped)}")
+    return shipped[name]

@@ -1,0 +1,158 @@
+"""The papers' own settings, by METHOD/DATASET/BACKBONE, and a variant where a paper has several.
+
+The files of `search_spaces/presets/` hold them, one file per paper. A file is a layer: settings; `source`; `readings`,
+what was decided where a paper is ambiguous; `unstated`, the settings that no source states, so that they have their
+default. Beneath `methods`, `datasets`, `backbones` and `variants` there are layers again, which hold for that name only
+and go before what is above them, and of these four a later one before an earlier one. A layer that has one of the four
+exists for the names in it only.
+"""
+
+import io
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from orchestrator.config.files import SEARCH_SPACES, read_yaml
+from orchestrator.config.search import Preset
+from orchestrator.config.training import resolve_experiment
+from orchestrator.errors import InputError, suggestion
+
+FOLDER = SEARCH_SPACES / "presets"
+AXES = ("methods", "datasets", "backbones", "variants")
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """All presets by name, sorted; InputError if two files have the same one."""
+    found: dict[str, Preset] = {}
+    for path in sorted(FOLDER.glob("*.yaml")):
+        for preset in read_presets(path):
+            if preset.name in found:
+                raise InputError(f"{path}: {preset.name}: another file has a preset of this name")
+            found[preset.name] = preset
+    return dict(sorted(found.items()))
+
+
+KINDS = (("method", "methods"), ("dataset", "data sets"), ("backbone", "backbones"), ("variant", "variants"))
+"""The parts of a name, and what there are several of."""
+
+
+def find_preset(name: str, where: str = "--preset") -> Preset:
+    """The preset of a name; InputError says which part of the name is wrong and what would be right."""
+    known = presets()
+    if name in known:
+        return known[name]
+    names = [other.split("/") for other in known]
+    parts = name.split("/")
+    for place, (kind, kinds) in enumerate(KINDS):
+        names = [other for other in names if other[:place] == parts[:place]]
+        options = list(dict.fromkeys(other[place] for other in names if len(other) > place))
+        example = f"for example {'/'.join(names[0])}"
+        if place >= len(parts) or not parts[place]:
+            form = "/".join(other.upper() for other, _ in KINDS[: len(names[0])])
+            raise InputError(f"{where}: {name}: should read {form}, {example} ({kinds}: {', '.join(options)})")
+        if not options:
+            raise InputError(f"{where}: {name}: '{'/'.join(parts[place:])}' is too much, {example}")
+        if parts[place] not in options:
+            of = f" of {'/'.join(parts[:place])}" if place else ""
+            raise InputError(
+                f"{where}: {name}: no presets{of} with {kind} '{parts[place]}'{suggestion(parts[place], options)}"
+            )
+    raise InputError(f"{where}: {name}: '{'/'.join(parts[len(KINDS) :])}' is too much, {example}")
+
+
+def presets_of(method: str) -> list[str]:
+    """The names of a method's presets."""
+    return [name for name in presets() if name.split("/")[0] == method]
+
+
+def describe_preset(preset: Preset) -> dict[str, Any]:
+    """A preset as plain values, with every other setting at its default."""
+    settings = resolve_experiment(preset.settings, preset.name).flat()
+    return {
+        "name": preset.name,
+        "source": preset.source,
+        "settings": {key: settings[key] for key in preset.settings},
+        "readings": preset.readings,
+        "unstated": preset.unstated,
+        "defaults": {key: value for key, value in settings.items() if key not in preset.settings},
+    }
+
+
+def preset_text(preset: Preset) -> str:
+    """The same as YAML; its `settings` may be copied into a search file."""
+    parts = {key: value for key, value in describe_preset(preset).items() if value}
+    defaults = parts.pop("defaults")
+    return to_yaml(parts, flow=False) + to_yaml({"defaults": defaults}, flow=None)
+
+
+def to_yaml(content: Any, *, flow: bool | None) -> str:
+    """Text that `read_yaml` reads; `flow` None: the innermost mappings in braces."""
+    writer: Any = YAML(typ="safe", pure=True)
+    writer.default_flow_style = flow
+    writer.width = 100 if flow is None else 1000  # notes are lines, settings in braces are broken
+    writer.sort_base_mapping_type_on_output = False
+    text = io.StringIO()
+    writer.dump(content, text)
+    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
+
+
+# Reading ---------------------------------------------------------------------------------------------------
+
+
+def read_presets(path: Path) -> Iterator[Preset]:
+    """The presets of a file."""
+    root = read_yaml(path)
+    names = [list(root.get(axis, {})) for axis in AXES[:3]]
+    variants = list(dict.fromkeys(_variants(root)))
+    for *base, variant in itertools.product(*names, [None, *variants]):
+        layers = _layers(root, dict(zip(AXES, [*base, variant], strict=True)))
+        if layers is not None:
+            yield _preset(layers, [part for part in (*base, variant) if part is not None])
+
+
+def _variants(layer: Mapping[str, Any]) -> Iterator[str]:
+    yield from layer.get("variants", {})
+    for axis in AXES:
+        for inner in layer.get(axis, {}).values():
+            yield from _variants(inner or {})
+
+
+def _layers(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
+    """The layers that hold for a choice, from general to special; None if one of them does not exist for it."""
+    every = _beneath(layer, chosen)
+    if every is None or (chosen["variants"] is not None and not any("variants" in found for found in every)):
+        return None
+    return every
+
+
+def _beneath(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
+    found = [layer]
+    for axis in AXES:
+        if axis in layer:
+            if chosen[axis] not in layer[axis]:
+                return None
+            inner = _beneath(layer[axis][chosen[axis]] or {}, chosen)
+            if inner is None:
+                return None
+            found += inner
+    return found
+
+
+def _preset(layers: list[Mapping[str, Any]], parts: list[str]) -> Preset:
+    source = ""
+    settings: dict[str, Any] = dict(zip(("method", "dataset", "backbone"), parts, strict=False))
+    notes: dict[str, dict[str, str]] = {"readings": {}, "unstated": {}}
+    for layer in layers:
+        own = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source")}
+        unstated = layer.get("unstated", {})
+        settings = {key: value for key, value in (settings | own).items() if key not in unstated}
+        source = layer.get("source", source)
+        notes["readings"] |= layer.get("readings", {})
+        notes["unstated"] |= unstated
+        notes["unstated"] = {key: why for key, why in notes["unstated"].items() if key not in own}
+    return Preset("/".join(parts), source, settings, **notes)

@@ -1,0 +1,424 @@
+"""A search file, its preset and the command line's options -> one search."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from orchestrator.config.files import Document
+from orchestrator.config.rules import check_search
+from orchestrator.config.search import (
+    COSTS,
+    EXPECTED,
+    FILE_KEYS,
+    SCHEDULER_KEYS,
+    Algorithm,
+    Budget,
+    FinalProtocol,
+    Objective,
+    Preset,
+    Scheduler,
+    Search,
+    chosen_by,
+)
+from orchestrator.config.space import parse_space
+from orchestrator.config.training import resolve_experiment
+from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.method import MethodConfig, find_method
+from orchestrator.storage.places import check_name
+
+
+def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the settings that are right by themselves, beneath a method that is there."""
+    sound = {"method": settings["method"]}
+    for key, value in settings.items():
+        try:
+            resolve_experiment(sound | {key: value}, "")
+        except InputError:
+            continue
+        sound[key] = value
+    return sound
+
+
+Section = TypeVar("Section", bound=BaseModel)
+
+
+def resolve_search(
+    raw: Mapping[str, Any],
+    *,
+    name: str,
+    source: str,
+    preset: Preset | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    find_settings: Callable[[str], list[dict[str, Any]]] | None = None,
+    **changes: Any,
+) -> Search:
+    """A search from a file's content. `preset` goes before the file's settings, but what the space searches stays
+    searched; `overrides` (of `--set`) pin settings, also searched ones; `changes` replace top-level keys
+    (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key; messages call them by their options.
+    `find_settings` gives the settings that a name in `start_from` stands for."""
+    changes = {key: value for key, value in changes.items() if value is not None}
+    try:
+        return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
+    except InputError as error:
+        placed = [_placed(problem, raw, source, changes) for problem in error.problems]
+        raise InputError(*sorted(placed, key=lambda problem: _line(problem, source))) from None
+
+
+def _line(problem: str, source: str) -> int:
+    """The line of the file that a complaint names, for complaints in the file's order; those without come last."""
+    words = problem.removeprefix(f"{source}, line ").partition(":")[0]
+    return int(words) if words != problem and words.isdigit() else sys.maxsize
+
+
+def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> str:
+    """A complaint about the file with its line there, and one about an option by its name."""
+    for key in changes:
+        for stated in (f"{source}: {key}: ", f"{source}: {key}."):
+            if problem.startswith(stated):
+                return f"--{key.replace('_', '-')}: {problem.removeprefix(stated)}"
+    words = problem.removeprefix(f"{source}: ")
+    line = raw.line(words) if isinstance(raw, Document) and words != problem else None
+    return problem if line is None else f"{source}, line {line}: {words}"
+
+
+def _resolved(
+    raw: Mapping[str, Any],
+    name: str,
+    source: str,
+    preset: Preset | None,
+    overrides: dict[str, Any],
+    find_settings: Callable[[str], list[dict[str, Any]]] | None,
+    changes: dict[str, Any],
+) -> Search:
+    problems = Problems()
+    with problems.noted():
+        check_name(name)
+    wrong = {key: why for key, value in raw.items() if (why := _wrong_key(key, value)) is not None}
+    problems.found += [f"{source}: {why}" for why in wrong.values()]
+    raw = {key: value for key, value in raw.items() if key not in wrong}
+    merged = raw | changes
+    settings = dict(raw.get("settings", {})) | {key: raw[key] for key in ("method", "dataset") if key in raw}
+    if preset is not None:
+        settings, merged["space"] = _with_preset(preset, settings, raw.get("space"), overrides, source)
+    if "dataset" in changes:
+        settings["dataset"] = changes["dataset"]
+    seed = merged.get("seed")
+    if isinstance(seed, int) and 0 <= seed < 2**31 and ("seed" in changes or "seed" not in settings):
+        settings["seed"] = seed  # another is told as the search's own
+    raw_space = merged.get("space")
+    if raw_space is None and "space" not in wrong:
+        problems.found.append(f"{source}: space: this key is required: what should be searched?")
+    if isinstance(raw_space, list):
+        raw_space = [_without(alternative, overrides) for alternative in raw_space]
+    else:
+        raw_space = _without(raw_space, overrides)
+    given = overrides.keys()
+    method = overrides.get("method", settings.get("method"))
+    method_is_known = method is None and "method" not in wrong
+    if method is not None:
+        before = len(problems.found)
+        with problems.noted():
+            resolve_experiment({"method": method}, "--set" if "method" in overrides else f"{source}: settings")
+        method_is_known = len(problems.found) == before
+    if method is not None and method_is_known:
+        with problems.noted():
+            resolve_experiment({"method": method, **overrides}, "--set")
+        overrides = _sound({"method": method, **overrides})
+        settings = {key: value for key, value in settings.items() if key in overrides or key not in given} | overrides
+        with problems.noted():
+            resolve_experiment(settings, f"{source}: settings")
+        settings = _sound(settings)
+    else:
+        settings |= overrides
+    with problems.noted():
+        _refuse_fixed_and_searched(raw_space, settings, source)
+    if method_is_known and raw_space is not None:
+        with problems.noted():
+            parse_space(raw_space, f"{source}: space", settings)
+    made: dict[str, Any] = {}
+    with problems.noted():
+        goals = _goals(merged, source)
+        made |= {"objective": goals[0], "second_objective": goals[1] if len(goals) > 1 else None}
+        settings = _by_objective(settings, raw_space, goals[0], preset, overrides, source)
+    with problems.noted():
+        made["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
+    with problems.noted():
+        made["scheduler"] = _scheduler(merged.get("scheduler", "none"), source)
+    for key, kind in (("algorithm", Algorithm), ("final_protocol", FinalProtocol)):
+        if key in merged and merged[key] not in get_args(kind):
+            unknown = merged.pop(key)
+            problems.found.append(f"{source}: {key}: {shown(unknown)} is unknown{suggestion(unknown, get_args(kind))}")
+    plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
+        "budget",
+        "scheduler",
+        "objective",
+        "settings",
+        "start_from",
+    }
+    made |= {key: merged[key] for key in plain if key in merged}
+    made |= {"settings": settings, "raw_space": raw_space, "preset": None if preset is None else preset.name}
+    try:
+        search = Search(name=name, source=source, **made)
+    except ValidationError as error:
+        problems.found += [f"{source}: {complaint}" for complaint in complaints(error)]
+    problems.tell()
+    check_search(search)
+    points = _starting_points(search, merged.get("start_from", []), find_settings)
+    return search.model_copy(update={"start_from": points})
+
+
+def _wrong_key(key: Any, value: Any) -> str | None:
+    """What is wrong with a key of a search file, as far as it alone can tell."""
+    if key not in FILE_KEYS:
+        return f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}"
+    if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
+        return f"{key}: {shown(value)} should be {EXPECTED[FILE_KEYS[key]]}"
+    return None
+
+
+def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
+    """The same search with so many workers per trial and trials at a time, where not None. InputError if so many cannot
+    share its batch."""
+    config = search.model_dump() | {
+        "workers": search.workers if workers is None else workers,
+        "max_concurrent": search.max_concurrent if max_concurrent is None else max_concurrent,
+    }
+    changed = Search.model_validate(config)
+    check_search(changed)
+    return changed
+
+
+def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str, Any]) -> Search:
+    """The same search with another number of trials (where not None) and other limits; a limit of None is lifted."""
+    if search.test_trials:
+        raise InputError(f"'{search.name}' is a training, not a search: it has no budget to raise")
+    config = search.model_dump()
+    config["num_trials"] = search.num_trials if num_trials is None else num_trials
+    config["budget"] = _budget(config["budget"], budget, "--budget").model_dump()
+    raised = Search.model_validate(config)
+    check_search(raised)
+    return raised
+
+
+def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
+    if "objectives" not in merged:
+        return [_objective(merged.get("objective", {}), f"{source}: objective")]
+    if "objective" in merged:
+        raise InputError(f"{source}: objective: objectives says it too; keep one")
+    given = merged["objectives"]
+    if len(given) != 2:
+        raise InputError(f"{source}: objectives: {len(given)} given; two are needed (one alone is: objective)")
+    goals = [_objective(goal, f"{source}: objectives[{place}]") for place, goal in enumerate(given)]
+    if goals[0].metric == goals[1].metric:
+        raise InputError(f"{source}: objectives: {goals[0].metric} is named twice")
+    return goals
+
+
+def _objective(value: Any, where: str) -> Objective:
+    """Losses and costs are minimised unless the mode is given."""
+    if not isinstance(value, str | dict):
+        raise InputError(f"{where}: {shown(value)} should be {EXPECTED[(str, dict)]}")
+    given = {"metric": value} if isinstance(value, str) else dict(value)
+    if given.get("metric") in ("train/loss", *COSTS):
+        given.setdefault("mode", "min")
+    return _section(Objective, "metric", given, where)
+
+
+def _scheduler(value: Any, source: str) -> Scheduler:
+    where = f"{source}: scheduler"
+    scheduler = _section(Scheduler, "name", value, where)
+    for key in value if isinstance(value, dict) else ():
+        if key not in SCHEDULER_KEYS[scheduler.name]:
+            others = ", ".join(name for name, keys in SCHEDULER_KEYS.items() if key in keys)
+            raise InputError(f"{where}: {key}: has no meaning for '{scheduler.name}' (it is for {others})")
+    return scheduler
+
+
+def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
+    problems = Problems()
+    for limits, where in ((given, f"{source}: budget"), (changes or {}, "--budget")):
+        unknown = [key for key in limits if key not in Budget.model_fields]
+        problems.found += [f"{where}: {key}: no such limit{suggestion(key, Budget.model_fields)}" for key in unknown]
+        try:
+            Budget(**{key: limit for key, limit in limits.items() if key not in unknown})
+        except ValidationError as error:
+            problems.found += [f"{where}: {complaint}" for complaint in complaints(error)]
+    problems.tell()
+    return Budget(**{**given, **(changes or {})})
+
+
+def _starting_points(
+    search: Search, given: Sequence[Any], find_settings: Callable[[str], list[dict[str, Any]]] | None
+) -> list[dict[str, Any]]:
+    """The points of `start_from`, each once: mappings as they are, and what names stand for."""
+    points: list[dict[str, Any]] = []
+    ours = search.settings.get("method")
+    if given and search.algorithm == "grid":
+        raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
+    problems, space = Problems(), search.space
+    for place, entry in enumerate(given):
+        where = f"{search.source}: start_from: {entry if isinstance(entry, str) else f'point {place + 1}'}"
+        with problems.noted():
+            if isinstance(entry, str):
+                if find_settings is None:
+                    raise InputError(f"{where}: nothing is known here that has a name; give the point itself")
+                found = find_settings(entry)
+            elif isinstance(entry, dict):
+                found = [entry]
+            else:
+                raise InputError(f"{where}: {shown(entry)} should be a point (a mapping), a preset or a search")
+            for settings in found:
+                if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
+                    raise InputError(f"{where}: is of the method '{its}', and this search of '{ours}'")
+                try:
+                    point = space.point(settings)
+                    if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
+                        raise InputError(f"{unknown[0]}: is not searched{suggestion(str(unknown[0]), point)}")
+                except InputError as error:
+                    raise InputError(f"{where}: {error}") from None
+                if point not in points:
+                    points.append(point)
+    problems.tell()
+    if search.num_trials is not None and len(points) > search.num_trials:
+        raise InputError(f"{search.source}: start_from: {len(points)} points, but num_trials: {search.num_trials}")
+    return points
+
+
+def idle_settings(search: Search) -> list[str]:
+    """A line for each of the method's settings that is given or searched, though the others leave it no effect."""
+    searched = {parameter.key for parameter in search.space.parameters()}
+    experiment = search.example()
+    values = experiment.flat()
+    lines = []
+    for key, because in experiment.config.idle().items():
+        if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
+            others = ", ".join(f"{name}={json.dumps(values[name])}" for name in because)
+            lines.append(f"{key} has no effect with {others}")
+    if experiment.training.selection == "test" and "validation_share" in search.settings:
+        lines.append('validation_share has no effect with selection="test"')
+    return lines
+
+
+def _section(kind: type[Section], short: str, value: Any, where: str) -> Section:
+    """A mapping of its own keys, or its main key's value alone."""
+    given = {short: value} if isinstance(value, str) else {str(key): item for key, item in value.items()}
+    unknown = [key for key in given if key not in kind.model_fields]
+    problems = [f"{where}: {key}: no such key{suggestion(key, kind.model_fields)}" for key in unknown]
+    try:
+        made = kind(**{key: item for key, item in given.items() if key not in unknown})
+    except ValidationError as error:
+        problems += [f"{where}: {complaint}" for complaint in complaints(error)]
+    if problems:
+        raise InputError(*problems)
+    return made
+
+
+def _with_preset(
+    preset: Preset, settings: Mapping[str, Any], space: Any, overrides: Mapping[str, Any], source: str
+) -> tuple[dict[str, Any], Any]:
+    """The settings and the space of a search, the preset's settings over the file's.
+
+    Hyperparameters of a base objective stay with it: where the objective is searched, the preset's are left out.
+    """
+    method = preset.settings["method"]
+    searched = set(_searched(space)) - overrides.keys()
+    if "method" in searched:
+        raise InputError(f"--preset {preset.name}: is of one method, but {source} searches over methods")
+    if settings.get("method", method) != method:
+        raise InputError(
+            f"--preset {preset.name}: is of '{method}', but {source} searches '{settings['method']}': "
+            f"give a preset of that, or a search of '{method}'"
+        )
+    dependent = find_method(method).Config.dependent
+    left_out = searched.union(*(dependent.get(key, ()) for key in searched))
+    stated = {key: value for key, value in beneath(preset.settings, overrides).items() if key not in left_out}
+    if isinstance(space, list):  # alternatives that do not search such a setting take it from the preset
+        dropped = {key: [value] for key, value in preset.settings.items() if key in searched}
+        space = [dropped | alternative if isinstance(alternative, dict) else alternative for alternative in space]
+    return beneath(settings, stated) | stated, space
+
+
+def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """What of `lower` holds beneath `upper`: not the hyperparameters of a base objective that `upper` changes."""
+    method = upper.get("method", lower.get("method"))
+    config = find_method(method).Config if isinstance(method, str) else MethodConfig
+    gone: set[str] = set()
+    for key, dependent in config.dependent.items():
+        default = config.model_fields[key].default
+        if key in upper and upper[key] != lower.get(key, default):
+            gone |= dependent
+    return {key: value for key, value in lower.items() if key not in gone}
+
+
+def _searched(space: Any) -> Iterator[str]:
+    """The settings that a space names, those of its branches too; what is no space is refused elsewhere."""
+    for alternative in space if isinstance(space, list) else [space]:
+        for key, given in alternative.items() if isinstance(alternative, dict) else ():
+            yield key
+            choices = given.get("choices") if isinstance(given, dict) else None
+            for branch in choices.values() if isinstance(choices, dict) else ():
+                yield from _searched(branch)
+
+
+def _without(alternative: Any, pinned: Mapping[str, Any]) -> Any:
+    return {k: v for k, v in alternative.items() if k not in pinned} if isinstance(alternative, dict) else alternative
+
+
+def _by_objective(
+    settings: dict[str, Any],
+    raw_space: Any,
+    objective: Objective,
+    preset: Preset | None,
+    overrides: Mapping[str, Any],
+    source: str,
+) -> dict[str, Any]:
+    """The settings without a preset's `selection_metric`: a search chooses epochs as it chooses trials. InputError if
+    the file or `--set` give another one than the objective."""
+    key = "selection_metric"
+    if key in _searched(raw_space):
+        raise InputError(f"{source}: space: {key}: a search chooses by its objective, {objective.metric}")
+    if preset is not None and key in preset.settings and key not in overrides:
+        return {name: value for name, value in settings.items() if name != key}
+    if settings.get(key) not in (None, objective.metric):
+        where = "--set" if key in overrides else f"{source}: settings"
+        raise InputError(
+            f"{where}: {key}: {settings[key]!r}: a search chooses by its objective, {objective.metric}: "
+            f"give objective: {settings[key]} in its file"
+        )
+    return settings
+
+
+def _refuse_fixed_and_searched(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
+    keys = dict.fromkeys(
+        key
+        for alternative in (raw_space if isinstance(raw_space, list) else [raw_space])
+        for key in (alternative if isinstance(alternative, dict) else ())
+    )
+    if both := [key for key in keys if key in settings and key != "method"]:
+        raise InputError(*(f"{source}: {key}: both fixed in settings and searched in space; keep one" for key in both))
+
+
+def single_training(
+    name: str, settings: Mapping[str, Any], *, repeats: int = 1, preset: Preset | None = None
+) -> Search:
+    """One training, or its repetitions over consecutive seeds, as a search, so that it is recorded, resumed and
+    reported like any other."""
+    training = resolve_experiment(settings, "train").training
+    fixed = {key: value for key, value in settings.items() if key != "seed" or repeats == 1}
+    seeds = list(range(training.seed, training.seed + repeats))
+    resolve_experiment({**settings, "seed": seeds[-1]}, "train")
+    return Search(
+        name=check_name(name),
+        source="train",
+        preset=None if preset is None else preset.name,
+        settings=fixed,
+        raw_space={"seed": seeds} if repeats > 1 else {},
+        algorithm="grid" if repeats > 1 else "tpe",
+        num_trials=repeats,
+        objective=chosen_by(training),
+        test_trials=True,
+        final=False,
+    )

@@ -1,0 +1,282 @@
+"""A search: its space, objective, scheduler, budget and algorithm."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from orchestrator.config.files import yaml_text
+from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
+from orchestrator.config.space import Parameter, Space, parse_space
+from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
+from orchestrator.errors import suggestion
+
+VALIDATION_METRICS = ["val/map_at_r", "val/r_precision", "val/mean_average_precision_at_1000", "train/loss"]
+VALIDATION_METRICS += [f"val/recall_at_{k}" for k in (1, 2, 4, 8)]
+COSTS = ["cost/seconds", "cost/gpu_hours"]
+"""What a training took until its best validation; only as the second of two objectives."""
+
+
+class Objective(BaseModel):
+    """What is optimised: a metric of the held-out classes; as the second of two also a cost."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    metric: str = "val/map_at_r"
+    mode: Literal["max", "min"] = "max"
+
+    @field_validator("metric")
+    @classmethod
+    def _known_metric(cls, value: str) -> str:
+        known = VALIDATION_METRICS + COSTS
+        if value not in known:
+            raise ValueError(f"not a metric of a validation{suggestion(value, known)}")
+        return value
+
+    @model_validator(mode="after")
+    def _cheap(self) -> Self:
+        if self.metric in COSTS and self.mode == "max":
+            raise ValueError(f"mode: 'max': {self.metric} should be small: leave mode out, or give min")
+        return self
+
+    @property
+    def best_key(self) -> str:
+        """Where trackers find the best value: `best/val_map_at_r`."""
+        return "best/" + self.metric.replace("/", "_")
+
+
+class Scheduler(BaseModel):
+    """Who is stopped early. All of them count validations, and compare the best so far.
+
+    asha: at each rung only the best 1 / reduction_factor of the trials go on. median: who is below the median of the
+    finished trials at the same validation stops. hyperband: brackets of asha, from the most impatient to none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    name: Literal["asha", "median", "hyperband", "none"] = "none"
+    grace_validations: int = Field(1, ge=1, le=MOST_EPOCHS, description="validations before a trial may be stopped")
+    reduction_factor: int = Field(3, ge=2, le=MOST_TRIALS, description="one in so many trials passes a rung")
+    startup_trials: int = Field(5, ge=1, le=MOST_TRIALS, description="trials that end before the median stops any")
+    max_validations: int | None = Field(
+        None,
+        ge=1,
+        le=10**9,
+        description="validations of a whole trial, for hyperband; default: from epochs and validate_every",
+    )
+
+
+SCHEDULER_KEYS = {
+    "none": {"name"},
+    "asha": {"name", "grace_validations", "reduction_factor"},
+    "median": {"name", "grace_validations", "startup_trials"},
+    "hyperband": {"name", "grace_validations", "reduction_factor", "max_validations"},
+}
+"""What of `Scheduler` has a meaning for which."""
+
+
+class Budget(BaseModel):
+    """What ends a search before its number of trials does. Its final runs come on top."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    epochs: int | None = Field(None, ge=1, le=10**9, description="epochs of all trials together, never exceeded")
+    hours: float | None = Field(
+        None, gt=0, le=MOST_HOURS, description="wall time while the search runs, not while it rests"
+    )
+    gpu_hours: float | None = Field(
+        None, gt=0, le=MOST_HOURS, description="GPUs that trials hold, times their training time"
+    )
+    cpu_hours: float | None = Field(
+        None, gt=0, le=MOST_HOURS, description="CPUs that trials hold, times their training time"
+    )
+    trials_without_improvement: int | None = Field(
+        None, ge=1, le=MOST_TRIALS, description="so many trials ended since the best one"
+    )
+
+    def limits(self) -> dict[str, float]:
+        """Those that are set."""
+        return {key: value for key, value in self.model_dump().items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A paper's settings for one data set and backbone; see `orchestrator.config.presets`."""
+
+    name: str
+    source: str
+    settings: dict[str, Any]
+    readings: dict[str, str]
+    unstated: dict[str, str]
+
+
+Algorithm = Literal["tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
+FinalProtocol = Literal["same", "conventional"]
+
+
+class Search(BaseModel):
+    """A resolved search: fixed settings, space, algorithm, budget, objective."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, arbitrary_types_allowed=True)
+
+    name: str
+    source: str = Field(description="file or name that it was read from, for messages")
+    description: str = ""
+    preset: str | None = Field(None, description="name of the preset that settings were taken from")
+    settings: dict[str, Any]
+    raw_space: Any
+    algorithm: Algorithm = "tpe"
+    num_trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
+    budget: Budget = Budget()
+    start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
+    scheduler: Scheduler = Scheduler()
+    objective: Objective = Objective()
+    second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
+    seed: int = Field(0, ge=0, lt=2**31)
+    max_concurrent: int | None = Field(None, ge=1, le=MOST_CONCURRENT)
+    workers: int = Field(1, ge=1, le=MOST_WORKERS, description="processes that train a trial together")
+    trial_timeout: float | None = Field(
+        None,
+        gt=0,
+        le=3600 * MOST_HOURS,
+        allow_inf_nan=False,
+        description="seconds that a trial, or a final run, may take",
+    )
+    stall_timeout: float | None = Field(
+        None,
+        gt=0,
+        le=3600 * MOST_HOURS,
+        allow_inf_nan=False,
+        description="seconds that it may take to its next validation",
+    )
+    gpus_per_trial: float | None = Field(
+        None, gt=0, le=1, description="share of a GPU that a single-worker trial takes; default: a whole one"
+    )
+    test_trials: bool = Field(False, description="test each trial too: for a single training, never for a search")
+    final: bool = Field(True, description="train the winner again on the whole training half and test it")
+    final_workers: int | None = Field(
+        None, ge=1, le=MOST_WORKERS, description="processes of the final run; default: as a trial"
+    )
+    final_trials: int = Field(1, ge=1, le=MOST_RUNS, description="so many of the best trials have final runs")
+    final_seeds: int = Field(1, ge=1, le=MOST_RUNS, description="final runs of each of them, one per seed")
+    final_protocol: FinalProtocol = Field(
+        "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
+    )
+
+    @property
+    def final_runs(self) -> int:
+        """How many final runs there are at most."""
+        return self.final_trials * self.final_seeds if self.final else 0
+
+    @property
+    def workers_of_final(self) -> int:
+        """Processes that train the winner again."""
+        return self.final_workers or self.workers
+
+    @property
+    def space(self) -> Space:
+        """The parsed space."""
+        return parse_space(self.raw_space, f"{self.source}: space", self.settings)
+
+    @property
+    def goals(self) -> list[Objective]:
+        """The objective, or both."""
+        return [self.objective, *([self.second_objective] if self.second_objective else [])]
+
+    @property
+    def max_validations(self) -> int | None:
+        """Validations of a whole trial, where they are known without the data."""
+        if self.scheduler.max_validations is not None:
+            return self.scheduler.max_validations
+        training = self.example().training
+        match = VALIDATE_EVERY.fullmatch(training.validate_every)
+        if match is None or match[2] != "epoch" or {"epochs", "validate_every"} & {p.key for p in self.parameters()}:
+            return None
+        return math.ceil(training.epochs / int(match[1]))
+
+    @property
+    def brackets(self) -> int:
+        """Hyperband's brackets: floor(log_factor(max_validations / grace_validations)) + 1."""
+        scheduler, most, count = self.scheduler, self.max_validations or 0, 0
+        while scheduler.grace_validations * scheduler.reduction_factor**count <= most:
+            count += 1
+        return count
+
+    @property
+    def most_epochs(self) -> int:
+        """The epochs of its longest trial."""
+        searched = [p for p in self.parameters() if p.key == "epochs"]
+        ends = [int(end) for p in searched for end in (p.choices or [p.high])]
+        return max([self.example().training.epochs, *ends])
+
+    def parameters(self) -> list[Parameter]:
+        """Every parameter of the space, branches included."""
+        return list(self.space.parameters())
+
+    @property
+    def dataset(self) -> str:
+        """The data set's name."""
+        return str(self.settings.get("dataset", Training.model_fields["dataset"].default))
+
+    def example(self) -> Experiment:
+        """The experiment of one point of the space, for what all of them share."""
+        return self.experiment(self.space.first())
+
+    def experiment(self, params: Mapping[str, Any]) -> Experiment:
+        """The experiment of one point of the space."""
+        return resolve_experiment({**self.settings, **params}, self.source)
+
+    def file(self) -> str:
+        """The text of a search file that means this search, whatever presets and options it was made of."""
+        keys = [key for key in FILE_KEYS if key not in ("method", "dataset", "settings", "space", "objectives")]
+        changed = self.model_dump(include={*keys, "second_objective"}, exclude_defaults=True)
+        settings = dict(self.settings)
+        found: dict[str, Any] = {key: settings.pop(key) for key in ("method", "dataset") if key in settings}
+        found |= {"settings": settings, "space": self.raw_space, **changed}
+        if self.second_objective is not None:
+            found.pop("objective", None)
+            found.pop("second_objective")
+            found["objectives"] = [goal.model_dump() for goal in self.goals]
+        return yaml_text({key: found[key] for key in FILE_KEYS if key in found})
+
+
+FILE_KEYS: dict[str, Any] = {
+    "description": str,
+    "method": str,
+    "dataset": str,
+    "settings": dict,
+    "space": (dict, list),
+    "algorithm": str,
+    "num_trials": int,
+    "budget": dict,
+    "start_from": list,
+    "scheduler": (str, dict),
+    "objective": (str, dict),
+    "objectives": list,
+    "seed": int,
+    "max_concurrent": int,
+    "workers": int,
+    "trial_timeout": (int, float),
+    "stall_timeout": (int, float),
+    "gpus_per_trial": (int, float),
+    "final": bool,
+    "final_workers": int,
+    "final_trials": int,
+    "final_seeds": int,
+    "final_protocol": str,
+}
+
+EXPECTED = {
+    str: "text",
+    int: "a whole number",
+    (int, float): "a number",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+    (dict, list): "a mapping (or a list of them)",
+    (str, dict): "a name or a mapping",
+}
+
+
+def chosen_by(training: Training) -> Objective:
+    """By what a training on its own chooses its best validation."""
+    return Objective() if training.selection_metric is None else Objective(metric=training.selection_metric)

@@ -1,0 +1,322 @@
+"""Search spaces: parameters, their ranges and conditions, and the points in them."""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from orchestrator.config.limits import MOST_TRIALS
+from orchestrator.config.training import Training, resolve_experiment
+from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.method import find_method
+
+MOST_POINTS = MOST_TRIALS
+"""A grid has at most so many."""
+LARGEST_INTEGER = 2**53
+"""Up to here a float, as samplers have it, is the integer."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One searched setting. `path` is unique in the space; a branch is active for its choice only."""
+
+    key: str
+    path: str
+    kind: Literal["int", "float", "categorical"]
+    low: float = 0
+    high: float = 0
+    log: bool = False
+    step: float | None = None
+    choices: tuple[Any, ...] = ()
+    branches: Mapping[Any, tuple["Parameter", ...]] = field(default_factory=dict)
+
+    def count(self) -> float:
+        """How many values it has; infinitely many in a continuous range."""
+        if self.kind == "categorical":
+            return len(self.choices)
+        step = self.step or (1.0 if self.kind == "int" else 0.0)
+        if not step:
+            return 1 if self.low == self.high else math.inf
+        steps = (Decimal(repr(self.high)) - Decimal(repr(self.low))) / Decimal(repr(step))
+        return math.floor(float(steps) + 1e-9) + 1
+
+    def values(self) -> list[Any]:
+        """All its values; ValueError if there are infinitely many."""
+        if self.kind == "categorical":
+            return list(self.choices)
+        if not math.isfinite(count := self.count()):
+            raise ValueError(f"{self.key} has infinitely many values")
+        if self.kind == "int":
+            return [int(self.low) + i * int(self.step or 1) for i in range(int(count))]
+        return [self._at(place) for place in range(int(count))]
+
+    def _at(self, place: int) -> float:
+        """The value so many steps above the low end, as its decimals say it: 0.1 + 2 x 0.1 is 0.3."""
+        return float(Decimal(repr(self.low)) + place * Decimal(repr(self.step or 0.0)))
+
+    def on_grid(self, value: float) -> float:
+        """The value of the grid next to this one; of a range without steps the value itself."""
+        return self._at(round((value - self.low) / self.step)) if self.step else value
+
+    def take(self, value: Any) -> Any:
+        """This value as the parameter has it; InputError says what would be right."""
+        if self.kind == "categorical":
+            same = [c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool)]
+            if not same:
+                raise InputError(f"{shown(value)} is none of the choices{suggestion(value, map(str, self.choices))}")
+            return same[0]
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise InputError(f"{shown(value)} should be a number")
+        if not self.low <= value <= self.high:
+            raise InputError(f"{value:g} is outside of the space ({self.low:g} to {self.high:g})")
+        step = self.step or (1 if self.kind == "int" else None)
+        if step is not None:
+            nearest = self.on_grid(value) if self.step else round(value)
+            if abs(nearest - value) > max(1e-6 * step, 4 * math.ulp(value)):
+                raise InputError(f"{value:g} is none of the steps of {step:g} from {self.low:g}")
+            value = nearest
+        return int(value) if self.kind == "int" else float(value)
+
+
+@dataclass(frozen=True)
+class Space:
+    """A union of alternatives (nearly always one), each a list of parameters."""
+
+    alternatives: tuple[tuple[Parameter, ...], ...]
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter, branches included."""
+
+        def walk(parameters: tuple[Parameter, ...]) -> Iterator[Parameter]:
+            for parameter in parameters:
+                yield parameter
+                for branch in parameter.branches.values():
+                    yield from walk(branch)
+
+        for alternative in self.alternatives:
+            yield from walk(alternative)
+
+    def size(self) -> float:
+        """How many points it holds; infinite with a continuous parameter. Of more than MOST_POINTS, which no search
+        tries, those that are the same in several alternatives or branches are counted several times."""
+
+        def product(parameters: tuple[Parameter, ...]) -> float:
+            return math.prod(expand(parameter) for parameter in parameters)
+
+        def expand(parameter: Parameter) -> float:
+            rest = parameter.count() - len(parameter.branches)
+            return rest + sum(product(branch) for branch in parameter.branches.values())
+
+        most = sum(product(alternative) for alternative in self.alternatives)
+        return most if most > MOST_POINTS else len(self.grid())
+
+    def first(self) -> dict[str, Any]:
+        """One of its points: every range at its low end, every choice the first."""
+
+        def point(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+            values: dict[str, Any] = {}
+            for parameter in parameters:
+                value = parameter.choices[0] if parameter.kind == "categorical" else parameter.low
+                values[parameter.key] = int(value) if parameter.kind == "int" else value
+                values |= point(parameter.branches.get(value, ()))
+            return values
+
+        return point(self.alternatives[0])
+
+    def point(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The point with these values, of which there may be more; InputError if one is missing or out of place."""
+
+        def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+            taken: dict[str, Any] = {}
+            for parameter in parameters:
+                if parameter.key not in values:
+                    raise InputError(f"{parameter.key}: is missing; a point gives every setting that is searched")
+                try:
+                    value = parameter.take(values[parameter.key])
+                except InputError as error:
+                    raise InputError(f"{parameter.key}: {error}") from None
+                taken |= {parameter.key: value} | walk(parameter.branches.get(value, ()))
+            return taken
+
+        return walk(self.alternatives[0])
+
+    def grid(self) -> list[dict[str, Any]]:
+        """Every point once, the last parameter varying fastest; needs finitely many values."""
+
+        def expand(parameter: Parameter) -> list[dict[str, Any]]:
+            points = []
+            for value in parameter.values():
+                branch = product(parameter.branches.get(value, ()))
+                points += [{parameter.key: value} | point for point in branch]
+            return points
+
+        def product(parameters: tuple[Parameter, ...]) -> list[dict[str, Any]]:
+            combinations = itertools.product(*(expand(parameter) for parameter in parameters))
+            return [{k: v for part in parts for k, v in part.items()} for parts in combinations]
+
+        seen: dict[str, dict[str, Any]] = {}
+        for alternative in self.alternatives:
+            for point in product(alternative):
+                seen.setdefault(repr(sorted(point.items())), point)
+        return list(seen.values())
+
+
+class _Range(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    type: Literal["int", "float", "categorical"] | None = None
+    low: float | None = None
+    high: float | None = None
+    log: bool = False
+    step: float | None = Field(None, gt=0)
+    choices: list[Any] | dict[Any, Any] | None = None
+
+    @field_validator("choices", mode="before")
+    @classmethod
+    def _several(cls, value: Any) -> Any:
+        if not isinstance(value, list | dict | None):
+            raise ValueError("should be a list of values, or a mapping of words to spaces of their own")
+        return value
+
+
+def _parse_parameters(raw: Any, where: str, fixed: Mapping[str, Any], prefix: str = "") -> tuple[Parameter, ...]:
+    if not isinstance(raw, dict):
+        raise InputError(f"{where}: should map settings to ranges, not be a {type(raw).__name__}")
+    problems, parsed = Problems(), []
+    for key, given in raw.items():
+        with problems.noted():
+            parsed.append(_parse_parameter(str(key), given, f"{where}.{key}", fixed, prefix))
+    problems.tell()
+    return tuple(parsed)
+
+
+def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], prefix: str) -> Parameter:
+    if isinstance(raw, list):
+        raw = {"choices": raw}
+    if not isinstance(raw, dict):
+        raise InputError(
+            f"{where}: {shown(raw)} should be a list of choices or a range such as {{low: 0.1, high: 0.35}}"
+        )
+    if unknown := [word for word in raw if word not in _Range.model_fields]:
+        hints = [f"{where}: {word}: no such key{suggestion(word, _Range.model_fields)}" for word in unknown]
+        raise InputError(*hints)
+    try:
+        given = _Range(**raw)
+    except ValidationError as error:
+        raise InputError(*(f"{where}: {complaint}" for complaint in complaints(error))) from None
+    path = prefix + key
+    if given.choices is not None or given.type == "categorical":
+        if given.low is not None or given.high is not None or given.log or given.step is not None:
+            raise InputError(f"{where}: a categorical setting has choices only, no low, high, log or step")
+        if not given.choices:
+            raise InputError(f"{where}: choices: an empty list; name at least one value")
+        branches: dict[Any, tuple[Parameter, ...]] = {}
+        problems = Problems()
+        for choice in given.choices:
+            with problems.noted():
+                if not isinstance(choice, str | int | float | None):
+                    raise InputError(
+                        f"{where}: choices: {shown(choice)} should be a single value, not a {type(choice).__name__}"
+                    )
+                if isinstance(given.choices, dict) and not isinstance(choice, str):
+                    raise InputError(f"{where}: choices: {shown(choice)}: only a word can open a space of its own")
+                sub = given.choices[choice] if isinstance(given.choices, dict) else None
+                rest = dict(fixed) | {key: choice}
+                _check_value(key, choice, where, fixed)
+                branches[choice] = _parse_parameters(sub or {}, f"{where}.{choice}", rest, f"{path}={choice}/")
+        problems.tell()
+        choices = tuple(given.choices)
+        if len({repr(choice) for choice in choices}) < len(choices):
+            raise InputError(f"{where}: choices: {shown(list(choices))} names a value twice")
+        return Parameter(key, path, "categorical", choices=choices, branches=branches)
+    if given.low is None or given.high is None:
+        raise InputError(f"{where}: a range needs both low and high (or give a list of choices)")
+    if given.low > given.high:
+        raise InputError(f"{where}: low {given.low:g} is above high {given.high:g}")
+    if given.log and given.low <= 0:
+        raise InputError(f"{where}: low {given.low:g}: a logarithmic range starts above 0")
+    if given.log and given.step is not None:
+        raise InputError(f"{where}: step: not together with log")
+    if given.step is not None and 0 < given.high - given.low < given.step:
+        raise InputError(f"{where}: step: {given.step:g} is more than the whole range, {given.low:g} to {given.high:g}")
+    kind = given.type or ("int" if _is_integer_setting(key, fixed) else "float")
+    low, high, step = given.low, given.high, given.step
+    if kind == "int":
+        for name, value in (("low", low), ("high", high), ("step", step or 1)):
+            if value != int(value):
+                raise InputError(f"{where}: {name}: {value:g} should be a whole number")
+            if abs(value) > LARGEST_INTEGER:
+                raise InputError(f"{where}: {name}: {value:g} should be at most {LARGEST_INTEGER}")
+        _check_value(key, int(low), where, fixed)
+        _check_value(key, int(high), where, fixed)
+    else:
+        _check_value(key, low, where, fixed)
+        _check_value(key, high, where, fixed)
+    return Parameter(key, path, kind, low=low, high=high, log=given.log, step=step)
+
+
+def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> None:
+    """A value of the space must be one that the experiment would take."""
+    settings = dict(fixed) | {key: value}
+    if "method" not in settings:
+        # the method is searched elsewhere in this space: only training settings can be checked here
+        settings["method"] = next(iter(settings.pop("_methods", [])), None)
+    if settings["method"] is None:
+        raise InputError(f"{where}: no method is named: give the key method: NAME")
+    settings.pop("_methods", None)
+    resolve_experiment(settings, where)
+
+
+def _is_integer_setting(key: str, fixed: Mapping[str, Any]) -> bool:
+    fields = dict(Training.model_fields)
+    names = [fixed["method"]] if "method" in fixed else list(fixed.get("_methods", []))
+    for name in names:
+        fields |= find_method(name).Config.model_fields
+    annotation = fields[key].annotation if key in fields else None
+    return annotation is int or (int in get_args(annotation) and float not in get_args(annotation))
+
+
+def parse_space(raw: Any, where: str, settings: Mapping[str, Any]) -> Space:
+    """The space of a search file, each bound and choice checked against the method's config."""
+    if raw == {}:
+        return Space(((),))  # a single training
+    alternatives = raw if isinstance(raw, list) else [raw]
+    problems, parsed = Problems(), []
+    if not alternatives or any(not alternative for alternative in alternatives):
+        raise InputError(f"{where}: the space is empty; give at least one setting a range or choices")
+    for number, alternative in enumerate(alternatives):
+        place = f"{where}[{number}]" if isinstance(raw, list) else where
+        fixed = dict(settings)
+        with problems.noted():
+            if isinstance(alternative, dict) and isinstance(alternative.get("method"), dict | list):
+                choices = alternative["method"]
+                choices = choices.get("choices") if isinstance(choices, dict) else choices
+                if not isinstance(choices, list | dict) or not choices or not all(isinstance(c, str) for c in choices):
+                    raise InputError(f"{place}.method: {shown(choices)} should be a list of methods' names")
+                fixed.pop("method", None)
+                fixed["_methods"] = list(choices)
+            parsed.append(_parse_parameters(alternative, place, fixed))
+    problems.tell()
+    return Space(tuple(parsed))
+
+
+def point_by_path(space: Space, params: Mapping[str, Any]) -> dict[str, Any]:
+    """The point as Optuna knows it."""
+
+    def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for p in parameters:
+            if p.key in params:
+                value = params[p.key]
+                values[p.path] = str(value) if p.kind == "categorical" else value
+                values |= walk(p.branches.get(value, ()))
+        return values
+
+    return dict(itertools.chain.from_iterable(walk(alternative).items() for alternative in space.alternatives))
+
+
+def point_key(params: Mapping[str, Any]) -> str:
+    return repr(sorted(params.items()))

@@ -1,0 +1,279 @@
+"""One experiment: its data, method and training settings, typed and checked."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+
+from orchestrator.config.limits import (
+    MOST_CLASSES,
+    MOST_DIMENSIONS,
+    MOST_EPOCHS,
+    MOST_IN_BATCH,
+    MOST_PER_BATCH,
+    MOST_THREADS,
+)
+from orchestrator.data.transforms import AUGMENTATIONS, Degradation
+from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
+from orchestrator.method import MethodConfig, find_method
+from orchestrator.networks.backbones import InputConvention, check_backbone_name
+from orchestrator.networks.embedding import Pooling
+from orchestrator.storage.address import BUCKET, FORM, Address, is_address
+
+VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
+
+
+class Training(BaseModel):
+    """Everything about a training but its method: data, network, optimiser, clock, seeds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    dataset: str = Field("glyphs", description="name of the data set, or s3://bucket/prefix")
+    protocol: Literal["conventional", "mlrc", "classification"] = Field(
+        "conventional",
+        description="one model, classes held out to validate on; or MLRC: four models over four folds of the training "
+        "classes, in lockstep; or one model of all classes, on the data set's own training and test images",
+    )
+    selection: Literal["validation", "test"] = Field(
+        "validation",
+        description="what the best validation is chosen on: held-out training classes, or, as most papers do, the test "
+        "classes, and every number carries the word",
+    )
+    selection_metric: (
+        Literal[
+            "val/map_at_r",
+            "val/r_precision",
+            "val/mean_average_precision_at_1000",
+            "val/recall_at_1",
+            "val/recall_at_2",
+            "val/recall_at_4",
+            "val/recall_at_8",
+        ]
+        | None
+    ) = Field(
+        None,
+        description="metric by which the best validation of `train` is chosen; a search chooses by its objective; "
+        "null: val/map_at_r",
+    )
+    validation_share: float = Field(
+        0.3,
+        ge=0,
+        le=0.9,
+        description="share of the training classes held out for validation (conventional protocol), or of each class's "
+        "training images (classification)",
+    )
+    class_subset: int | None = Field(
+        None,
+        ge=2,
+        le=MOST_CLASSES,
+        description="take only the first so many training and test classes, for a quick look; null: all",
+    )
+    label_noise: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training labels replaced by another class; validation and test keep theirs",
+    )
+    label_noise_seed: int = Field(0, ge=0, lt=2**31, description="seed of which labels are replaced, and by what")
+    augmentation: str = Field(
+        "affine",
+        description="recipe of the training images' augmentation; those with crop are for photographs, and say how "
+        "these are cut in evaluation too",
+    )
+    loader_threads: int = Field(
+        4,
+        ge=0,
+        le=256,
+        description="threads that prepare photographs ahead of the training; 0: none; no result depends on it",
+    )
+    degradation: Literal["none", "low_resolution", "blur", "occlusion"] = Field(
+        "none", description="what makes training images uncertain, after their augmentation"
+    )
+    degradation_probability: float = Field(0.5, ge=0, le=1, description="probability that an image is degraded")
+    degradation_extent: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of the sides: that low resolution keeps, of blur's standard deviation, or occluded; "
+        "null: 0.446 (100 of 224 pixels), 0.02 or 0.5",
+    )
+    classes_per_batch: int = Field(16, ge=1, le=MOST_PER_BATCH, description="classes P of a class-balanced batch")
+    images_per_class: int = Field(
+        4, ge=1, le=MOST_PER_BATCH, description="images K per class; the global batch is P x K"
+    )
+    backbone: str = Field("small_cnn", description="network below the embedding head")
+    weights: str = Field("default", description="'default' (pretrained), 'random', or a state-dict file")
+    weights_sha256: str | None = Field(
+        None, pattern="^[0-9a-fA-F]{64}$", description="digest that a state-dict file must have"
+    )
+    input_convention: InputConvention = Field(
+        "default",
+        validate_default=True,
+        description="how colours are given to the backbone; 'default': its own way (bn_inception: bgr_255)",
+    )
+    embedding_dim: int = Field(128, ge=1, le=MOST_DIMENSIONS, description="embedding size D")
+    pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
+    freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
+    epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
+    validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
+    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam, or AdamW (decoupled weight decay)")
+    lr: float = Field(1e-3, gt=0, description="learning rate of the network")
+    backbone_lr_multiplier: float = Field(1.0, gt=0, description="factor on lr for the backbone")
+    layer_decay: float = Field(1.0, gt=0, le=1, description="factor on the backbone's lr per layer from its top down")
+    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second-moment decay")
+    weight_decay: float = Field(
+        1e-4, ge=0, description="of all parameters, proxies too; Adam adds it to the gradient, AdamW does not"
+    )
+    warmup_epochs: int = Field(0, ge=0, le=MOST_EPOCHS, description="first epochs that train heads and proxies only")
+    lr_step_epochs: int = Field(
+        0, ge=0, le=MOST_EPOCHS, description="multiply lr by lr_gamma every so many epochs; 0: never"
+    )
+    lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")
+    clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to +-this")
+    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
+    precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
+        "float32", description="arithmetic of the network; losses are float32 or better"
+    )
+    channels_last: bool = Field(False, description="channels-last memory layout: faster convolutions on a GPU")
+    compile: bool = Field(False, description="torch.compile the network: slower to start, faster after")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
+    threads: int = Field(
+        1, ge=1, le=MOST_THREADS, description="CPU threads of a training; part of what makes it repeatable"
+    )
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of weights, batches and augmentation")
+
+    @field_validator("dataset")
+    @classmethod
+    def _address(cls, value: str) -> str:
+        if is_address(value):
+            try:
+                return str(Address.parse(value))
+            except DataError as error:
+                raise ValueError(BUCKET if BUCKET in str(error) else FORM) from None
+        return value
+
+    @field_validator("backbone")
+    @classmethod
+    def _known_backbone(cls, value: str) -> str:
+        check_backbone_name(value)
+        return value
+
+    @field_validator("input_convention")
+    @classmethod
+    def _recorded_convention(cls, value: InputConvention, info: ValidationInfo) -> InputConvention:
+        return "bgr_255" if value == "default" and info.data.get("backbone") == "bn_inception" else value
+
+    @field_validator("augmentation")
+    @classmethod
+    def _known_augmentation(cls, value: str) -> str:
+        if value not in AUGMENTATIONS:
+            raise ValueError(f"unknown recipe{suggestion(value, AUGMENTATIONS)}")
+        return value
+
+    @field_validator("validate_every")
+    @classmethod
+    def _clock(cls, value: str) -> str:
+        if not VALIDATE_EVERY.fullmatch(value):
+            raise ValueError("should read like '1 epoch' or '25 steps', with a number from 1 to 999999999")
+        return value
+
+    @model_validator(mode="after")
+    def _one_selection(self) -> Self:
+        if self.selection == "test" and self.protocol == "mlrc":
+            raise ValueError(
+                "selection: 'test': not with protocol: mlrc, whose folds hold out classes to select on: "
+                "take protocol: conventional"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_batch(self) -> Self:
+        if self.batch_size > MOST_IN_BATCH:
+            raise ValueError(
+                f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
+                f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are taken"
+            )
+        return self
+
+    @property
+    def degraded(self) -> Degradation | None:
+        """What makes training images uncertain."""
+        if self.degradation == "none":
+            return None
+        return Degradation(self.degradation, self.degradation_probability, self.degradation_extent)
+
+    @property
+    def batch_size(self) -> int:
+        """Images of the global batch."""
+        return self.classes_per_batch * self.images_per_class
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One training, resolved: a method with its hyperparameters, and everything else."""
+
+    method: str
+    config: MethodConfig
+    training: Training
+
+    def flat(self) -> dict[str, Any]:
+        """All settings under their names, as plain values; `resolve_experiment` takes them back."""
+        return {"method": self.method, **self.training.model_dump(), **self.config.model_dump()}
+
+
+def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
+    """The experiment of flat settings; InputError names `where`, and of each thing that is wrong the key, the value and
+    what would be right."""
+    if "method" not in settings:
+        raise InputError(f"{where}: no method is named")
+    if not isinstance(settings["method"], str):
+        raise InputError(f"{where}: method: {shown(settings['method'])} should be a method's name")
+    try:
+        method = find_method(settings["method"])
+    except InputError as error:
+        raise InputError(f"{where}: method: {error}") from None
+    method_keys = set(method.Config.model_fields)
+    training_keys = set(Training.model_fields)
+    if clash := method_keys & training_keys:
+        raise InputError(f"method '{method.name}': {sorted(clash)[0]} is already a setting of every training")
+    mine: dict[str, Any] = {}
+    its: dict[str, Any] = {}
+    problems: list[str] = []
+    for key, value in settings.items():
+        if key in method_keys:
+            its[key] = value
+        elif key in training_keys:
+            mine[key] = value
+        elif key != "method":
+            known = method_keys | training_keys
+            problems.append(f"{where}: {key}: no such setting of '{method.name}'{suggestion(key, known)}")
+    made: list[BaseModel] = []
+    for kind, values in ((Training, mine), (method.Config, its)):
+        try:
+            made.append(kind(**values))
+        except ValidationError as error:
+            problems += [f"{where}: {complaint}" for complaint in complaints(error)]
+    if problems:
+        raise InputError(*problems)
+    training, config = made
+    assert isinstance(training, Training) and isinstance(config, MethodConfig)
+    return Experiment(method.name, config, training)
+
+
+SHAPING = (
+    *("protocol", "selection", "validation_share", "class_subset", "seed"),
+    *("backbone", "weights", "weights_sha256", "embedding_dim", "pooling", "input_convention", "augmentation"),
+    "method",
+)
+"""The settings that the score of an untrained network depends on, beside the data: of the split, of the network, and
+the method, which says whether embeddings are normalised and draws from the same seed."""
+
+
+def untrained_key(settings: Mapping[str, Any], digest: str) -> str:
+    """What names the score of a network before its training: a hash of the data and of what shapes it (`SHAPING`)."""
+    shaped = {name: settings.get(name) for name in SHAPING}
+    return hashlib.sha256(json.dumps([1, digest, shaped], sort_keys=True, default=str).encode()).hexdigest()[:24]

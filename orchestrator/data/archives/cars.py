@@ -1,0 +1,137 @@
+"""Cars196, in each form that it is handed on in."""
+
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.data.archives.listing import (
+    UNPACK_AGAIN,
+    Box,
+    Listing,
+    Picture,
+    parsed_integer,
+    parsed_number,
+    path_inside,
+    reason_of,
+    text_lines,
+)
+from orchestrator.errors import DataError, suggestion
+
+
+def read_cars(source: Path) -> Listing:
+    """Cars196, in whichever of its three layouts is there."""
+    for marker, read in _CARS_LAYOUTS.items():
+        for root in (source, source / marker.split("/")[0]):
+            if (root / marker).exists():
+                return read(root)
+    raise DataError(
+        f"{source}: none of the three layouts of Cars196: cars_annos.mat with car_ims/, devkit/cars_meta.mat with "
+        "cars_train/ and cars_test/, or names.csv with car_data/"
+    )
+
+
+def _cars_old(root: Path) -> Listing:
+    path = root / "cars_annos.mat"
+    names = _mat(path, "class_names")
+    pictures = []
+    for row in _annotations(path, names, ("relative_im_path", "test")):
+        split = "test" if row.fields["test"] else "train"
+        pictures.append(
+            Picture(path_inside(str(row.fields["relative_im_path"]), row.where), row.class_id, split, box=row.box)
+        )
+    return Listing(root, names, pictures, layout="cars_annos.mat")
+
+
+def _cars_devkit(root: Path) -> Listing:
+    names = _mat(root / "devkit" / "cars_meta.mat", "class_names")
+    labelled = "cars_test_annos_withlabels.mat"
+    inside = root / "devkit" / labelled
+    files = {"train": root / "devkit" / "cars_train_annos.mat", "test": inside if inside.exists() else root / labelled}
+    pictures = []
+    for split, path in files.items():
+        for row in _annotations(path, names, ("fname",)):
+            image = path_inside(f"cars_{split}/{row.fields['fname']}", row.where)
+            pictures.append(Picture(image, row.class_id, split, box=row.box))
+    return Listing(root, names, pictures, layout="devkit")
+
+
+def _cars_folders(root: Path) -> Listing:
+    names = {
+        number: line.strip().strip('"') for number, (_, line) in enumerate(text_lines(root / "names.csv"), start=1)
+    }
+    pictures = []
+    for split in ("train", "test"):
+        for where, line in text_lines(root / f"anno_{split}.csv"):
+            fields = next(csv.reader([line]))
+            if len(fields) != 6:
+                raise DataError(f"{where}: {len(fields)} fields, not 6 (file, left, top, right, bottom, class)")
+            class_id = parsed_integer(fields[5], where, "class id")
+            if class_id not in names:
+                raise DataError(f"{where}: class {class_id} is not in names.csv, which has {len(names)}")
+            folder = names[class_id].replace("/", "-")  # Ram C/V Cargo Van Minivan 2012
+            image = path_inside(f"car_data/car_data/{split}/{folder}/{fields[0]}", where)
+            pictures.append(
+                Picture(image, class_id, split, box=_matlab_box([parsed_number(x, where) for x in fields[1:5]]))
+            )
+    return Listing(root, names, pictures, layout="class folders")
+
+
+_CARS_LAYOUTS = {
+    "cars_annos.mat": _cars_old,
+    "devkit/cars_meta.mat": _cars_devkit,
+    "names.csv": _cars_folders,
+}
+
+
+class _Annotation(NamedTuple):
+    where: str
+    class_id: int
+    box: Box
+    fields: dict[str, Any]
+
+
+def _annotations(path: Path, names: Mapping[int, str], fields: Sequence[str]) -> Iterator[_Annotation]:
+    table = np.atleast_1d(_mat_variable(path, "annotations"))
+    edges = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
+    for needed in (*fields, "class", *edges):
+        if needed not in (table.dtype.names or ()):
+            raise DataError(
+                f"{path}: annotations have no field '{needed}'{suggestion(needed, table.dtype.names or ())}"
+            )
+    for number, row in enumerate(table, start=1):
+        where = f"{path}, annotation {number}"
+        class_id = parsed_integer(str(row["class"]), where, "class id")
+        if class_id not in names:
+            raise DataError(f"{where}: class {class_id} has no name; there are {len(names)}")
+        box = _matlab_box([parsed_number(str(row[edge]), where) for edge in edges])
+        yield _Annotation(where, class_id, box, {key: row[key] for key in fields})
+
+
+def _matlab_box(edges: Sequence[float]) -> Box:
+    """From first and last pixel, counted from 1, to edges."""
+    left, top, right, bottom = edges
+    return (left - 1, top - 1, right, bottom)
+
+
+def _mat(path: Path, variable: str) -> dict[int, str]:
+    names = np.atleast_1d(_mat_variable(path, variable))
+    return {number: str(name) for number, name in enumerate(names, start=1)}
+
+
+def _mat_variable(path: Path, variable: str) -> Any:
+    from scipy.io import loadmat
+
+    try:
+        with path.open("rb") as file:
+            content = loadmat(file, squeeze_me=True)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file{UNPACK_AGAIN}") from None
+    except Exception as error:  # a damaged file raises anything: OSError, ValueError, TypeError, zlib.error ...
+        raise DataError(f"{path}: not a whole MATLAB file ({reason_of(error)}){UNPACK_AGAIN}") from None
+    if variable not in content:
+        known = [name for name in content if not name.startswith("__")]
+        raise DataError(f"{path}: no variable '{variable}'{suggestion(variable, known)}")
+    return content[variable]

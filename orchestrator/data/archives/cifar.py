@@ -1,0 +1,45 @@
+"""CIFAR-10 and CIFAR-100."""
+
+from pathlib import Path
+from typing import Any
+
+from orchestrator.data.archives.listing import UNPACK_AGAIN, Listing, Picture, archive_root
+from orchestrator.errors import DataError
+
+
+def read_cifar10(source: Path) -> Listing:
+    """CIFAR-10, the Python version."""
+    from torchvision.datasets import CIFAR10
+
+    return _cifar(source, CIFAR10)
+
+
+def read_cifar100(source: Path) -> Listing:
+    """CIFAR-100, the Python version, with its fine labels."""
+    from torchvision.datasets import CIFAR100
+
+    return _cifar(source, CIFAR100)
+
+
+def _cifar(source: Path, reader: Any) -> Listing:
+    from torchvision.datasets.utils import check_integrity
+
+    root = archive_root(source, [reader.meta["filename"]], reader.base_folder)
+    checksums = [*reader.train_list, *reader.test_list, [reader.meta["filename"], reader.meta["md5"]]]
+    broken = [name for name, md5 in checksums if not check_integrity(root / name, md5)]
+    if broken:  # before anything is unpickled
+        raise DataError(f"{root}: missing or not as published: {', '.join(broken)}{UNPACK_AGAIN}")
+
+    class Reader(reader):  # type: ignore[misc]
+        base_folder = root.name
+
+    pictures = []
+    names: list[str] = []
+    for split in ("train", "test"):
+        part = Reader(root.parent, train=split == "train")
+        names = part.classes
+        pictures += [
+            Picture(f"{split}/{number:05d}", int(label) + 1, split, pixels=pixels)
+            for number, (pixels, label) in enumerate(zip(part.data, part.targets, strict=True))
+        ]
+    return Listing(root, dict(enumerate(names, start=1)), pictures)

@@ -1,0 +1,259 @@
+"""What is in an archive, and what its readers share: text files, paths, counts."""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from orchestrator.data.encoding import Content
+from orchestrator.errors import DataError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+
+Box = tuple[float, float, float, float]
+
+
+class Picture(NamedTuple):
+    """One image of an archive.
+
+    `source`: its path relative to the listing's root, or a name where it is not a file of its own; then `pixels` has
+    it. `class_id`: the official id. `box`: left, top, right and bottom edge in pixels.
+    """
+
+    source: str
+    class_id: int
+    split: str = "train"
+    super_class: int | None = None
+    box: Box | None = None
+    pixels: Any = None  # uint8 (H, W, 3)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is told and recorded.
+
+    `table`: the file of one's own that lists the images; `beside`: images that lie outside the folders of classes;
+    `loops`: links in these to a folder above them, or to one that was read already, which are not followed.
+    """
+
+    root: Path
+    class_names: Mapping[int, str]
+    pictures: Sequence[Picture]
+    super_classes: Sequence[str] = ()
+    layout: str = ""
+    table: Path | None = None
+    beside: Sequence[str] = ()
+    loops: Sequence[str] = ()
+
+    @property
+    def origin(self) -> Path:
+        """What the user named, or the archive's own folder in it."""
+        return self.table or self.root
+
+    def content(self, picture: Picture) -> Content:
+        """The file or the pixels of a picture."""
+        return str(self.root / picture.source) if picture.pixels is None else picture.pixels
+
+
+class Count(NamedTuple):
+    """Numbers of images and of classes."""
+
+    images: int
+    classes: int
+
+    def __str__(self) -> str:
+        return f"{self.images:,} images of {self.classes:,} classes"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a full set amounts to: all of it, its own splits, and the images of the first half of its classes.
+
+    `dense`: the official ids are 1 to the number of classes.
+    """
+
+    total: Count
+    splits: Mapping[str, Count] = field(default_factory=dict)
+    first_half: int | None = None
+    dense: bool = True
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A benchmark: how to read it, what it must amount to, and whose terms it has."""
+
+    name: str
+    summary: str
+    origin: str
+    read: Callable[[Path], Listing]
+    counts: Counts
+    pixels: bool = False  # True: the images are pixels, kept as PNG at their size
+
+
+def subfolders(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
+    """The images at any depth, each folder's once. Links to a folder above them, or read already, go to `loops`."""
+    above = {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
+    seen = {_identity(folder)}
+    for parent, folders, files in os.walk(folder, followlinks=True):
+        entered = []
+        for name in sorted(folders):
+            path = Path(parent, name)
+            if name.startswith("."):
+                continue
+            if (identity := _identity(path)) in above:
+                loops.append(path)
+            elif identity in seen:
+                loops.append(path)  # a folder has one place, so this is a link
+            else:
+                seen.add(identity)
+                entered.append(name)
+        folders[:] = entered
+        for name in files:
+            if is_image(name):
+                yield Path(parent, name)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What a file or folder is, by whatever name it is reached."""
+    status = path.stat()
+    return status.st_dev, status.st_ino
+
+
+def is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")  # ._x.jpg is macOS's
+
+
+UNPACK_AGAIN = "; unpack the archive again"
+
+
+def archive_root(source: Path, markers: Sequence[str], inside: str) -> Path:
+    """The folder with one of `markers`: the source or the archive's own folder in it."""
+    for root in (source, source / inside):
+        if any((root / marker).exists() for marker in markers):
+            return root
+    raise DataError(f"{source}: no {markers[0]} in it, nor in {inside}/; name the folder that the archive unpacks to")
+
+
+def text_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """`FILE line N` and the line, for each that is not empty."""
+    for number, line in enumerate(checked_text(path).split("\n"), start=1):
+        if line.strip():
+            yield f"{path} line {number}", line
+
+
+def checked_text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file{UNPACK_AGAIN}") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({reason_of(error)})") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not a text file in UTF-8 ({reason_of(error)})") from None
+
+
+def text_rows(path: Path, fields: int, *, skip: int = 0) -> Iterator[tuple[str, list[str]]]:
+    """The same, in fields; the last one may hold spaces."""
+    for number, (where, line) in enumerate(text_lines(path)):
+        if number < skip:
+            continue
+        row = [value.strip() for value in line.split(None, fields - 1)]
+        if len(row) != fields:
+            raise DataError(f"{where}: {len(row)} fields, not {fields}{UNPACK_AGAIN}")
+        yield where, row
+
+
+def expect_header(rows: Iterator[tuple[str, list[str]]], header: str, path: Path) -> None:
+    _, row = next(rows, ("", []))
+    if " ".join(row) != header:
+        raise DataError(f"{path}: the header is '{' '.join(row)}', not '{header}'")
+
+
+def rows_by_id(path: Path) -> dict[str, tuple[str, str]]:
+    """id -> where its line is, and its value."""
+    result: dict[str, tuple[str, str]] = {}
+    seen: dict[str, str] = {}
+    for where, (key, value) in text_rows(path, 2):
+        refuse_twice(seen, key, where)
+        result[key] = (where, value)
+    return result
+
+
+def rows_of_images(path: Path, images: Iterable[str], fields: int) -> dict[str, tuple[str, list[str]]]:
+    """image id -> where its line is, and its values; every image must have one."""
+    result: dict[str, tuple[str, list[str]]] = {}
+    seen: dict[str, str] = {}
+    for where, (key, *values) in text_rows(path, fields):
+        refuse_twice(seen, key, where)
+        result[key] = (where, values)
+    missing = [key for key in images if key not in result]
+    if missing:
+        raise DataError(
+            f"{path}: no line for image id {missing[0]} and {len(missing) - 1} more of images.txt{UNPACK_AGAIN}"
+        )
+    return result
+
+
+def refuse_twice(seen: dict[str, str], key: str, where: str) -> None:
+    if key in seen:
+        raise DataError(f"{where}: '{key}' is there twice, first on {seen[key].rpartition('/')[2]}")
+    seen[key] = where
+
+
+def path_inside(path: str, where: str) -> str:
+    parts = PurePosixPath(path)
+    if not path or parts.is_absolute() or ".." in parts.parts:
+        raise DataError(f"{where}: path '{path}' leaves the source folder; give one below it")
+    return parts.as_posix()
+
+
+def parsed_integer(text: str, where: str, what: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise DataError(f"{where}: {what} '{text}' should be a whole number") from None
+
+
+def parsed_number(text: str, where: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not np.isfinite(number):
+        raise DataError(f"{where}: bounding box '{text}' should be a number")
+    return number
+
+
+def reason_of(error: Exception) -> str:
+    text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+    return " ".join(text.split())
+
+
+def check_counts(listing: Listing, counts: Counts, what: str) -> None:
+    """Raise DataError, naming the first number that is not that of the full set."""
+    remedy = f"the archive in {listing.root} is not whole, or not the one meant; get it again"
+    ids = sorted(listing.class_names)
+    found: list[tuple[str, object, object]] = []
+    for split, expected in counts.splits.items():
+        of_split = [picture.class_id for picture in listing.pictures if picture.split == split]
+        found.append((f"{what}, {split}", Count(len(of_split), len(set(of_split))), expected))
+    of_class = Counter(picture.class_id for picture in listing.pictures)
+    found.append((what, Count(len(listing.pictures), len(of_class)), counts.total))
+    if counts.first_half is not None:
+        half = counts.total.classes // 2
+        number = sum(of_class[class_id] for class_id in ids[:half])
+        found.append((f"{what}, classes 1 to {half}", f"{number:,} images", f"{counts.first_half:,} images"))
+    for name, is_, should in found:
+        if is_ != should:
+            raise DataError(f"{name}: {is_}, not {should}: {remedy}")
+    if counts.dense and ids != list(range(1, len(ids) + 1)):
+        absent = next(i for i in range(1, len(ids) + 1) if i not in listing.class_names)
+        raise DataError(f"{what}: no class {absent}, but ids go up to {ids[-1]}, not {len(ids)}: {remedy}")

@@ -1,0 +1,105 @@
+"""The sets that numbers are of: how many classes, images and queries, and what chance gives there."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.evaluation.chance import RECALL_AT, chance_levels
+from orchestrator.text import counted
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A set that numbers are of; of a training over folds, all its held-out sets together."""
+
+    classes: int
+    images: int
+    queries: int
+    """Those that have an image of their class in the gallery."""
+    chance: Mapping[str, float] = field(default_factory=dict)
+    """By the name of the metric, without what stands before its slash."""
+    folds: int = 1
+    one_query: float = 0.0
+    """What one query is worth in a recall: the least by which two values can differ."""
+
+    @classmethod
+    def of(
+        cls, store: Store, parts: Sequence[NDArray[np.int64]], recall_at: Sequence[int] = RECALL_AT
+    ) -> "Measured | None":
+        """Of the rows of each fold (or of the only set); None if one of them holds no query."""
+        levels, queries = [], []
+        for rows in parts:
+            labels, apart = store.labels[rows].astype(np.int64), store.splits[rows] == "query"
+            both = bool(apart.any() and not apart.all())  # else each is searched for among all
+            asked, among = (labels[apart], labels[~apart]) if both else (labels, labels)
+            relevant = np.bincount(among, minlength=int(labels.max(initial=0)) + 1)[asked] - (not both)
+            if not (relevant > 0).any():
+                return None
+            levels.append(chance_levels(relevant, len(among) - (not both), recall_at))
+            queries.append(int((relevant > 0).sum()))
+        return cls(
+            classes=len(np.unique(store.labels[np.concatenate(parts)])) if parts else 0,
+            images=sum(map(len, parts)),
+            queries=sum(queries),
+            chance={name: fmean(level[name] for level in levels) for name in levels[0]} if levels else {},
+            folds=len(parts),
+            one_query=max(1 / count for count in queries) / len(parts) if parts else 0.0,
+        )
+
+    @classmethod
+    def read(cls, recorded: Any) -> "Measured | None":
+        """What `plain` wrote; None if it is not there, or not of this form."""
+        try:
+            return None if not recorded else cls(**recorded)
+        except TypeError:
+            return None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For a journal, and for JSON."""
+        return {
+            "classes": self.classes,
+            "images": self.images,
+            "queries": self.queries,
+            "chance": dict(self.chance),
+            "folds": self.folds,
+            "one_query": self.one_query,
+        }
+
+    @property
+    def size_text(self) -> str:
+        """`12 classes with 384 images`, `8 classes with 80 images in 4 folds`"""
+        folds = f" in {self.folds} folds" if self.folds > 1 else ""
+        return f"{counted(self.classes, 'class', 'classes')} with {counted(self.images, 'image')}{folds}"
+
+    def chance_text(self, names: Sequence[str] = ("map_at_r", "recall_at_1")) -> str:
+        """`map_at_r 0.0412, recall_at_1 0.0809`"""
+        return ", ".join(f"{name} {self.chance[name]:.4f}" for name in names if name in self.chance)
+
+
+def told_at(dataset: str) -> Sequence[int]:
+    """The k of a test's recall@k on this data set."""
+    from orchestrator.evaluation.metrics import RECALL_AT as known
+
+    return known.get(dataset, RECALL_AT)
+
+
+def sizes(store: Store, splits: Sequence[Split]) -> dict[str, Any]:
+    """What a search's numbers are of, for its journal: the held-out set (None where nothing is held out) and the test
+    set of its first point; and what it learns from, of several folds the largest."""
+    held_out = [split.validation for split in splits if len(split.validation)]
+    validation = Measured.of(store, held_out) if held_out else None
+    test = Measured.of(store, [splits[0].test], told_at(store.name)) if len(splits[0].test) else None
+    half = np.union1d(splits[0].train_classes, splits[0].validation_classes)
+    return {
+        "validation": validation and validation.plain,
+        "test": test and test.plain,
+        "training_classes": len(half),
+        "training_images": max(len(split.train) for split in splits),
+    }

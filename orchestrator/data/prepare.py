@@ -1,0 +1,367 @@
+"""An archive or people's own images -> a store.
+
+    read the annotations -> check counts and files -> encode in parts, on several processes -> write the store
+
+Parts lie beside the place of the store, in `.NAME.parts`, until it is written: an interrupted preparation goes on
+where it was.
+"""
+
+import contextlib
+import multiprocessing
+import signal
+import stat
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from orchestrator.data.archives.catalog import ARCHIVES, OWN
+from orchestrator.data.archives.listing import Listing, Picture, check_counts
+from orchestrator.data.catalog import datasets
+from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
+from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
+from orchestrator.errors import DataError, suggestion
+
+SIZE = 256
+PART = 128  # images at most: some seconds of work, so that little is lost at an interruption
+PARTS = 32  # at least, of a small set
+NAMED = 3  # files that an error names before it only counts
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Part:
+    path: Path
+    first: int  # its first image's place in the listing
+    contents: Sequence[Content]
+
+
+def prepare(
+    importer: str,
+    source: Path | str,
+    root: Path | str,
+    *,
+    name: str | None = None,
+    size: int | None = None,
+    original: bool = False,
+    workers: int = 1,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Store:
+    """Make the store `root / name` of the archive or the images in `source`, or open the one that is there.
+
+    `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
+    side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes. The store is the same
+    whatever the number of `workers` (processes; 1: this one). `progress` is called with the numbers of images done and
+    of images in all, `say` with a line about images that are not taken.
+
+    Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
+    number of images that the next call need not encode again.
+    """
+    name = _checked_name(importer, name)
+    settings = _settings(importer, size, original)
+    path = Path(root).absolute() / name
+    if path.exists():
+        return _there_already(path, importer, settings, source)
+    listing = _read(importer, Path(source).expanduser().absolute(), name)
+    if listing.beside and say is not None:
+        say(f"{_some(len(listing.beside))} beside the folders of classes, not taken: {_named(listing.beside)}")
+    if listing.loops and say is not None:
+        say(f"links to a folder above them or already read, not followed: {_named(listing.loops)}")
+    folder = path.parent / f".{name}.parts"
+
+    def busy() -> None:
+        raise DataError(f"{path}: another process is preparing it; wait for that one")
+
+    try:
+        with only_one(folder, busy):
+            if path.exists():  # another process was a moment quicker
+                return _there_already(path, importer, settings, source)
+            shorter = None if original else size or SIZE
+            parts = _parts(listing, folder, shorter)
+            _remove_others(folder, parts)
+            _encode(parts, shorter, workers, progress or (lambda done, total: None), listing, path, importer)
+            store = _write(path, name, importer, listing, parts, settings)
+            _remove_others(folder, ())
+    except OSError as error:
+        raise writing_problem(path, error) from None
+    return store
+
+
+# Before anything is written --------------------------------------------------------------------------------
+
+
+def _checked_name(importer: str, name: str | None) -> str:
+    known = [*ARCHIVES, *OWN]
+    if importer not in known:
+        if importer in datasets():
+            raise DataError(f"{importer}: is drawn when first used, there is nothing to prepare")
+        raise DataError(f"no data set '{importer}' to prepare{suggestion(importer, known)}")
+    if name is None and importer in OWN:
+        raise DataError(f"--name: missing; how is the data set made from this {importer} to be called?")
+    if name in {*datasets(), *OWN} and (name != importer or importer in OWN):
+        raise DataError(f"--name: '{name}' is a known data set's own name; choose another")
+    return name or importer
+
+
+def _settings(importer: str, size: int | None, original: bool) -> dict[str, Any]:
+    if importer in ARCHIVES and ARCHIVES[importer].pixels:
+        if size is not None or original:
+            option = "--original" if original else "--size"
+            raise DataError(f"{option}: {importer} is kept as it is, PNG of its own size; leave the option out")
+        return {"importer": importer, "encoding": "PNG"}
+    if original:
+        if size is not None:
+            raise DataError(f"--size {size}: --original keeps the images as they are; leave one of the two out")
+        return {"importer": importer, "encoding": "original"}
+    if size is not None and size < 1:
+        raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
+    return {"importer": importer, "encoding": "JPEG", "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+
+
+def _there_already(path: Path, importer: str, settings: dict[str, Any], source: Path | str) -> Store:
+    """The store in the place; DataError if it was made otherwise, or from other images of one's own."""
+    store = Store.open(path)
+    made_of, given = store.manifest.get("source"), Path(source).expanduser().absolute()
+    names = (given, *(found for found in given.glob("*.csv") if importer == "csv"))  # csv: the file, or its folder
+    if importer in OWN and made_of is not None and Path(made_of) not in names:
+        raise DataError(
+            f"{path}: is there already, made from {made_of}, not {given}; delete that folder, or give another --name"
+        )
+    found = store.manifest.get("settings", {})
+    for key, value in settings.items():
+        if found.get(key) != value:
+            raise DataError(
+                f"{path}: is there already, with {key} {found.get(key)}, not {value}; delete that folder, or give "
+                "another --name"
+            )
+    return store
+
+
+def _read(importer: str, source: Path, name: str) -> Listing:
+    """The listing, its counts checked, and every file of it there."""
+    if not source.exists():
+        raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
+    if source.is_file() and importer != "csv":
+        raise DataError(f"--source: {source} is a file; unpack it and name the folder")
+    try:
+        listing = ARCHIVES[importer].read(source) if importer in ARCHIVES else OWN[importer](source)
+    except OSError as error:
+        raise DataError(f"{error.filename or source}: cannot be read ({error.strerror or error})") from None
+    if not listing.pictures:
+        raise DataError(f"{listing.origin}: no image is listed; name a source that has some")
+    sources = Counter(picture.source for picture in listing.pictures)
+    twice = [source for source, count in sources.items() if count > 1]
+    if twice:
+        raise DataError(f"{listing.origin}: {_named(twice)} listed twice; every image has one class")
+    missing, same = _looked_up(listing)
+    if missing:
+        raise DataError(
+            f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}: {_named(missing)}; "
+            f"{_remedy(importer, listing)}"
+        )
+    for one, other in same:
+        places = [f"{picture.source} ({_place(listing, picture)})" for picture in (one, other)]
+        more = f"; so are {len(same) - 1:,} more" if len(same) > 1 else ""
+        raise DataError(
+            f"{listing.origin}: {' and '.join(places)} are one file, by a link{more}; every image has one class and "
+            "one part: remove one of the two"
+        )
+    if importer in ARCHIVES:
+        check_counts(listing, ARCHIVES[importer].counts, importer)
+    return listing
+
+
+def _looked_up(listing: Listing) -> tuple[list[str], list[tuple[Picture, Picture]]]:
+    """The files that are not there, and the pairs that are one file, reached by a link, in two classes or splits. Names
+    of one file that are no links (hard links) are what a tool may have made of equal files: they are no such pair."""
+    missing: list[str] = []
+    same: list[tuple[Picture, Picture]] = []
+    first: dict[tuple[int, int], Picture] = {}
+    for picture in listing.pictures if listing.pictures[0].pixels is None else ():
+        try:
+            status = (listing.root / picture.source).stat()
+        except (OSError, ValueError):
+            missing.append(picture.source)
+            continue
+        if not stat.S_ISREG(status.st_mode):
+            missing.append(picture.source)
+        elif status.st_nlink == 1:
+            other = first.setdefault((status.st_dev, status.st_ino), picture)
+            if (other.class_id, other.split) != (picture.class_id, picture.split):
+                same.append((other, picture))
+    return missing, same
+
+
+def _place(listing: Listing, picture: Picture) -> str:
+    splits = {other.split for other in listing.pictures}
+    part = f", {picture.split}" if len(splits) > 1 else ""
+    return f"class '{listing.class_names[picture.class_id]}'{part}"
+
+
+def _remedy(importer: str, listing: Listing) -> str:
+    """What to do about images that are not there or cannot be read."""
+    if importer in ARCHIVES:
+        return "unpack the archive again"
+    if listing.table is not None:
+        return f"replace these files, or remove their lines from {listing.table}"
+    return "replace or remove these files"
+
+
+# Encoding --------------------------------------------------------------------------------------------------
+
+
+def _parts(listing: Listing, folder: Path, size: int | None) -> list[_Part]:
+    contents = [listing.content(picture) for picture in listing.pictures]
+    length = min(PART, max(1, len(contents) // PARTS))
+    parts = []
+    for number, first in enumerate(range(0, len(contents), length)):
+        some = contents[first : first + length]
+        try:
+            parts.append(_Part(part_path(folder, number, some, size), first, some))
+        except OSError as error:
+            raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
+    return parts
+
+
+def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
+    """What an earlier preparation left that was of other files or settings."""
+    ours = {part.path.name for part in parts} | {LOCK}
+    for child in folder.iterdir():
+        if child.name not in ours:
+            child.unlink(missing_ok=True)
+
+
+def _encode(
+    parts: Sequence[_Part],
+    size: int | None,
+    workers: int,
+    progress: Progress,
+    listing: Listing,
+    path: Path,
+    importer: str,
+) -> None:
+    """Write the parts that are not there yet."""
+    waiting = [part for part in parts if read_part(part.path, len(part.contents)) is None]
+    total = len(listing.pictures)
+    done = total - sum(len(part.contents) for part in waiting)
+    progress(done, total)
+    unreadable: list[tuple[str, str]] = []
+    try:
+        with contextlib.closing(_results(waiting, size, workers)) as results:
+            for part, problems in results:
+                unreadable += [(listing.pictures[part.first + p.position].source, p.reason) for p in problems]
+                done += 0 if problems else len(part.contents)
+                progress(done, total)
+    except KeyboardInterrupt:
+        done = sum(len(part.contents) for part in parts if read_part(part.path, len(part.contents)) is not None)
+        raise KeyboardInterrupt(f"{done:,} of {total:,} images are kept; the same command goes on from there") from None
+    except BrokenProcessPool:
+        raise DataError(f"{path}: a worker process died, perhaps for want of memory; try fewer --workers") from None
+    except OSError as error:
+        raise writing_problem(path, error) from None
+    if unreadable:
+        unreadable.sort()
+        shown = _named([f"{source} ({reason})" for source, reason in unreadable])
+        raise DataError(
+            f"{listing.origin}: {len(unreadable):,} of {total:,} images cannot be read: {shown}; "
+            f"{_remedy(importer, listing)}"
+        )
+
+
+def _results(
+    parts: Sequence[_Part], size: int | None, workers: int
+) -> Generator[tuple[_Part, list[Unreadable]], None, None]:
+    """Each part and what of it cannot be read, in the order in which they end."""
+    if workers == 1 or sum(len(part.contents) for part in parts) <= PART:  # done before another process has begun
+        for part in parts:
+            yield part, write_part(part.path, part.contents, size) or []
+        return
+    context = multiprocessing.get_context("spawn")  # forking a process with threads is asking for a deadlock
+    called_off = context.Event()
+    pool = ProcessPoolExecutor(min(workers, len(parts)), context, begin, (called_off,))
+    try:
+        # Ctrl-C in a terminal goes to every process: workers inherit that it is not for them.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            futures = {pool.submit(write_part, part.path, part.contents, size): part for part in parts}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for future in as_completed(futures):
+            yield futures[future], future.result() or []
+    except BaseException:
+        called_off.set()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# Writing ---------------------------------------------------------------------------------------------------
+
+
+def _write(
+    path: Path, name: str, importer: str, listing: Listing, parts: Sequence[_Part], settings: dict[str, Any]
+) -> Store:
+    label = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
+
+    def rows() -> Iterator[Row]:
+        pictures = iter(listing.pictures)
+        for part in parts:  # one at a time: a thousand open files are more than many systems allow
+            for image in _table(part)["image"]:
+                picture = next(pictures)
+                yield Row(image.as_py(), label[picture.class_id], picture.split)
+
+    sizes = [np.stack([_table(part)[side].to_numpy() for side in ("width", "height")], axis=1) for part in parts]
+    columns: dict[str, Any] = {
+        "source": [_text(picture.source) for picture in listing.pictures],
+        "original_size": np.concatenate(sizes),
+    }
+    if listing.super_classes:
+        columns["super_class"] = np.array([picture.super_class for picture in listing.pictures], np.int32)
+    if listing.pictures[0].box is not None:
+        columns["box"] = np.array([picture.box for picture in listing.pictures], np.float32)
+    facts: dict[str, Any] = {"source": _text(str(listing.origin))}
+    if listing.layout:
+        facts["layout"] = listing.layout
+    if listing.super_classes:
+        facts["super_classes"] = list(listing.super_classes)
+    return write_store(
+        path,
+        name=name,
+        channels=3,
+        class_names=[_text(listing.class_names[class_id]) for class_id in label],
+        rows=rows(),
+        seed=None,
+        settings=settings,
+        facts=facts,
+        columns=columns,
+    )
+
+
+def _table(part: _Part) -> pa.Table:
+    table = read_part(part.path, len(part.contents))
+    if table is None:
+        raise DataError(f"{part.path}: was there and is not whole now; start the same command again")
+    return table
+
+
+def _text(name: str) -> str:
+    """A file name's bytes may be of another encoding than UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _some(images: int) -> str:
+    return "1 image lies" if images == 1 else f"{images:,} images lie"
+
+
+def _named(things: Sequence[str]) -> str:
+    """The first few of them."""
+    more = f" and {len(things) - NAMED:,} more" if len(things) > NAMED else ""
+    return ", ".join(things[:NAMED]) + more

@@ -1,0 +1,215 @@
+"""Retrieval and clustering metrics of embeddings, all from one exact nearest-neighbour search.
+
+The only file that imports faiss. Without faiss, or for embeddings on a GPU, torch searches in float64.
+
+Letters behind array names: Q queries, G gallery rows, N neighbours, D embedding size.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from orchestrator.evaluation.clustering import kmeans, normalized_mutual_information, pairwise_f1
+from orchestrator.evaluation.neighbours import (
+    CHUNK,
+    ArrayLike,
+    Integers,
+    NeighbourSearch,
+    check_positive,
+    check_same_width,
+    checked_labels,
+    checked_rows,
+    faiss,
+)
+
+METRICS = {
+    "recall_at_<k>": "share of queries with a same-class item among the k nearest (k clipped to the gallery)",
+    "r_precision": "of the R nearest, with R same-class items in the gallery, the share of the query's class",
+    "map_at_r": "sum of precision@j over the right j <= R, divided by R",
+    "mean_average_precision_at_1000": "sum of precision@j over the right j <= 1000, divided by min(R, 1000)",
+    "normalized_mutual_information": "k-means clusters against classes; arithmetic mean of the entropies",
+    "clustering_f1": "k-means clusters against classes; F1 of the pairs that share a cluster",
+    "queries_left_out": "number of queries without a same-class item in the gallery; they are in no mean",
+    "approximate_recall": "only where the search is approximate: share of the true neighbours that it found",
+}
+
+RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
+"""The k of recall@k that the literature gives for a data set, by its name; for all others `DEFAULT_RECALL_AT`."""
+DEFAULT_RECALL_AT = (1, 2, 4, 8)
+
+AVERAGE_PRECISION_DEPTH = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What one search found: the means, and the queries that they are means of.
+
+    Attributes:
+        metrics: name -> value, of the keys of `METRICS`.
+        queries: a row per query, in order: `query` (its row), `label`, `same_class` (items of its class in the
+            gallery, without itself), `nearest_label` (the class of what is nearest to it; of several wrong ones that
+            are equally near, any), and a column per retrieval metric (recall is 0 or 1), null in queries that are left
+            out.
+    """
+
+    metrics: dict[str, float]
+    queries: pa.Table
+
+    @property
+    def names(self) -> list[str]:
+        """The retrieval metrics, in order: those that have a value per query."""
+        return [name for name in self.queries.column_names if name in self.metrics]
+
+    def classes(self) -> pa.Table:
+        """A row per class of the queries: `label`, `queries`, `left_out` of these, the means over the others (null
+        if there are none), by ascending label."""
+        wanted = [("query", "count"), *((name, "mean") for name in self.names), (self.names[0], "count")]
+        found = self.queries.group_by("label", use_threads=False).aggregate(wanted).sort_by("label")
+        queries = found["query_count"].to_numpy()
+        left_out = queries - found[f"{self.names[0]}_count"].to_numpy()
+        means = {name: found[f"{name}_mean"] for name in self.names}
+        return pa.table({"label": found["label"], "queries": queries, "left_out": left_out} | means)
+
+
+def auroc(inside: ArrayLike, outside: ArrayLike) -> float:
+    """Area under the ROC curve of scores (I,) and (O,): the probability that one of `outside` is above one of
+    `inside`, where a tie counts half.
+
+    Raises:
+        ValueError: a side is empty, or a score is not finite.
+    """
+    from sklearn.metrics import roc_auc_score
+
+    sides = [np.asarray(scores, np.float64) for scores in (inside, outside)]
+    if not all(len(scores) and np.isfinite(scores).all() for scores in sides):
+        raise ValueError("scores: need finite numbers, one at least on either side")
+    return float(roc_auc_score(np.repeat([0, 1], [len(scores) for scores in sides]), np.concatenate(sides)))
+
+
+def evaluate_embeddings(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    *,
+    gallery: ArrayLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    recall_at: Sequence[int] = DEFAULT_RECALL_AT,
+    clustering: bool = True,
+    chunk: int = CHUNK,
+    approximate: bool = False,
+) -> dict[str, float]:
+    """The metrics of `evaluate_queries` alone; arguments and errors are its own."""
+    return evaluate_queries(
+        embeddings,
+        labels,
+        gallery=gallery,
+        gallery_labels=gallery_labels,
+        recall_at=recall_at,
+        clustering=clustering,
+        chunk=chunk,
+        approximate=approximate,
+    ).metrics
+
+
+def evaluate_queries(
+    embeddings: ArrayLike,
+    labels: ArrayLike,
+    *,
+    gallery: ArrayLike | None = None,
+    gallery_labels: ArrayLike | None = None,
+    recall_at: Sequence[int] = DEFAULT_RECALL_AT,
+    clustering: bool = True,
+    chunk: int = CHUNK,
+    approximate: bool = False,
+) -> Evaluation:
+    """Retrieval and clustering metrics, of all queries and of each; `METRICS` defines them.
+
+    Neighbours are exact by Euclidean distance on the embeddings as given, ties go to the lower gallery index.
+    Queries that have no same-class item in the gallery are left out of every retrieval mean and counted.
+    Clusters are of the queries (all of them), as many as they have distinct labels.
+
+    Args:
+        embeddings: (Q, D) queries, a tensor or an array.
+        labels: (Q,) integers.
+        gallery: (G, D); None searches the queries themselves, each without itself.
+        gallery_labels: (G,) integers, given with `gallery` and only then.
+        recall_at: the k of each `recall_at_<k>`.
+        clustering: whether to run k-means for the two clustering metrics.
+        chunk: most queries searched at once; the metrics do not depend on it.
+        approximate: search among short codes of the gallery's rows, then the best once more by their distances (faiss,
+            on the CPU), for a million items. Neighbours may be missed; how many says `approximate_recall`, measured on
+            256 queries drawn at random: the share of their true neighbours, as many as the metrics look at, that were
+            found.
+
+    Raises:
+        ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an
+            approximate search is asked for where faiss is not installed.
+
+    Source: R-precision and MAP@R as in Musgrave et al., A Metric Learning Reality Check, ECCV 2020.
+    """
+    queries_QD, device = checked_rows(embeddings, "embeddings")
+    labels_Q = checked_labels(labels, "labels", "embeddings", len(queries_QD))
+    if (gallery is None) != (gallery_labels is None):
+        raise ValueError("gallery and gallery_labels: give both or neither")
+    if gallery is None or gallery_labels is None:
+        gallery_GD, gallery_labels_G = queries_QD, labels_Q
+    else:
+        gallery_GD, _ = checked_rows(gallery, "gallery")
+        gallery_labels_G = checked_labels(gallery_labels, "gallery_labels", "gallery", len(gallery_GD))
+        check_same_width(queries_QD, gallery_GD, "embeddings")
+    for k in recall_at:
+        check_positive(k, "recall_at")
+    check_positive(chunk, "chunk")
+    if approximate and faiss is None:
+        raise ValueError("approximate: needs faiss, which cannot be imported here")
+
+    classes, codes = np.unique(np.concatenate([labels_Q, gallery_labels_G]), return_inverse=True)
+    codes = codes.astype(np.int32)
+    query_codes, gallery_codes = codes[: len(labels_Q)], codes[len(labels_Q) :]
+    same_class_Q = np.bincount(gallery_codes, minlength=len(classes))[query_codes] - (gallery is None)
+    evaluated = np.flatnonzero(same_class_Q)
+    if len(evaluated) == 0:
+        raise ValueError(f"labels: none of the {len(labels_Q)} queries has a same-class item in the gallery")
+    gallery_codes = np.append(gallery_codes, np.int32(-1))  # what neighbour -1 is: an approximate search found none
+
+    def same_class(query: Integers, neighbour: Integers) -> NDArray[np.bool_]:
+        hit: NDArray[np.bool_] = query_codes[query, None] == gallery_codes[neighbour]
+        return hit
+
+    size = len(gallery_GD) - (gallery is None)
+    depth = int(min(max(*recall_at, same_class_Q.max(), AVERAGE_PRECISION_DEPTH), size))
+    first_hit = np.full(len(labels_Q), size)
+    nearest_code = np.full(len(labels_Q), -1)
+    r_precision, map_at_r, map_at_1000 = np.zeros((3, len(labels_Q)))
+    search = NeighbourSearch(queries_QD, gallery_GD, gallery is None, device, approximate)
+    for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
+        nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
+        row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
+        hits = np.bincount(row, minlength=len(query))
+        right = np.arange(len(row)) - (np.cumsum(hits) - hits)[row] + 1  # of the query's hits, the first, ...
+        precision = right / (place + 1)
+        relevant = same_class_Q[query]
+        within_r, within_1000 = place < relevant[row], place < AVERAGE_PRECISION_DEPTH
+        first_hit[query[row[right == 1]]] = place[right == 1]
+        r_precision[query] = np.bincount(row, within_r, len(query)) / relevant
+        map_at_r[query] = np.bincount(row, precision * within_r, len(query)) / relevant
+        best = np.minimum(relevant, AVERAGE_PRECISION_DEPTH)
+        map_at_1000[query] = np.bincount(row, precision * within_1000, len(query)) / best
+    values = {f"recall_at_{k}": (first_hit < min(k, size)).astype(np.float64) for k in recall_at}
+    values |= {"r_precision": r_precision, "map_at_r": map_at_r, "mean_average_precision_at_1000": map_at_1000}
+    metrics = {name: float(value[evaluated].mean()) for name, value in values.items()}
+    if approximate:
+        metrics["approximate_recall"] = search.recall(evaluated, depth)
+    del search
+
+    if clustering:
+        clusters_Q = kmeans(queries_QD, len(np.unique(labels_Q)))
+        metrics["normalized_mutual_information"] = normalized_mutual_information(labels_Q, clusters_Q)
+        metrics["clustering_f1"] = pairwise_f1(labels_Q, clusters_Q)
+    metrics["queries_left_out"] = float(len(labels_Q) - len(evaluated))
+    known = {"query": np.arange(len(labels_Q)), "label": labels_Q, "same_class": same_class_Q}
+    known["nearest_label"] = pa.array(classes[nearest_code], mask=nearest_code < 0)
+    left_out = same_class_Q == 0
+    return Evaluation(metrics, pa.table(known | {n: pa.array(v, mask=left_out) for n, v in values.items()}))

@@ -1,0 +1,360 @@
+"""The exact nearest-neighbour search that all metrics rest upon. The door to faiss."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+faiss: Any
+try:
+    import faiss
+except (ImportError, RuntimeError):  # RuntimeError: the GPU wheel without its CUDA libraries
+    faiss = None
+
+Floats = NDArray[np.floating]
+Integers = NDArray[np.int64]
+ArrayLike = torch.Tensor | np.ndarray
+HitTest = Callable[[Integers, Integers], NDArray[np.bool_]]
+CHUNK = 2048  # queries searched at once
+CHUNK_ENTRIES = 1 << 22  # bounds a chunk's queries x neighbours, hence the memory
+MATRIX_ENTRIES = 1 << 23  # bounds a block of the float64 distance matrix (64 MiB)
+SLACK = 32  # neighbours beyond k, among which ties over the k-th place are seen
+KMEANS_SEED = 0
+APPROXIMATE_FACTOR = 3  # so many times the neighbours asked for are looked at again after an approximate search
+CODE_PARTS = 128  # least parts of a row that are coded apart, where it has as many dimensions
+CODE_TRAINING = 1 << 15  # rows that the codes are learned from
+APPROXIMATE_SAMPLE = 256  # queries at which an approximate search is compared with the exact one
+NOTHING = np.float32(1e30)  # distance of a place that an approximate search left empty: beyond every real one
+
+
+def nearest_neighbours(
+    queries: ArrayLike, gallery: ArrayLike, k: int, *, exclude_self: bool = False, chunk: int = CHUNK
+) -> tuple[NDArray[np.float64], Integers]:
+    """The k nearest gallery rows of each query, exactly, by Euclidean distance; ties go to the lower index.
+
+    Distances are taken of true differences in float64, so that near ones keep their digits. Two that agree to
+    12 digits are tied: the order in which a sum is taken must not part them.
+
+    Args:
+        queries: (Q, D), a tensor or an array.
+        gallery: (G, D).
+        k: neighbours per query, clipped to the gallery (less one with `exclude_self`).
+        exclude_self: the gallery is the queries: query i never finds row i, but finds other copies of it.
+        chunk: most queries searched at once; the result does not depend on it.
+
+    Returns:
+        distances (Q, k), ascending, and gallery indices (Q, k).
+
+    Raises:
+        ValueError: shapes do not fit, values are not finite, or there is no neighbour to find.
+    """
+    queries_QD, device = checked_rows(queries, "queries")
+    gallery_GD, _ = checked_rows(gallery, "gallery")
+    check_same_width(queries_QD, gallery_GD, "queries")
+    check_positive(k, "k")
+    check_positive(chunk, "chunk")
+    if exclude_self and len(queries_QD) != len(gallery_GD):
+        raise ValueError(
+            f"exclude_self: query i must be gallery row i, but there are {len(queries_QD)} queries "
+            f"and {len(gallery_GD)} gallery rows"
+        )
+    k = int(min(k, len(gallery_GD) - exclude_self))
+    if k == 0:
+        raise ValueError("gallery: holds one row only, and exclude_self leaves it out")
+    distance_QN = np.empty((len(queries_QD), k))
+    neighbour_QN = np.empty((len(queries_QD), k), dtype=np.int64)
+    search = NeighbourSearch(queries_QD, gallery_GD, exclude_self, device)
+    for query, found_QN in search.nearest(np.arange(len(queries_QD)), k, chunk):
+        neighbour_QN[query] = found_QN
+        squared = search.squared_distances(np.repeat(query, k), found_QN.ravel())
+        distance_QN[query] = np.sqrt(squared).reshape(found_QN.shape)
+    return distance_QN, neighbour_QN
+
+
+class NeighbourSearch:
+    """Candidates from a fast search, near ties among them ordered by exact distances.
+
+    The fast search reads centred rows, scaled by a power of two: neither a large common offset nor the unit
+    takes digits. The centre is a gallery row, so that integers stay integers. Two computed squared distances
+    are told apart if they differ by more than eps (sqrt(D) + 8) (|q| + d)^2, several times what rounding does
+    to a sum of D products of that size.
+    """
+
+    def __init__(
+        self, queries: Floats, gallery: Floats, exclude_self: bool, device: torch.device, approximate: bool = False
+    ) -> None:
+        self.queries, self.gallery, self.exclude_self, self.device = queries, gallery, exclude_self, device
+        self.approximate = approximate
+        self.reachable = len(gallery) - exclude_self
+        mean = gallery.mean(axis=0, dtype=np.float64).astype(gallery.dtype)
+        from_mean = np.concatenate([np.einsum("gd,gd->g", part - mean, part - mean) for part in _parts(gallery)])
+        self.centre = gallery[from_mean.argmin()].copy()
+        largest = max(np.abs(part - self.centre).max() for part in _parts(gallery, queries))
+        self.scale = 2.0 ** float(np.ceil(np.log2(largest))) if largest > 0 else 1.0
+        self.index: Any = None
+        if approximate or (faiss is not None and device.type == "cpu"):
+            faiss.omp_set_num_threads(torch.get_num_threads())  # a trial keeps to its share of the processors
+            self.index = self._codes() if approximate else faiss.IndexFlatL2(gallery.shape[1])
+            for part in _parts(gallery):
+                self.index.add(self._centred(part).astype(np.float32))
+
+    def nearest(
+        self, query: Integers, k: int, chunk: int, hit_test: HitTest | None = None
+    ) -> Iterator[tuple[Integers, Integers]]:
+        """Chunks of `query` (indices of queries) and their (chunk, k) nearest gallery rows.
+
+        With `hit_test`, the order inside a near tie is left open where it cannot matter: among all hits or
+        among all misses. An approximate search that finds too few fills up with -1.
+        """
+        wide = min(k + SLACK, self.reachable)
+        chunk = max(1, min(chunk, CHUNK_ENTRIES // wide))
+        for start in range(0, len(query), chunk):
+            rows = query[start : start + chunk]
+            if self.index is None:
+                yield rows, self._nearest_in_full_rows(rows, k, hit_test)
+                continue
+            centred_QD = self._centred(self.queries[rows])
+            squared, found = self._candidates(rows, centred_QD.astype(np.float32), wide)
+            norm_Q1 = _norms(centred_QD)
+            unsettled = np.flatnonzero(
+                squared[:, -1] <= squared[:, k - 1] + self._tolerance(norm_Q1[:, 0], squared[:, -1], np.float32)
+            )
+            self._order_near_ties(rows, found, squared, norm_Q1, np.float32, hit_test)
+            if wide < self.reachable and len(unsettled) and not self.approximate:
+                # more may be tied with the k-th than were found
+                found[unsettled, :k] = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
+            yield rows, found[:, :k]
+
+    def recall(self, query: Integers, k: int) -> float:
+        """Share of the k true neighbours that this search finds, over a sample of `query`.
+
+        What it finds counts if it is no farther than the k-th true neighbour: ties are as good as one another.
+        """
+        rng = np.random.default_rng(0)
+        sample = np.sort(rng.choice(query, min(len(query), APPROXIMATE_SAMPLE), replace=False))
+        centred_QD = self._centred(self.queries[sample])
+        queries = torch.from_numpy(centred_QD)
+        nearest = torch.empty(len(sample), 0, dtype=torch.float64)
+        step = MATRIX_ENTRIES // len(sample)
+        for start in range(0, len(self.gallery), step):
+            part_GD = self._centred(self.gallery[start : start + step])
+            norms_G = torch.from_numpy(np.square(_norms(part_GD)[:, 0]))
+            matrix_QG = torch.addmm(norms_G, queries, torch.from_numpy(part_GD).T, alpha=-2)
+            matrix_QG += queries.square().sum(dim=1, keepdim=True)
+            if self.exclude_self:
+                own = np.flatnonzero((sample >= start) & (sample < start + len(part_GD)))
+                matrix_QG[own, sample[own] - start] = torch.inf
+            nearest = torch.cat([nearest, matrix_QG.clamp_(min=0)], dim=1)
+            nearest = nearest.topk(min(k, nearest.shape[1]), largest=False).values
+        limit = nearest.amax(dim=1).numpy()
+        limit += self._tolerance(_norms(centred_QD)[:, 0], limit, np.float64)
+        limit *= self.scale**2 * (1 + 1e-12)  # exact distances are rounded
+        shares = []
+        for rows, found in self.nearest(sample, k, CHUNK):
+            row, place = np.nonzero(found >= 0)
+            near = self.squared_distances(rows[row], found[row, place]) <= limit[np.searchsorted(sample, rows[row])]
+            shares.append(np.bincount(row, near, len(rows)) / k)
+        return float(np.concatenate(shares).mean())
+
+    def squared_distances(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
+        """Of pairs, from true differences in float64, rounded to 12 digits. (P,), (P,) -> (P,)"""
+        pairs = query * len(self.gallery) + self.first_copies[neighbour]
+        if self.has_copies:  # one distance for all copies of a row: a collapsed network makes thousands
+            pairs, back = np.unique(pairs, return_inverse=True)
+        query, neighbour = np.divmod(pairs, len(self.gallery))
+        squared = np.empty(len(pairs))
+        step = max(1, (1 << 20) // self.gallery.shape[1])
+        for start in range(0, len(pairs), step):
+            part = slice(start, start + step)
+            difference = self.queries[query[part]].astype(np.float64)
+            difference -= self.gallery[neighbour[part]]
+            squared[part] = np.einsum("pd,pd->p", difference, difference)
+        mantissa, exponent = np.frexp(squared)
+        squared[:] = np.ldexp(np.rint(mantissa * 2.0**40), exponent - 40)
+        return squared[back] if self.has_copies else squared
+
+    def _codes(self) -> Any:
+        """An empty index that finds `APPROXIMATE_FACTOR` times the candidates by 4-bit product codes, and orders these
+        by their distances; a flat one where there are too few rows to learn codes from.
+
+        Every row is scanned: unlike inverted lists, it misses nothing of a query whose neighbours lie far apart.
+        Source: Andre et al., Quicker ADC, PAMI 2021.
+        """
+        width = self.gallery.shape[1]
+        if len(self.gallery) < 16 * APPROXIMATE_FACTOR:
+            return faiss.IndexFlatL2(width)
+        size = next((size for size in (4, 2) if width % size == 0 and width // size >= CODE_PARTS), 1)
+        codes = faiss.IndexPQFastScan(width, width // size, 4)
+        codes.pq.cp.seed, codes.pq.cp.min_points_per_centroid = KMEANS_SEED, 1
+        count = min(len(self.gallery), CODE_TRAINING)
+        drawn = np.sort(np.random.default_rng(KMEANS_SEED).choice(len(self.gallery), count, replace=False))
+        codes.train(self._centred(self.gallery[drawn]).astype(np.float32))
+        index = faiss.IndexRefineFlat(codes)
+        index.k_factor = APPROXIMATE_FACTOR
+        return index
+
+    def _candidates(self, rows: Integers, centred: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
+        squared, found = self.index.search(centred, count + self.exclude_self)
+        if self.exclude_self:  # it goes to the first place, then off
+            for row in np.flatnonzero(found[:, 0] != rows):
+                place = np.flatnonzero(found[row] == rows[row])
+                last = place[0] if len(place) else count  # copies of the query may crowd it out
+                found[row, 1 : last + 1] = found[row, :last].copy()
+                squared[row, 1 : last + 1] = squared[row, :last].copy()
+            squared, found = squared[:, 1:], found[:, 1:]
+        np.maximum(squared, 0, out=squared)
+        if self.approximate:
+            squared[found < 0] = NOTHING
+        return squared, found
+
+    def _nearest_in_full_rows(self, rows: Integers, k: int, hit_test: HitTest | None) -> Integers:
+        """The same from whole rows of the distance matrix, in float64 (no TF32 there), on the device."""
+        gallery_GD, norms_G = self._exact_gallery
+        nearest = np.empty((len(rows), k), dtype=np.int64)
+        step = max(1, MATRIX_ENTRIES // len(gallery_GD))
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            centred_QD = self._centred(self.queries[part])
+            norm_Q1 = _norms(centred_QD)
+            queries = torch.from_numpy(centred_QD).to(self.device)
+            matrix_QG = torch.addmm(norms_G, queries, gallery_GD.T, alpha=-2)
+            matrix_QG += queries.square().sum(dim=1, keepdim=True)
+            matrix_QG.clamp_(min=0)
+            if self.exclude_self:
+                matrix_QG.scatter_(1, torch.from_numpy(part[:, None]).to(self.device), torch.inf)
+            squared, found = matrix_QG.topk(k, largest=False)
+            last = squared[:, -1:].cpu().numpy()
+            limit = torch.from_numpy(last + self._tolerance(norm_Q1, last, np.float64)).to(self.device)
+            count = int((matrix_QG <= limit).sum(dim=1).max())
+            if count > k:
+                squared, found = matrix_QG.topk(count, largest=False)
+            candidates, distances = found.cpu().numpy(), squared.cpu().numpy()
+            self._order_near_ties(part, candidates, distances, norm_Q1, np.float64, hit_test)
+            nearest[start : start + step] = candidates[:, :k]
+        return nearest
+
+    def _order_near_ties(
+        self,
+        rows: Integers,
+        found: Integers,
+        squared: Floats,
+        norm_Q1: Floats,
+        precision: type[np.floating],
+        hit_test: HitTest | None,
+    ) -> None:
+        """Sorts runs of `found` whose neighbours in the list are nearer than the tolerance, in place."""
+        if hit_test is not None:  # only rows in which a hit and a miss next to each other are too near
+            hit = hit_test(rows, found)
+            row, place = np.divmod(np.flatnonzero(hit[:, 1:] != hit[:, :-1]), max(1, found.shape[1] - 1))
+            gap = squared[row, place + 1] - squared[row, place]
+            near = np.unique(row[gap <= self._tolerance(norm_Q1[row, 0], squared[row, place + 1], precision)])
+            if len(near) < len(rows):
+                part = found[near]
+                self._order_near_ties(rows[near], part, squared[near], norm_Q1[near], precision, hit_test)
+                found[near] = part
+                return
+        starts = np.ones(found.shape, dtype=bool)
+        tolerance = self._tolerance(norm_Q1, squared[:, 1:], precision)
+        np.greater(np.diff(squared, axis=1), tolerance, out=starts[:, 1:])
+        run = np.cumsum(starts) - 1
+        length = np.bincount(run)
+        undecided = length > 1
+        if hit_test is not None:
+            hits = np.bincount(run, hit_test(rows, found).ravel())
+            undecided &= (hits > 0) & (hits < length)
+        at = np.flatnonzero(undecided[run])
+        row, place = np.divmod(at, found.shape[1])
+        neighbour = found[row, place]
+        exact = self.squared_distances(rows[row], neighbour)
+        found[row, place] = neighbour[np.lexsort((neighbour, exact, run[at]))]
+
+    def _tolerance(self, norm: Floats, squared: Floats, precision: type[np.floating]) -> Floats:
+        """Error bound of squared distances of the centred, scaled rows; `norm` is of the query's."""
+        error: Floats = (np.sqrt(squared) + norm.astype(squared.dtype)) ** 2
+        error *= np.finfo(precision).eps * (np.sqrt(self.gallery.shape[1]) + 8)
+        return error
+
+    def _centred(self, rows: Floats) -> NDArray[np.float64]:
+        centred: NDArray[np.float64] = np.subtract(rows, self.centre, dtype=np.float64)
+        centred /= self.scale
+        return centred
+
+    @cached_property
+    def _exact_gallery(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Centred rows (G, D) in float64 on the device, and their squared norms (G,)."""
+        centred_GD = self._centred(self.gallery)
+        parts = torch.from_numpy(centred_GD), torch.from_numpy(np.square(_norms(centred_GD)[:, 0]))
+        return parts[0].to(self.device), parts[1].to(self.device)
+
+    @cached_property
+    def first_copies(self) -> Integers:
+        """Index of the first gallery row with the same values. (G,)"""
+        # Python's hash of bytes has 64 bits; it is another in every process, but says only where to look
+        hashes = [hash(row.tobytes()) for part in _parts(self.gallery) for row in part + 0.0]  # -0.0 becomes 0.0
+        _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        copies: Integers = first[inverse]
+        (later,) = np.nonzero(copies != np.arange(len(copies)))
+        for start in range(0, len(later), CHUNK):
+            row = later[start : start + CHUNK]
+            differ = (self.gallery[row] != self.gallery[copies[row]]).any(axis=1)
+            copies[row[differ]] = row[differ]
+        return copies
+
+    @cached_property
+    def has_copies(self) -> bool:
+        """Whether any two gallery rows are equal."""
+        return bool((self.first_copies != np.arange(len(self.gallery))).any())
+
+
+def _norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    norms: NDArray[np.float64] = np.sqrt(np.einsum("qd,qd->q", rows, rows))[:, None]
+    return norms
+
+
+def _parts(*arrays: Floats) -> Iterator[Floats]:
+    for array in arrays:
+        for start in range(0, len(array), CHUNK):
+            yield array[start : start + CHUNK]
+
+
+def checked_rows(values: ArrayLike, name: str) -> tuple[Floats, torch.device]:
+    """Rows as a float32 or float64 array, and the device on which to search them."""
+    device = torch.device("cpu")
+    if isinstance(values, torch.Tensor):
+        if values.is_cuda:
+            device = values.device
+        values = values.detach().cpu()
+        values = (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values).numpy()
+    array = np.asarray(values)
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(f"{name}: need a non-empty matrix (rows, dimensions), got shape {array.shape}")
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name}: need real numbers, got {array.dtype}")
+    if array.dtype not in (np.float32, np.float64):
+        array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
+    bad = sum(int((~np.isfinite(part)).any(axis=1).sum()) for part in _parts(array))
+    if bad:
+        raise ValueError(f"{name}: {bad} of {len(array)} rows hold NaN or infinity")
+    return array, device
+
+
+def checked_labels(values: ArrayLike, name: str, rows_name: str, count: int) -> Integers:
+    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
+    if array.shape != (count,):
+        raise ValueError(f"{name}: need one per row of {rows_name}, shape ({count},), got {array.shape}")
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name}: need integers, got {array.dtype}")
+    return array.astype(np.int64)
+
+
+def check_same_width(queries: Floats, gallery: Floats, name: str) -> None:
+    if queries.shape[1] != gallery.shape[1]:
+        raise ValueError(f"gallery: its rows have {gallery.shape[1]} dimensions, those of {name} {queries.shape[1]}")
+
+
+def check_positive(value: int, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ValueError(f"{name}: need whole numbers from 1, got {value!r}")

@@ -1,0 +1,182 @@
+"""Processes that train and may be lost: what they leave in Ray's logs, and what of it belongs to a trial.
+
+Both sides: the process says where a trial begins, and how the trial's code ends it; whoever asks reads it there.
+"""
+
+import contextlib
+import faulthandler
+import functools
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.storage import objects, paths, s3
+
+PROCESS_LOG = "process.log"
+"""The last lines of a process that was lost, in the trial's folder."""
+LINES = 30
+BEFORE = 10
+"""How many lines before a long stack are kept with it."""
+CHARACTERS = 1000
+"""How many characters of each line are kept."""
+SHOWN = 300
+"""How many characters of them a reason holds."""
+READ_BYTES = 1 << 18
+SECONDS = 20.0
+"""How long a node may take to find them."""
+ENDED = "the code ended its own process by os._exit"
+CRASHED = "Fatal Python error: "
+NOISE = re.compile(
+    r":|Extension modules: |\[[^\]]*\] logging\.cc:"  # Ray's marks, Python's list, and Ray's second copy of a crash
+    r"|(Loading|Successfully loaded) faiss|Could not load library with .* due to:$|ModuleNotFoundError\(.*'faiss\."
+)
+"""How lines begin that tell nothing of a trial."""
+LIBRARIES = re.compile(
+    r"<frozen|.*/lib/python3\.\d+/(?!(site|dist)-packages/)|.*/(torch|torchvision|timm|numpy|faiss)/"
+)
+"""The files of code that is neither ours nor a plugin's."""
+EARLY = 0.9
+"""A process that hangs shows where, when so much of its time has passed."""
+
+
+# In the process that trains -----------------------------------------------------------------------------------
+
+
+def begins(trial_id: str) -> str:
+    """The line after which a process's output is a trial's."""
+    return f"orchestrator: trial {trial_id} begins here"
+
+
+def announce(trial_id: str) -> None:
+    """Mark in this process's output where a trial begins. From here on `os._exit` leaves a trace."""
+    for stream in (1, 2):
+        os.write(stream, f"{begins(trial_id)}\n".encode())
+    if not isinstance(os._exit, functools.partial):
+        os._exit = functools.partial(_exit, os._exit, os.getpid())
+
+
+def _exit(theirs: Callable[[int], NoReturn], owner: int, status: int) -> NoReturn:
+    if os.getpid() == owner:  # not in a process that forked from it
+        stack = "".join(traceback.format_list(traceback.extract_stack()[:-1][-4:]))
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os.write(2, f"{stack}{ENDED}({status})\n".encode(errors="replace"))
+    theirs(status)
+
+
+@contextlib.contextmanager
+def stack_if_late(limits: Mapping[str, float]) -> Iterator[None]:
+    """Where a step takes longer than the shortest of its limits, in seconds, write all threads' stacks to the output, a
+    little before: also those of code that keeps Python's lock."""
+    if limits:
+        faulthandler.dump_traceback_later(max(0.1, EARLY * min(limits.values())), file=2)
+    try:
+        yield
+    finally:
+        if limits:
+            faulthandler.cancel_dump_traceback_later()
+
+
+# On the driver's side -----------------------------------------------------------------------------------------
+
+
+def last_words(actor: Any, trial_id: str) -> str:
+    """The last lines that an actor's process wrote for a trial; empty where nothing is known of it, or its node is gone
+    or does not answer."""
+    with contextlib.suppress(Exception):
+        found = ray._private.state.actors(actor._actor_id.hex())
+        return words_of(found["Address"]["NodeID"], int(found["Pid"]), trial_id)
+    return ""
+
+
+def words_of(node_id: str, pid: int, trial_id: str) -> str:
+    """The last lines that a process on a node wrote for a trial; see `last_words`."""
+    if node_id == ray.get_runtime_context().get_node_id():
+        return tail(pid, trial_id)
+    if not any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes()):
+        return ""
+    where = NodeAffinitySchedulingStrategy(node_id, soft=False)
+    asked = ray.remote(num_cpus=0, max_retries=0)(tail).options(scheduling_strategy=where).remote(pid, trial_id)
+    return str(ray.get(asked, timeout=SECONDS))
+
+
+def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
+    """On the process's node: what it wrote last for a trial, to stdout and then to stderr."""
+    logs = logs or Path(ray._private.worker._global_node.get_logs_dir_path())
+    told = []
+    for kind in ("out", "err"):
+        paths = sorted(logs.glob(f"worker-*-{pid}.{kind}"), key=lambda path: path.stat().st_mtime)
+        if not paths:
+            continue
+        with paths[-1].open("rb") as file:
+            file.seek(max(0, paths[-1].stat().st_size - READ_BYTES))
+            text = file.read().decode(errors="replace").rpartition(f"{begins(trial_id)}\n")[2]
+        lines = [line.rstrip()[:CHARACTERS] for line in text.splitlines() if line.strip() and not NOISE.match(line)]
+        told += _telling(lines)
+    return "\n".join(told)
+
+
+def _telling(lines: list[str]) -> list[str]:
+    """The last lines; of a stack that is longer than these its beginning, which is where the process was."""
+    for mark in (CRASHED, "most recent call first):"):
+        if found := [number for number, line in enumerate(lines) if mark in line]:
+            if len(lines) - found[-1] > LINES:
+                return lines[max(0, found[-1] - BEFORE) : found[-1] + LINES]
+            break
+    return lines[-LINES:]
+
+
+def keep(folder: Path, words: str) -> None:
+    """Keep a lost process's last lines in its trial's folder."""
+    if words:
+        with contextlib.suppress(OSError):
+            if paths.address_of(folder) is None:
+                folder.mkdir(parents=True, exist_ok=True)
+            objects.write(folder / PROCESS_LOG, f"{words}\n".encode(), s3.IMPATIENCE_SECONDS)
+
+
+def cause(words: str) -> str | None:
+    """Why the process ended, as far as its last lines tell: by its own code, or by a fault of the machine code."""
+    frame = r'(?:File "([^"]+)", line (\d+), in (\S+)[^\n]*\n[^\n]*\n)?'
+    if found := re.search(rf"{frame}{re.escape(ENDED)}\((-?\d+)\)", words):
+        where = f", in {found[3]}, {Path(found[1]).name} line {found[2]}" if found[1] else ""
+        return f"{ENDED}({found[4]}){where}"
+    if found := re.search(rf"{CRASHED}([^\n]+)(.*)", words, re.S):
+        where = f", {place}" if (place := _place(found[2])) else ""
+        return f"its process crashed: {found[1]}{where}"
+    return None
+
+
+def _place(stack: str) -> str | None:
+    """Of a stack, the most recent call first, the function that is ours or a plugin's; else the first one."""
+    frames = re.findall(r'^  File "([^"]+)", line (\d+) in (\S+)', stack, re.M)
+    for file, line, function in [*(frame for frame in frames if not LIBRARIES.match(frame[0])), *frames[:1]]:
+        return f"in {function}, {Path(file).name} line {line}"
+    return None
+
+
+def stuck_at(words: str) -> str | None:
+    """Where a process was that was too late: the function of ours, or of a plugin's, that its main thread was in."""
+    found = re.findall(r"most recent call first\):\n((?:  File [^\n]+\n?)+)", words.rpartition("Timeout (")[2])
+    return next((place for stack in reversed(found) if (place := _place(stack))), None)  # the main thread comes last
+
+
+def quoted(words: str, folder: Path) -> str:
+    """The last line that a lost process's code wrote, for a reason, and where the others are; empty if there is
+    none."""
+    if not words:
+        return ""
+    see = f" (see {paths.shown(folder / PROCESS_LOG)})"
+    if stuck_at(words) and CRASHED not in words:  # it is the end of a stack
+        return see
+    own = re.split(rf"(?:^  .*\n)*^{re.escape(ENDED)}|^\*\*\* SIG|^{CRASHED}", words, maxsplit=1, flags=re.M)[0]
+    last = " ".join(own.rstrip().rpartition("\n")[2].split())[-SHOWN:]
+    return f"; its last line: {last}{see}" if last else see

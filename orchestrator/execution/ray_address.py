@@ -1,0 +1,77 @@
+"""Which Ray cluster an address means, and whether it answers."""
+
+import contextlib
+import os
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from orchestrator.errors import InputError
+
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty SETTINGS
+
+
+def refuse_shadows() -> None:
+    """Ray's workers look into the working directory first: a package of the same name there would be taken for ours."""
+    here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
+    for package in ("orchestrator", "methods"):
+        for found in (here / package / "__init__.py", here / f"{package}.py"):
+            if found.exists() and found.resolve() != ours / package / "__init__.py":
+                raise InputError(
+                    f"{found} would be imported by Ray's workers in place of this tool's own '{package}': "
+                    "rename it or start from another directory"
+                )
+
+
+def reachable_address(address: str | None) -> str | None:
+    """A cluster's address at which something answers: Ray itself would wait for minutes."""
+    if address is None or address == "local":
+        return address
+    if address == "auto":
+        return _cluster_here()
+    advice = "give host:port of a Ray head node, or auto"
+    if address.startswith(("http://", "https://")):
+        raise InputError(f"--address (or RAY_ADDRESS): {address} is a dashboard's, for ray job submit; {advice}")
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InputError(f"--address: {address}: {error}; {advice}") from None
+    if not host or not port:
+        raise InputError(f"--address: {address}: {advice}")
+    try:
+        speaks = _speaks(host, port)
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--address: no Ray cluster answers at {address} ({reason}); {advice}") from None
+    if not speaks:
+        raise InputError(f"--address: what answers at {address} is no Ray cluster; {advice}")
+    return address
+
+
+def _speaks(host: str, port: int) -> bool:
+    """Whether what answers may be Ray; OSError if nothing does."""
+    with socket.create_connection((host, port), timeout=5) as connection:
+        if os.environ.get("RAY_USE_TLS") == "1":
+            return True  # it understands nothing before a handshake, which is Ray's own
+        # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
+        connection.sendall(HTTP2_PREFACE)
+        return connection.recv(9)[3:4] == b"\x04"
+
+
+def _cluster_here() -> str:
+    """What `auto` stands for: the cluster that `ray start` began or joined here last, else the only one that answers.
+    Ray by itself takes any whose process it sees, one of another search too, or one that nobody reaches."""
+    from orchestrator.execution.ray_start import clusters_here
+
+    (started, others), found = clusters_here(), []
+    for address in dict.fromkeys(filter(None, [started, *others])):
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(OSError, ValueError):
+            if _speaks(host.strip("[]"), int(port)):
+                found.append(address)
+    if started in found or len(found) == 1:
+        return str(found[0])
+    if found:
+        raise InputError(f"--address: auto: several Ray clusters run on this machine: name one of {', '.join(found)}")
+    raise InputError("--address: auto: no Ray cluster runs on this machine; begin one by ray start, or leave it out")

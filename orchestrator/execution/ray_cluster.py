@@ -1,0 +1,152 @@
+"""A Ray cluster: started or joined, its nodes compared with this machine, what fits on it."""
+
+import contextlib
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray._private import ray_constants
+from ray.exceptions import RayError
+from ray.util.placement_group import placement_group_table
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from orchestrator.errors import InputError
+from orchestrator.storage import objects, paths, s3
+from orchestrator.storage.provenance import versions
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
+
+NODE_SECONDS = 300.0
+"""How long a node may take to get the code and answer; it may have to start its first worker."""
+
+
+def node_lives(node_id: str) -> bool:
+    """Whether this machine's Ray node lives. Of one that we started we see it at once; the cluster may take minutes to
+    notice, and trials go on meanwhile."""
+    started = ray._private.worker._global_node
+    mortal = (ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
+    if started is not None and any(kind in mortal for kind, _ in started.dead_processes()):
+        return False
+    return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
+
+
+COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")
+"""What a node must have in the driver's version, lest its trainings be others."""
+
+
+def code() -> list[str]:
+    """What the nodes of a cluster need of us, as Ray's `py_modules`: this package, the methods, and every plugin with
+    the metadata by which it is found. So all trials run the driver's code, whatever the nodes have installed."""
+    from orchestrator.method import ENTRY_POINTS  # with torch
+
+    folders: dict[str, None] = {}
+    names = {"orchestrator": None, "methods": None, "search_spaces": None}
+    for entry in entry_points(group=ENTRY_POINTS):
+        names[entry.module.partition(".")[0]] = None
+        for file in (entry.dist.files or []) if entry.dist else []:
+            if file.name == "entry_points.txt":
+                folders[str(Path(str(file.locate())).resolve().parent)] = None
+    for name in names:
+        found = find_spec(name)
+        if found is not None:  # a broken plugin is told of elsewhere
+            folders |= dict.fromkeys(found.submodule_search_locations or filter(None, [found.origin]))
+    return list(folders)
+
+
+def shipped() -> bool:
+    """Whether this process is itself a job of the cluster, begun with code of its own (`ray job submit`)."""
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
+    return "py_modules" in job.get("runtime_env", {})
+
+
+SHARED = "name a --storage that all nodes share"
+
+
+def living_nodes() -> list[dict[str, Any]]:
+    """The nodes of the cluster that can run trials."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+
+
+def check_nodes(storage: Path) -> None:
+    """InputError naming the first node that lacks the storage, or has other versions than this process; one that dies
+    while it is asked is none of the cluster's."""
+    probe = storage / f".node-probe-{uuid.uuid4().hex}"
+    objects.write(probe, b"")
+    here = versions(COMPARED)
+    try:
+        nodes = living_nodes()
+        answers = [
+            ray.remote(num_cpus=0, max_retries=0)(describe_node)
+            .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+            .remote(paths.portable(probe))
+            for node in nodes
+        ]
+        for node, answer in zip(nodes, answers, strict=True):
+            where = f"--address: node {node['NodeManagerAddress']}"
+            try:
+                there, sees = ray.get(answer, timeout=NODE_SECONDS)
+            except RayError as error:
+                if node["NodeID"] not in {one["NodeID"] for one in living_nodes()}:  # it died meanwhile
+                    continue
+                reason = " ".join(str(error).split())[:300]
+                raise InputError(f"{where} cannot run this version's code ({reason})") from None
+            if not sees:
+                seen = "its AWS_* variables or files must say how" if paths.address_of(storage) else SHARED
+                raise InputError(f"{where} does not see {paths.shown(storage)}: {seen}")
+            for name in here.keys() | there.keys():
+                mine, its = (found.get(name, "none").partition("+")[0] for found in (here, there))
+                if mine != its and not name.startswith("faiss"):
+                    raise InputError(f"{where}: {name} {its}, here {mine}: install the same version on both")
+            if not any(name.startswith("faiss") for name in there):
+                raise InputError(f"{where}: faiss is missing: install the same packages as here")
+    finally:
+        objects.remove(probe)
+
+
+def describe_node(probe: str) -> tuple[dict[str, str], bool]:
+    """On a node: its versions, and whether it sees a file."""
+    seen = False
+    with contextlib.suppress(OSError):
+        seen = objects.read(paths.place(probe), s3.IMPATIENCE_SECONDS) is not None
+    return versions(COMPARED), seen
+
+
+def placement_groups() -> set[str]:
+    """The placement groups of this process's Ray job that hold, or wait for, something on the cluster."""
+    job = ray.get_runtime_context().get_job_id()  # the end of the ids of all that a job makes
+    held = {key for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
+    return {key for key in held if key.endswith(job)}
+
+
+def resources(search: "Search", workers: int) -> dict[str, float]:
+    """What each of so many workers of a trial occupies: its CPU threads, and a GPU where the cluster has any (of a
+    single worker the share that the search gives). InputError if it must have one and there is none."""
+    training = search.example().training
+    each: dict[str, float] = {"CPU": training.threads}
+    if training.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
+        each["GPU"] = 1 if workers > 1 else search.gpus_per_trial or 1
+    elif training.device == "cuda":
+        raise InputError("device: 'cuda': no machine of the cluster has a GPU: use 'auto' or 'cpu', or another cluster")
+    elif search.gpus_per_trial is not None and training.device == "cpu":
+        raise InputError(f"gpus_per_trial: {search.gpus_per_trial:g}: device is 'cpu'; drop one of the two")
+    return each
+
+
+def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
+    """How many trials, of workers of this size, the cluster holds now, as far as the search wants so many."""
+    fit = places(each) // search.workers
+    return min(fit, search.max_concurrent or fit)
+
+
+def places(each: Mapping[str, float]) -> int:
+    """How many workers of this size the cluster holds."""
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # a third of a GPU, three times, is one: Ray counts in ten-thousandths
+    return sum(min(int(node.get(kind, 0) / amount + 1e-4) for kind, amount in each.items()) for node in nodes)

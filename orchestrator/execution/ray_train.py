@@ -1,0 +1,286 @@
+"""One experiment by a group of workers. The door to ray.train."""
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import storage_fault
+from orchestrator.execution.worker import own_results
+from orchestrator.storage import objects, paths
+
+if TYPE_CHECKING:
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+ATTEMPTS = 3
+"""So often a trial is started whose processes were killed, each time from its last validation."""
+POLL_SECONDS = 1.0
+"""How often a trial that waits for its workers looks whether they still live."""
+JUDGEMENT_SECONDS = 10.0
+"""How long a rank that failed waits for the others to fail too; see `Mailbox.fail`."""
+STOP_SECONDS = 120.0
+"""How long a stopped trial waits for its workers to be gone."""
+PLACEMENT_GROUP = "placement_group"
+
+# set where the trainer runs: Ray Train hands them on to its controller and workers
+TRAIN_ENVIRONMENT = {
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # others may use the cluster too
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+}
+
+
+def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """The `train` backend: the same results, trained by `work["workers"]` processes under Ray Train.
+
+    The workers wait at each validation until the next result is asked for, so closing this generator stops them
+    there; it returns when they and their placement group are gone. A worker that is killed costs an attempt: the
+    group starts again from the trial's last validation, and results known already come once more.
+    """
+    import ray
+
+    from orchestrator.storage.atomic import disk_fault
+
+    os.environ.update(TRAIN_ENVIRONMENT)
+    folder = paths.place(work["arguments"]["folder"])
+    release(folder)
+    mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
+    losses: list[str] = []
+    faults: list[str] = []
+
+    def train() -> None:
+        try:
+            build_trainer(work, mailbox).fit()
+        except Exception as error:
+            text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+            losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with its reason
+            fault = storage_fault(error) or disk_fault(folder) or objects.fault(folder)
+            faults.extend(filter(None, [fault]))
+
+    thread = threading.Thread(target=train, daemon=True)
+    thread.start()
+    try:
+        result: dict[str, Any] = {"done": False}
+        while not result["done"]:
+            incoming, alive = mailbox.take.remote(), True
+            while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
+                alive = thread.is_alive()
+            if alive:
+                result = ray.get(incoming)
+            elif faults:
+                result = {"orchestrator_trial": work["trial_id"], "interrupted": faults[0], "done": True}
+            else:
+                reason = f"its workers could not be kept alive ({losses[0] if losses else 'they ended early'})"
+                reason = words_of_workers(mailbox, work["trial_id"], folder) or reason
+                result = {"orchestrator_trial": work["trial_id"], "failed": reason, "done": True}
+            yield result
+            if not result["done"]:
+                mailbox.answer.remote(result["validation"])
+    finally:
+        mailbox.stop.remote()
+        thread.join(STOP_SECONDS)
+        if not thread.is_alive():
+            with contextlib.suppress(OSError):
+                objects.remove(folder / PLACEMENT_GROUP)
+
+
+def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
+    """Why workers were lost, from what they wrote last, which is kept; None if they wrote of no reason."""
+    import ray
+
+    from orchestrator.execution.lost import SECONDS, cause, keep, quoted, words_of
+
+    words: dict[int, str] = {}
+    with contextlib.suppress(Exception):
+        for rank, (node_id, pid) in ray.get(mailbox.who.remote(), timeout=SECONDS).items():
+            words[rank] = words_of(node_id, pid, trial_id)
+    keep(folder, "\n".join(f"rank {rank}:\n{told}" for rank, told in sorted(words.items()) if told))
+    for rank, told in sorted(words.items()):
+        if reason := cause(told):
+            return f"rank {rank}: {reason}{quoted(told, folder)}"
+    return None
+
+
+def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
+    """The Ray Train run of one trial. Nothing of it is repeated without end."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    return TorchTrainer(
+        train_worker,
+        train_loop_config={"work": dict(work), "mailbox": mailbox},
+        torch_config=own_interface(),
+        scaling_config=ScalingConfig(
+            num_workers=work["workers"], resources_per_worker=work["resources"], use_gpu="GPU" in work["resources"]
+        ),
+        run_config=RunConfig(
+            name="train",
+            storage_path=str(paths.place(work["arguments"]["folder"])),
+            failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
+        ),
+    )
+
+
+def own_interface() -> "TorchConfig":
+    """Has gloo connect the workers by the addresses that their nodes have in the cluster.
+
+    By itself it takes what the host's name resolves to: often the loopback, where no other node is found.
+    """
+    from dataclasses import dataclass
+
+    from ray.train.torch import TorchConfig
+
+    class Backend(TorchConfig().backend_cls):  # type: ignore[misc]
+        def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            worker_group.execute(name_interface)
+            super().on_start(worker_group, backend_config)
+
+    @dataclass
+    class Configuration(TorchConfig):  # type: ignore[misc]
+        @property
+        def backend_cls(self) -> type:
+            return Backend
+
+    return Configuration()
+
+
+def name_interface() -> None:
+    """On a worker: the network interface with its node's address."""
+    import psutil
+    import ray
+
+    here = ray.util.get_node_ip_address()
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == here for address in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+
+
+def train_worker(config: Mapping[str, Any]) -> None:
+    """What each rank of a worker group does: the whole loop, with rank 0 speaking for all."""
+    from orchestrator.training.distributed import membership
+
+    with membership():
+        _take_part(config["work"], config["mailbox"])
+
+
+def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
+    import ray
+
+    from orchestrator.training.distributed import broadcast_object, rank, world_size
+
+    group = ray.util.get_current_placement_group()
+    if rank() == 0 and group is not None:
+        objects.write(paths.place(work["arguments"]["folder"]) / PLACEMENT_GROUP, group.id.hex().encode())
+    context = ray.get_runtime_context()
+    mailbox.arrive.remote(rank(), context.get_node_id(), os.getpid())
+    attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
+    if attempt is None:
+        return
+    training = own_results(work)
+    for result in training:
+        if "interrupted" in result:  # of one rank is enough: it concerns the disk
+            ray.get(mailbox.put.remote(result))
+            return
+        if "failed" in result:
+            if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
+                return
+            if "repeats" in result:  # a GPU smaller, or fuller, than the others': the group would fail again
+                ray.get(mailbox.put.remote(result))
+            raise RuntimeError(result["failed"])
+        if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
+            return
+
+
+class Mailbox:
+    """Between a trial and its workers: results go out, go-ahead or stop comes in. A Ray actor of the trial's."""
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Condition()
+        self.results: list[dict[str, Any]] = []
+        self.failures: list[dict[str, Any]] = []
+        self.losses: list[str] = []
+        self.attempt = 0
+        self.answered = 0
+        self.stopped = False
+        self.processes: dict[int, tuple[str, int]] = {}
+
+    async def arrive(self, rank: int, node_id: str, pid: int) -> None:
+        """A rank tells where it is."""
+        self.processes[rank] = node_id, pid
+
+    async def who(self) -> dict[int, tuple[str, int]]:
+        """Node and process of each rank."""
+        return dict(self.processes)
+
+    async def begin(self) -> int | None:
+        """A worker group is ready: the number of its attempt, None if it is not wanted any more."""
+        if self.attempt:
+            self.losses.append(self.failures[0]["failed"] if self.failures else "it ended")
+        self.attempt += 1
+        self.failures.clear()
+        return None if self.stopped else self.attempt
+
+    async def put(self, result: dict[str, Any]) -> bool:
+        """A result of rank 0, with why earlier attempts were lost. Returns when the trial wants the next one, or True
+        to stop."""
+        async with self.changed:
+            self.results.append(result | {"lost": list(self.losses)})
+            self.changed.notify_all()
+            # by number: after a restart known validations come again and are let through
+            await self.changed.wait_for(lambda: self.stopped or result["done"] or self.answered >= result["validation"])
+            return self.stopped
+
+    async def fail(self, attempt: int, workers: int, result: dict[str, Any]) -> bool:
+        """A rank cannot go on. True if so it is with all ranks: then that is the trial's result.
+
+        Otherwise a rank was lost, and the others noticed by a broken connection, or one rank alone failed, and the
+        others wait for it: the group has to start again.
+        """
+        async with self.changed:
+            self.failures.append(result)
+            if len(self.failures) == workers:
+                self.results.append(self.failures[0])
+            self.changed.notify_all()
+            with contextlib.suppress(TimeoutError):
+                judged = self.changed.wait_for(lambda: len(self.failures) == workers or self.attempt != attempt)
+                await asyncio.wait_for(judged, JUDGEMENT_SECONDS)
+            return self.attempt == attempt and len(self.failures) == workers
+
+    async def take(self) -> dict[str, Any]:
+        """The next result, for the trial."""
+        async with self.changed:
+            await self.changed.wait_for(lambda: self.results)
+            return self.results.pop(0)
+
+    async def answer(self, validation: int) -> None:
+        """The trial goes on beyond this validation."""
+        async with self.changed:
+            self.answered = validation
+            self.changed.notify_all()
+
+    async def stop(self) -> None:
+        """The trial wants no more."""
+        async with self.changed:
+            self.stopped = True
+            self.changed.notify_all()
+
+
+def release(folder: Path) -> None:
+    """Free what an earlier attempt at this trial left on the cluster, its workers included.
+
+    Only a trial that was killed leaves anything: Ray keeps a placement group until its job ends.
+    """
+    import ray
+    from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+    note = folder / PLACEMENT_GROUP
+    if (written := objects.read(note)) is not None:
+        with contextlib.suppress(ValueError):  # a torn note
+            remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
+        objects.remove(note)

@@ -1,0 +1,384 @@
+"""Trials on a Ray cluster. The door to ray.tune."""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import ray
+from ray import tune
+from ray._private import ray_constants
+from ray.exceptions import AuthenticationError
+from ray.tune.search import Searcher
+from ray.tune.stopper import Stopper
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+
+from orchestrator.errors import ClusterFailed, InputError
+from orchestrator.execution import ray_start
+from orchestrator.execution.lost import ENDED, cause, keep, last_words, quoted, stuck_at
+from orchestrator.execution.ray_cluster import (
+    check_nodes,
+    code,
+    node_lives,
+    placement_groups,
+    places,
+    resources,
+    shipped,
+    trials_at_once,
+)
+from orchestrator.execution.ray_start import keep_secrets, keep_token, unnamed
+from orchestrator.execution.ray_train import ATTEMPTS, release, train_results
+from orchestrator.execution.worker import own_results
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
+    from orchestrator.execution.protocol import TrialSource
+
+# silence, our own signal handling, and none of Tune's own records: the journal is the record
+ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+WATCH_SECONDS = 2.0
+"""How often the driver looks whether its own node still lives."""
+LOOK_SECONDS = 0.5
+"""How often it looks for trials that take too long."""
+
+
+@dataclass
+class RayRunner:
+    """Trials in parallel on a cluster of our own on this machine, or on the one at `address`."""
+
+    address: str | None = None
+    ray_output: bool = False
+    trial: "type[Trial] | None" = None
+    """Another training than ours, to measure what is left of a search without it."""
+
+    @contextlib.contextmanager
+    def ready(self, search: "Search", storage: Path) -> Iterator[int]:
+        """Start or join the cluster; InputError if there is none, a trial cannot fit it, or a node is not like us."""
+        os.environ.update(ENVIRONMENT)
+        keep_secrets()
+        if not self.ray_output:
+            for name in ("ray", "ray.tune", "ray.train"):
+                logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost process is an ERROR with a traceback
+        if ray.is_initialized():  # whoever did it also ends it
+            yield self.slots(search)
+            return
+        if self.address is None:
+            keep_token()
+            # 127.0.0.1 is a node's address, and where its servers listen, only where Ray needs no nodes beside it
+            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+        ray_constants.ENABLE_RAY_CLUSTER = self.address is not None
+        options = {
+            "log_to_driver": self.ray_output,
+            "logging_level": "INFO" if self.ray_output else "ERROR",
+            "include_dashboard": False if self.address is None else None,
+            "_node_ip_address": "127.0.0.1" if self.address is None else None,  # its servers listen there only
+        }
+        if self.address is None:
+            try:
+                ray_start.start(**options)
+            except ClusterFailed:
+                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+                raise
+        else:
+            self.join(self.address, **options)
+        with self.quiet():
+            try:
+                if self.address is not None:
+                    check_nodes(storage)
+                yield self.slots(search)
+            finally:
+                ray.shutdown()
+                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+
+    def join(self, address: str, **options: Any) -> None:
+        """Become a driver of the cluster at an address; InputError if there is none, or it does not let us in."""
+        try:
+            with unnamed():
+                ray.init(address=address, runtime_env=None if shipped() else {"py_modules": code()}, **options)
+        except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())[:300]
+            if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
+                reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
+            raise InputError(f"--address: no Ray cluster to use at '{address}' ({reason})") from None
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Ray's news of its processes goes to our stdout, which is for results, whatever its loggers are told."""
+        if self.ray_output:
+            yield
+            return
+        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+            yield
+
+    def slots(self, search: "Search") -> int:
+        """How many trials run at once; InputError if a trial or the final run never can."""
+        runs = [("--workers", "a trial", search.workers)]
+        if search.final:
+            runs.append(("--final-workers", "the final run", search.workers_of_final))
+        for option, run, workers in runs:
+            each = resources(search, workers)
+            if workers > (room := places(each)):
+                wanted = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
+                found = ", ".join(f"{ray.cluster_resources().get(kind, 0):g} {kind}" for kind in each)
+                remedy = f"give {option} {room}" if room else "lower threads"
+                raise InputError(
+                    f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has {found}: "
+                    f"{remedy} or name a larger cluster"
+                )
+        return trials_at_once(search, resources(search, search.workers))
+
+    def resources(self, search: "Search") -> dict[str, float]:
+        """What a trial holds: of each of its workers' resources the sum."""
+        return {kind: amount * search.workers for kind, amount in resources(search, search.workers).items()}
+
+    def run(self, conductor: "TrialSource") -> None:
+        """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
+        points = Points(conductor)
+        tuner = tune.Tuner(
+            self.trial or Trial,
+            tune_config=tune.TuneConfig(
+                search_alg=points,
+                num_samples=-1,
+                reuse_actors=True,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+                trial_name_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name="tune",
+                storage_path=str(conductor.folder),
+                stop=Reports(conductor),
+                verbose=0,
+                checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
+                callbacks=[Processes(points)],
+            ),
+        )
+        before = placement_groups()
+        try:
+            # quiet once more, for the live display has taken hold of stdout in between
+            with self.quiet(), watched(conductor, points.resources[conductor.search.workers]):
+                tuner.fit()
+        finally:
+            # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
+            if conductor.fault is None:  # nobody would answer on a machine that is gone
+                for group in placement_groups() - before:
+                    remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+
+
+@contextlib.contextmanager
+def watched(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[None]:
+    """Follows the cluster while a search runs: as many trials at once as its nodes hold now, of workers of this size.
+
+    Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed.
+    """
+    here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            with contextlib.suppress(Exception):  # the cluster may be ending
+                if not node_lives(here):
+                    conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
+                    if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
+                        signal.pthread_kill(main.ident, signal.SIGINT)  # as a second Ctrl-C
+                    return
+                conductor.slots = trials_at_once(conductor.search, each)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(WATCH_SECONDS)
+
+
+class Trial(tune.Trainable):  # type: ignore[misc]
+    """The loop inside the Tune trial's own process (the `trial` backend), or by workers of its own (`train`).
+
+    One `step` is one validation; the process is used again by later trials. Tune keeps no checkpoints: the loop's
+    own files in the trial's folder are the state, so a trial that starts where an earlier attempt left files goes
+    on from them.
+    """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """A trial with workers leaves the machines to them: they have a placement group of their own, which on
+        a full cluster would wait for ever for what the trial holds. A trial must hold something: a byte."""
+        return tune.PlacementGroupFactory([config["resources"] if config["workers"] == 1 else {"memory": 1}])
+
+    def setup(self, config: dict[str, Any]) -> None:
+        if config.get("over"):
+            self.results = nothing_more(config)
+        else:
+            self.results = own_results(config) if config["workers"] == 1 else train_results(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
+        self.setup(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        return next(self.results)
+
+    def cleanup(self) -> None:
+        self.results.close()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: the loop keeps its own."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing: the loop finds its own."""
+
+
+def nothing_more(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """Of a trial that Tune begins again, and that has ended."""
+    yield {"orchestrator_trial": work["trial_id"], "failed": "it has ended", "done": True}
+
+
+class _InThisProcess:
+    """Tune copies and pickles what it is given; a copy of these is the thing itself, and a pickle holds nothing."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Points(_InThisProcess, Searcher):  # type: ignore[misc]
+    """Tune asks for a trial, the conductor answers."""
+
+    def __init__(self, conductor: "TrialSource") -> None:
+        super().__init__(metric="objective", mode="max")
+        self.conductor = conductor
+        search = conductor.search
+        # as `slots` found them: a trial asks for what its place was counted by
+        self.resources = {workers: resources(search, workers) for workers in (search.workers, search.workers_of_final)}
+        self.works: dict[str, dict[str, Any]] = {}
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.conductor.finished:
+            return Searcher.FINISHED
+        work = None
+        with contextlib.suppress(OSError):  # the journal's disk: the conductor is stopping then
+            work = self.conductor.next()
+        if work is None:
+            return None
+        self.works[trial_id] = work
+        return work | {"resources": self.resources[work["workers"]]}
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        if error and trial_id in self.works:
+            release(paths.place(self.works[trial_id]["arguments"]["folder"]))
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the journal is the record."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing: the journal is the record."""
+
+
+class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
+    """Follows the trials' processes: those that are lost, those whose trial is begun again, and those that hang."""
+
+    def __init__(self, points: Points) -> None:
+        self.points, self.conductor = points, points.conductor
+        self.actors: dict[str, Any] = {}
+        """By Tune's name of a trial, for as long as it runs."""
+        self.trials: dict[str, Any] = {}
+        self.looked = time.monotonic()
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if work := self.points.works.get(trial.trial_id):
+            self.actors[trial.trial_id], self.trials[trial.trial_id] = trial.temporary_state.ray_actor, trial
+            self.conductor.attended(work["trial_id"], time.monotonic())
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.actors.pop(trial.trial_id, None)
+        self.trials.pop(trial.trial_id, None)
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if work := self.points.works.get(trial.trial_id):
+            words, folder = self.last_words(trial, work)
+            reason = cause(words)
+            again = reason is not None and reason in self.conductor.losses.get(work["trial_id"], ())
+            if reason is not None and (again or reason.startswith(ENDED)):  # it would again
+                self.end(work, f"{reason}{', twice' if again else ''}{quoted(words, folder)}", words)
+                trial.config["over"] = True
+            else:
+                keep(folder, words)
+                self.conductor.restarted(work["trial_id"], reason or "killed, or its node is gone")
+            self.on_trial_complete(iteration, trials, trial)
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        if work := self.points.works.get(trial.trial_id):
+            words, folder = self.last_words(trial, work)
+            told = cause(words) or "out of memory, or killed; see Ray's logs"
+            self.end(work, f"its process was lost {ATTEMPTS} times: {told}{quoted(words, folder)}", words)
+        self.on_trial_complete(iteration, trials, trial)
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if time.monotonic() - self.looked < LOOK_SECONDS:
+            return
+        self.looked = time.monotonic()
+        late = self.conductor.overdue(self.looked)
+        for name, trial in list(self.trials.items()) if late else ():
+            work = self.points.works[name]
+            if (reason := late.get(work["trial_id"])) is None:
+                continue
+            words, folder = self.last_words(trial, work)
+            where = f", {found}" if (found := stuck_at(words)) else ""
+            if losses := self.conductor.losses.get(work["trial_id"]):
+                where += f"; a process of it was lost before that ({losses[-1]})"
+            self.end(work, f"{reason}{where}{quoted(words, folder)}", words)
+            trial.max_failures = 0  # it is not begun again
+            with contextlib.suppress(Exception):
+                ray.kill(self.actors[name])
+            release(folder)  # of its workers: they may hang too
+
+    def last_words(self, trial: Any, work: Mapping[str, Any]) -> tuple[str, Path]:
+        """What a trial's process wrote last, and the trial's folder."""
+        words = last_words(self.actors[trial.trial_id], work["trial_id"]) if trial.trial_id in self.actors else ""
+        return words, paths.place(work["arguments"]["folder"])
+
+    def end(self, work: Mapping[str, Any], reason: str, words: str) -> None:
+        """A trial's end for a reason of its process's; its last lines are kept."""
+        with contextlib.suppress(OSError):
+            self.conductor.lost(work["trial_id"], reason)
+        keep(paths.place(work["arguments"]["folder"]), words)
+
+
+class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
+    """Every result comes here first, before anything else in Tune sees it."""
+
+    def __init__(self, conductor: "TrialSource") -> None:
+        self.conductor = conductor
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        try:
+            return self.conductor.report(result)
+        except OSError:  # the journal's disk: Tune would take it for the trial's fault
+            return True
+
+    def stop_all(self) -> bool:
+        return self.conductor.stopping

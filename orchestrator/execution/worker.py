@@ -1,0 +1,205 @@
+"""One experiment -> its results, in the process that asks for them."""
+
+import contextlib
+import time
+import traceback
+from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
+from orchestrator.storage import paths, trial_files
+
+if TYPE_CHECKING:
+    from orchestrator.training.loop import Validation
+
+FAILURE_LOG = "error.txt"
+
+
+def run(
+    settings: Mapping[str, Any],
+    *,
+    data: str | Path,
+    folder: str | Path | None,
+    objective: Mapping[str, str] | None = None,
+    stop_after: int | None = None,
+    hold_out: bool = True,
+) -> "Iterator[Validation]":
+    """The `process` backend: the validations of an experiment, trained in this process.
+
+    `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
+    without `hold_out` the whole training half trains.
+    """
+    # torch takes seconds to import: only processes that train pay for it
+    from orchestrator.config.search import Objective
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.training.folds import fit_folds
+    from orchestrator.training.loop import fit
+    from orchestrator.training.splits import data_splits
+
+    experiment = resolve_experiment(settings, "trial")
+    training = experiment.training
+    store = open_dataset(training.dataset, Path(data))
+    splits = data_splits(training, store, hold_out=hold_out)
+    goal = Objective.model_validate(dict(objective)) if objective else None
+    place = Path(folder) if folder is not None else None
+    if len(splits) == 1:
+        yield from fit(experiment, store, splits[0], folder=place, objective=goal, stop_after=stop_after)
+    else:
+        yield from fit_folds(experiment, store, splits, folder=place, objective=goal, stop_after=stop_after)
+
+
+def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
+    """All metrics of a finished training on the test classes: of its last model, or, where classes were held
+    out to select on, of its best. `<metric>_over_classes_low` and `_high` are the 95% interval over the classes,
+    `<metric>_over_queries_low` and `_high` that over the queries; see `intervals`.
+
+    Over folds, the metrics are the mean of those of the folds' models, and `concatenated_<metric>` those of the
+    models' normalised embeddings side by side; both have their intervals.
+    """
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.evaluation.intervals import as_metrics
+    from orchestrator.storage.trial_folder import BEST, DIAGNOSTICS, MODEL, model_folders
+    from orchestrator.training.distributed import rank
+    from orchestrator.training.embed import evaluate_and_embed, keep_insight
+    from orchestrator.training.folds import evaluate_folds
+    from orchestrator.training.splits import data_splits
+
+    training = resolve_experiment(settings, "trial").training
+    store = open_dataset(training.dataset, Path(data))
+    rows = data_splits(training, store)[0].test
+    place = Path(folder)
+    if (folders := model_folders(place)) != [place]:
+        models = [folder / BEST for folder in folders]
+        metrics, together, separated = evaluate_folds(models, store, rows, training.device, keep=True)
+        return metrics | as_metrics(separated) | as_metrics(together, "concatenated_")
+    model = place / MODEL if (place / MODEL).exists() else place / BEST
+    result, embedded = evaluate_and_embed(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    if rank() == 0:
+        keep_insight(place, result, embedded, store)
+    return result.metrics | as_metrics(result)
+
+
+def own_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+    """`results`, in a process that trains and nothing else: what the code of the trial does to it is told."""
+    from orchestrator.execution.lost import announce, stack_if_late
+
+    announce(work["trial_id"])
+    begun, limits = time.monotonic(), work.get("limits", {})
+    with contextlib.closing(results(work, own=True)) as training:
+        while True:
+            left = {key: limit - (time.monotonic() - begun if key == "trial" else 0) for key, limit in limits.items()}
+            with stack_if_late(left):
+                result = next(training, None)
+            if result is None:
+                return
+            yield result
+
+
+def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str, Any], None, None]:
+    """The results of a trial that the conductor gave out, one per validation, and before them, as validation 0, what
+    its untrained network scores, where it is to measure that: it is known whatever becomes of the training.
+
+    A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
+    would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
+    full or gone is no trial's fault: the last result says `interrupted`. `own`: the process is the trial's own, and no
+    user's Ctrl-C comes to it.
+    """
+    from orchestrator.storage.trial_folder import BEST, MODEL
+    from orchestrator.training.checkpoint import discard_damaged
+    from orchestrator.training.distributed import broadcast_object, rank
+
+    known: dict[str, Any] = {"orchestrator_trial": work["trial_id"]}
+    with trial_files.TrialFiles(work["arguments"]["folder"]) as files:
+        places = {"data": paths.place(work["arguments"]["data"]), "folder": files.folder}
+        arguments = {**work["arguments"], **places}
+        try:
+            anew = files.fetch(broadcast_object, leader=rank() == 0)
+            # rank 0 first: on a shared disk it removes them for all
+            if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
+                anew = found
+                discard_damaged(files.folder)
+            if anew:
+                known["anew"] = anew
+            if work.get("untrained"):
+                first = {"validation": 0, "metrics": {}, "seconds": 0.0, "finished": False, "test": {}, "done": False}
+                yield known | first | {"untrained": untrained_score(arguments)}
+                known.pop("anew", None)
+            for validation in run(**arguments):
+                if rank() == 0:
+                    files.keep()  # before anybody hears of the validation
+                tested: dict[str, float] = {}
+                if validation.finished and work["test"]:
+                    files.share(broadcast_object, leader=rank() == 0, names=(MODEL, BEST))
+                    tested = run_test(arguments["settings"], **places)
+                    if rank() == 0:
+                        files.keep()
+                yield known | {
+                    "validation": validation.number,
+                    "metrics": validation.metrics,
+                    "seconds": validation.seconds,
+                    "finished": validation.finished,
+                    "test": tested,
+                    "done": validation.finished,
+                }
+                known.pop("anew", None)
+        except OutOfMemory as error:
+            yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
+        except (TrainingFailed, InputError) as error:
+            yield known | {"failed": str(error), "done": True}
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            if isinstance(error, KeyboardInterrupt) and not own:
+                raise
+            if fault := storage_fault(error):
+                yield known | {"interrupted": fault, "done": True}
+                return
+            files.folder.mkdir(parents=True, exist_ok=True)
+            (files.folder / FAILURE_LOG).write_text(traceback.format_exc(), encoding="utf-8")
+            with contextlib.suppress(OSError):
+                files.keep()
+            summary = " ".join(str(error).split())[:300]
+            log = paths.shown(files.path / FAILURE_LOG)
+            if isinstance(error, SystemExit):
+                summary = f"the code called sys.exit({summary})"
+            elif isinstance(error, KeyboardInterrupt):
+                summary = "the code raised it"
+            ends = {} if isinstance(error, Exception) else {"repeats": True}
+            yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True} | ends
+
+
+def untrained_score(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the network of a trial scores before its training; see `untrained.measure`."""
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.training.splits import data_splits
+    from orchestrator.training.untrained import measure
+
+    experiment = resolve_experiment(arguments["settings"], "trial")
+    store = open_dataset(experiment.training.dataset, Path(arguments["data"]))
+    splits = data_splits(experiment.training, store, hold_out=arguments.get("hold_out", True))
+    return measure(experiment, store, splits)
+
+
+def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
+    """What would probably fit into the memory that a training was short of: tried where one process trains."""
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.training.batch_size import batch_that_fits
+    from orchestrator.training.device import free_memory
+    from orchestrator.training.distributed import world_size
+    from orchestrator.training.splits import data_splits
+
+    free_memory(error)
+    arguments = work["arguments"]
+    experiment = resolve_experiment(arguments["settings"], "trial")
+    training = experiment.training
+    if not error.of_batch:
+        return "take a smaller backbone or embedding_dim, or set precision=bf16"
+    if world_size() == 1:
+        store = open_dataset(training.dataset, paths.place(arguments["data"]))
+        splits = data_splits(training, store, hold_out=arguments.get("hold_out", True))
+        if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
+            return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
+    return "lower classes_per_batch or images_per_class, or set precision=bf16"

@@ -1,0 +1,1 @@
+"""Backbones and embedding heads, as plain torch modules. They know no method and no loss."""

@@ -1,0 +1,36 @@
+"""Backbone, pooling and linear layer: an image -> its embedding."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from orchestrator.method import Outputs
+from orchestrator.networks.backbones import Backbone
+
+Pooling = Literal["average", "max", "average+max", "token"]
+"""Over the places of the feature maps: mean, largest, their sum; or a vision transformer's class token."""
+
+
+class EmbeddingNetwork(nn.Module):
+    """Backbone -> global pooling -> linear head; the method's extra heads read the same pooled features.
+
+    images (B, channels, H, W) in [0, 1] -> {"embedding": (B, D) as the method normalises it, <head>: ...}.
+    """
+
+    def __init__(self, backbone: Backbone, embedding_dim: int, pooling: Pooling) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.pooling = pooling
+        self.head = nn.Linear(backbone.feature_dim, embedding_dim)
+        self.heads = nn.ModuleDict()
+
+    def forward(self, images: Tensor) -> Outputs:
+        maps = self.backbone(images)
+        if self.pooling == "max":
+            features = maps.amax(dim=(2, 3))
+        else:  # of the class token there is one place
+            features = maps.mean(dim=(2, 3))
+        if self.pooling == "average+max":
+            features = features + maps.amax(dim=(2, 3))
+        outputs = {"embedding": self.head(features)}
+        return outputs | {name: head(features) for name, head in self.heads.items()}

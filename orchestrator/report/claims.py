@@ -1,0 +1,106 @@
+"""Tests as they are told: each value with the interval of the claim made, and what that is over."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.evaluation.intervals import Claim, claimed, is_end
+from orchestrator.report.learning import test_set
+from orchestrator.storage.leaderboard import Interval, Repeated
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted
+
+TOLD = ("map_at_r", "recall_at_1")
+
+
+def protocol_of(ledger: Ledger) -> str | None:
+    """Under which a search's tests are."""
+    anyone: TrialRecord | None = next(iter(ledger.finals.values()), None) or next(iter(ledger.trials.values()), None)
+    settings = anyone.settings if anyone is not None else ledger.config.get("settings", {})
+    return settings.get("protocol")
+
+
+def claim(ledger: Ledger, test: Mapping[str, Any], name: str) -> Claim | None:
+    """The interval of a recorded test's metric."""
+    of = test_set(ledger)
+    return claimed(test, name, protocol_of(ledger), None if of is None else of.classes)
+
+
+def units(ledger: Ledger, found: Claim) -> str:
+    """`50 classes`, `classes`, `1000 queries`"""
+    of = test_set(ledger)
+    if of is None:
+        return found.over
+    if found.over == "classes":
+        return counted(of.classes, "class", "classes")
+    return counted(of.queries, "query", "queries")
+
+
+def between(ledger: Ledger, test: Mapping[str, Any], name: str) -> str:
+    """`95% over 50 classes: 0.4970 to 0.5960`, or why there is no such interval; empty where none was recorded."""
+    found = claim(ledger, test, name)
+    return "" if found is None else found.text(units(ledger, found))
+
+
+def test_texts(ledger: Ledger, test: Mapping[str, float]) -> dict[str, str]:
+    """Each metric of one test: `0.5440 (95% over 50 classes: 0.4970 to 0.5960)`."""
+    found = {name: between(ledger, test, name) for name in test if not is_end(name)}
+    return {name: f"{test[name]:.4f}" + (f" ({said})" if said else "") for name, said in found.items()}
+
+
+def means(group: Repeated) -> dict[str, float]:
+    """The mean over seeds of each metric of a repeated test, of the intervals' ends too: those of the mean of several
+    trainings are no farther apart, for its deviation is at most the mean of theirs."""
+    return {name: spread.mean for name, spread in group.metrics.items()}
+
+
+def repeated_texts(ledger: Ledger, group: Repeated) -> dict[str, str]:
+    """Each metric of a repeated test: `0.5210 ± 0.0010 (95% over 3 seeds: 0.5185 to 0.5235; over 50 classes: ...)`."""
+    values = means(group)
+    return {
+        name: f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} "
+        f"({_over_seeds(len(group.trial_ids), spread)}{_and_over(ledger, values, name)})"
+        for name, spread in group.metrics.items()
+        if not is_end(name)
+    }
+
+
+def _over_seeds(seeds: int, spread: Interval) -> str:
+    return f"95% over {seeds} seeds: {spread.low:.4f} to {spread.high:.4f}"
+
+
+def _and_over(ledger: Ledger, values: Mapping[str, float], name: str) -> str:
+    said = between(ledger, values, name)
+    return f"; {said.removeprefix('95% ')}" if said else ""
+
+
+def single_tests(ledger: Ledger, grouped: Sequence[Repeated]) -> list[TrialRecord]:
+    """The tested runs that are in no group of repeated ones, final runs first."""
+    together = {trial_id for group in grouped for trial_id in group.trial_ids}
+    runs = [*ledger.finals.values(), *ledger.ranking()]
+    return [run for run in runs if run.test and run.trial_id not in together]
+
+
+def test_rows(ledger: Ledger, test: Mapping[str, float]) -> tuple[list[str], list[list[Any]]]:
+    """Heads and rows of a test's table: metric, value, both intervals as far as recorded, chance."""
+    of = test_set(ledger)
+    heads, rows = ["metric", "value"], []
+    stems = {"classes": "_over_classes", "queries": "_over_queries"}
+    if any(is_end(name) and not any(stem in name for stem in stems.values()) for name in test):
+        stems["queries"] = ""
+    found = {
+        over: {name: (test.get(f"{name}{stem}_low"), test.get(f"{name}{stem}_high")) for name in test}
+        for over, stem in stems.items()
+    }
+    shown = [over for over, ends in found.items() if any(pair != (None, None) for pair in ends.values())]
+    for over in shown:
+        heads += [f"over {over}: low", "high"]
+    chance: Mapping[str, float] = {} if of is None else of.chance
+    heads += ["chance"] if chance else []
+    for name, value in test.items():
+        if is_end(name) or name.startswith("diagnostics/"):
+            continue
+        row: list[Any] = [name, value]
+        for over in shown:
+            row += found[over][name]
+        rows.append(row + ([chance.get(name.removeprefix("concatenated_"))] if chance else []))
+    return heads, rows

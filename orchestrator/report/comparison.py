@@ -1,0 +1,374 @@
+"""Several searches side by side: which won, by how much, how sure that is, and at what cost.
+
+Numbers are compared only where they are of the same thing: the same classes of the same images, tested in the same way.
+Everything else that differs (settings, budgets) is told.
+"""
+
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.config.training import Training
+from orchestrator.errors import InputError
+from orchestrator.report import learning
+from orchestrator.report.findings import RISING, Findings
+from orchestrator.report.importance import ENOUGH_TRIALS
+from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
+from orchestrator.report.significance import Difference, differences, how_tested, tests_by_seed
+from orchestrator.storage.leaderboard import Interval
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted, value_text
+
+MEASURED = ("dataset", "protocol", "selection", "class_subset")
+"""What must be equal, lest numbers be of different things; beside the data set's digest."""
+FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
+"""What may differ without a word: it is told elsewhere, or changes no result."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the searches compared."""
+
+    label: str
+    findings: Findings
+    metric: str
+    tests: Mapping[int, float]
+    """The winner's test by seed."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """All of the search."""
+        return self.findings.ledger
+
+    @property
+    def winner(self) -> TrialRecord | None:
+        """Its best trial on held-out classes."""
+        return self.findings.winner
+
+    @property
+    def mean(self) -> float | None:
+        """Of its tests."""
+        return statistics.fmean(self.tests.values()) if self.tests else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The same with deviation and 95% interval, of two seeds or more."""
+        return Interval.of(list(self.tests.values())) if len(self.tests) > 1 else None
+
+    @property
+    def text(self) -> str:
+        """`0.5121 ± 0.0040`"""
+        if self.mean is None:
+            return "no test"
+        return f"{self.mean:.4f}" + ("" if self.interval is None else f" ± {self.interval.standard_deviation:.4f}")
+
+    @property
+    def training_seconds(self) -> float:
+        """What one training of its winner takes."""
+        finals = [run for run in self.ledger.finals.values() if run.test and run.seconds]
+        if finals:
+            return statistics.fmean(run.seconds for run in finals)
+        return 0.0 if self.winner is None else self.winner.seconds
+
+    @property
+    def hours(self) -> float:
+        """Of all its trials together, without its final runs."""
+        return sum(trial.seconds for trial in self.ledger.trials.values()) / 3600
+
+    def progress(self) -> list[tuple[float, float]]:
+        """Epochs spent and best so far, after each trial that ended, in the order in which they did."""
+        ledger, steps, spent = self.ledger, [], 0.0
+        best: float | None = None
+        for trial in sorted(ledger.trials.values(), key=lambda t: (t.ended is None, t.ended or 0, t.number)):
+            spent += trial.epochs
+            if trial.best is not None and (best is None or ledger.better(trial.best, best)):
+                best = trial.best
+            if best is not None:
+                steps.append((spent, best))
+        return steps
+
+    @property
+    def late_gain(self) -> float:
+        """By how much its best on held-out classes moved in the second half of the epochs that it spent."""
+        steps = self.progress()
+        if not steps:
+            return 0.0
+        before = [best for spent, best in steps if spent <= steps[-1][0] / 2]
+        return abs(steps[-1][1] - (before[-1] if before else steps[0][1]))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The answers. `verdict` and `outlook` are whole sentences."""
+
+    name: str
+    metric: str
+    members: tuple[Member, ...]
+    """Best test first; those without one last."""
+    differences: tuple[Difference, ...]
+    verdict: tuple[str, ...]
+    outlook: tuple[str, ...]
+    """What more budget, or more seeds, would likely change."""
+    notes: tuple[str, ...]
+    """What differs, so that the comparison may not be fair, and what is missing."""
+
+    @classmethod
+    def of(cls, name: str, ledgers: Mapping[str, Ledger], missing: Sequence[str] = ()) -> "Comparison":
+        """Compare searches, known by their labels; `missing` are those that have not begun.
+
+        Raises:
+            InputError: their numbers are not of the same thing; names what differs.
+        """
+        refuse_unlike(ledgers)
+        metrics = {ledger.metric.removeprefix("val/") for ledger in ledgers.values()}
+        metric = metrics.pop() if len(metrics) == 1 else "map_at_r"
+        found = []
+        for label, ledger in ledgers.items():
+            findings = Findings.of(ledger)
+            found.append(Member(label, findings, metric, tests_by_seed(ledger, findings.winner, metric)))
+        members = sorted(found, key=lambda member: math.inf if member.mean is None else -member.mean)
+        compared = differences({member.label: member.tests for member in members})
+        return cls(
+            name=name,
+            metric=metric,
+            members=tuple(members),
+            differences=tuple(compared),
+            verdict=tuple(_verdict(metric, members, compared)),
+            outlook=tuple(_outlook(members, compared)),
+            notes=tuple(_notes(members, missing)),
+        )
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "metric": self.metric,
+            "verdict": list(self.verdict),
+            "outlook": list(self.outlook),
+            "notes": list(self.notes),
+            "members": [
+                {
+                    "label": member.label,
+                    "search": member.ledger.name,
+                    "state": member.ledger.state,
+                    "params": None if member.winner is None else member.winner.params,
+                    "objective": None if member.winner is None else member.winner.best,
+                    "test": None
+                    if member.mean is None
+                    else {
+                        "mean": member.mean,
+                        "standard_deviation": None if member.interval is None else member.interval.standard_deviation,
+                        "seeds": {str(seed): value for seed, value in sorted(member.tests.items())},
+                    },
+                    "trials": member.ledger.counts(),
+                    "epochs": member.ledger.epochs,
+                    "hours": member.hours,
+                    "training_seconds": member.training_seconds,
+                    "command": member.findings.command,
+                }
+                for member in self.members
+            ],
+            "differences": [difference.plain for difference in self.differences],
+        }
+
+
+def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
+    """Heads and cells of the table, best first, as text."""
+    heads = [
+        "#",
+        "search",
+        f"test {comparison.metric}",
+        "seeds",
+        "held-out",
+        "trials",
+        "epochs",
+        "hours of trials",
+        "s/training",
+    ]
+    lines = []
+    for rank, member in enumerate(comparison.members, start=1):
+        winner = member.winner
+        lines.append(
+            [
+                "-" if member.mean is None else str(rank),
+                member.label,
+                member.text,
+                str(len(member.tests)),
+                "-" if winner is None or winner.best is None else f"{winner.best:.4f}",
+                str(len(member.ledger.trials)),
+                f"{member.ledger.epochs:g}",
+                f"{member.hours:.2f}",
+                f"{member.training_seconds:.1f}",
+            ]
+        )
+    return heads, lines
+
+
+# What can be compared --------------------------------------------------------------------------------------------
+
+
+def refuse_unlike(ledgers: Mapping[str, Ledger]) -> None:
+    """InputError naming what differs, if the searches' tests are not of the same thing."""
+    measured = {label: _measured(ledger) for label, ledger in ledgers.items()}
+    differing = []
+    for key in dict.fromkeys(key for found in measured.values() for key in found):
+        by_label = {label: found[key] for label, found in measured.items() if key in found}
+        if len({repr(value) for value in by_label.values()}) > 1:
+            differing.append(f"{key}: " + ", ".join(f"{_shown(v)} in '{label}'" for label, v in by_label.items()))
+    if differing:
+        raise InputError(f"their numbers are not of the same thing: {'; '.join(differing)}")
+
+
+def _measured(ledger: Ledger) -> dict[str, Any]:
+    settings = _settings(ledger)
+    found = {key: settings[key] for key in MEASURED if key in settings}
+    if ledger.config.get("final_protocol", "same") != "same":
+        found["protocol"] = ledger.config["final_protocol"]
+    if digest := ledger.tags.get("dataset.digest"):
+        found["images of the data set"] = str(digest)[:12]
+    return found
+
+
+def _settings(ledger: Ledger) -> Mapping[str, Any]:
+    """Of its winner, or of any of its trainings."""
+    anyone = ledger.winner() or next(iter(ledger.everyone()), None)
+    return anyone.settings if anyone is not None else ledger.config.get("settings", {})
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if value is None or isinstance(value, bool) else value_text(value)
+
+
+# What is said ----------------------------------------------------------------------------------------------------
+
+
+def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Difference]) -> list[str]:
+    tested = [member for member in members if member.tests]
+    if not tested:
+        return ["No search has a test yet: nothing to compare."]
+    best, others = tested[0], tested[1:]
+    where = "the TEST classes (selection: test)" if best.ledger.selection == "test" else "unseen classes"
+    said = f"{metric} {best.text} on {where}"
+    if not others:
+        return [f"Only {best.label} has a test ({said}): nothing to compare it with."]
+    with_best = {d.other: d for d in compared if d.one == best.label}
+    open_ = [m for m in others if m.label not in with_best or not with_best[m.label].real]
+    how = how_tested(compared)
+    if not open_:
+        return [f"Best: {best.label}, {said}, {with_best[others[0].label].text} ahead of {others[0].label} ({how})."]
+    if how.startswith("no test"):
+        following = ", ".join(f"{member.label} {member.text}" for member in others)
+        return [f"Ahead: {best.label}, {said}, before {following}; that may be chance ({how})."]
+    names = ", ".join(f"{m.label} ({_against(with_best.get(m.label))})" for m in open_)
+    lines = [f"Not distinguishable at this budget: {best.label}, {said}, and {names}; {how}."]
+    if beaten := [member for member in others if member not in open_]:
+        behind = ", ".join(f"{m.label} ({with_best[m.label].text})" for m in beaten)
+        lines.append(f"{best.label} is better than {behind}.")
+    return lines
+
+
+def _against(difference: Difference | None) -> str:
+    return "no seed in common" if difference is None else difference.text
+
+
+def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[str]:
+    """From the search's own course: who still gained, and whether that could change the order."""
+    lines = []
+    ranked = [member for member in members if member.winner is not None and member.winner.best is not None]
+    if not ranked:
+        return []
+    better = ranked[0].ledger.better
+    values = {m.label: m.winner.best for m in ranked if m.winner is not None and m.winner.best is not None}
+    top = next(label for label, v in values.items() if not any(better(other, v) for other in values.values()))
+    moving = [member for member in ranked if member.late_gain > RISING * abs(values[member.label])]
+    results = {member.label: len(member.ledger.finished()) for member in ranked}
+    few = [f"{counted(count, 'result')} of {label}" for label, count in results.items() if count < ENOUGH_TRIALS]
+    if few:
+        lines.append(
+            f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} are a usual minimum."
+        )
+        moving = []
+    elif not moving:
+        lines.append(
+            f"A bigger budget would likely change little: none gained more than {RISING:.0%} on held-out classes in "
+            "the second half of its epochs."
+        )
+    for member in moving:
+        gain, gap = member.late_gain, abs(values[top] - values[member.label])
+        said = f"{member.label} still gained {gain:.4f} on held-out classes in the second half of its epochs"
+        if member.label == top:
+            lines.append(f"{said}: with more budget it may get further ahead.")
+        elif gain >= gap:
+            lines.append(f"{said}, and is {gap:.4f} behind {top}: a bigger budget may change the order.")
+        else:
+            lines.append(f"{said}, less than the {gap:.4f} by which it is behind {top}.")
+    for member in ranked:
+        edges = [setting.key for setting in member.findings.searched if setting.edge]
+        if edges:
+            lines.append(f"{member.label}'s best is at the edge of its range of {', '.join(edges)}: widen it.")
+        if any("still rose" in warning for warning in member.findings.warnings):
+            lines.append(f"{member.label}'s best training still rose at its end: longer ones may help it.")
+    best = members[0].label
+    tests = sum(d.tested for d in compared)
+    open_ = [d for d in compared if d.one == best and d.tested and not d.real]
+    forecasts = {d.other: found for d in open_ if (found := seeds_needed(d, tests)) is not None}
+    lines += [
+        f"To tell a difference as large as that of {best} and {other} would take {found.text}, each, with a chance of "
+        f"{POWER:.0%}."
+        for other, found in forecasts.items()
+    ]
+    if any(d.seeds < SEEDS_TO_FORECAST for d in open_):
+        lines.append(f"How many seeds would tell them apart cannot be said from fewer than {SEEDS_TO_FORECAST}.")
+    return lines
+
+
+def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:
+    lines = [f"{label} has not begun." for label in missing]
+    for member in members:
+        ledger = member.ledger
+        if ledger.state != "done":
+            why = f" ({ledger.reason})" if ledger.reason else ""
+            lines.append(f"{member.label} is {ledger.state}{why}: its numbers may change.")
+        lines += [f"{member.label}: {line}" for line in learning.told_beside(ledger)]
+        if member.winner is None:
+            reason = next((trial.reason for trial in ledger.everyone() if trial.reason), "no trial has a result")
+            lines.append(f"{member.label} has no result: {reason}.")
+        elif not member.tests:
+            reason = next((run.reason for run in ledger.finals.values() if run.reason), "it has no final run yet")
+            lines.append(f"{member.label} has no test of its winner: {reason}.")
+    if unlike := next((line for m in members if (line := learning.unlike(m.ledger))), ""):
+        lines.append(unlike)
+    budgets = {member.label: _budget(member.ledger) for member in members}
+    if len(set(budgets.values())) > 1:
+        lines.append("Budgets differ: " + ", ".join(f"{budget} ({label})" for label, budget in budgets.items()) + ".")
+    searched = {setting.key for member in members for setting in member.findings.searched}
+    settings = {member.label: _settings(member.ledger) for member in members}
+    for key in Training.model_fields:
+        if key in FREE | searched or key in MEASURED:
+            continue
+        values = {label: found[key] for label, found in settings.items() if key in found}
+        if len({repr(value) for value in values.values()}) > 1:
+            each = ", ".join(f"{_shown(value)} ({label})" for label, value in values.items())
+            lines.append(f"{key} differs: {each}.")
+    for what in ("algorithm", "scheduler", "objective"):
+        named = {member.label: _named(member.ledger.config.get(what)) for member in members}
+        if len(set(named.values())) > 1:
+            each = ", ".join(f"{value} ({label})" for label, value in named.items())
+            lines.append(f"{what} differs: {each}.")
+    return lines
+
+
+def _budget(ledger: Ledger) -> str:
+    limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
+    given = [f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items() if limit is not None]
+    return " and ".join(given) or "the whole grid"
+
+
+def _named(value: Any) -> str:
+    if not isinstance(value, dict):
+        return str(value)
+    return str(value.get("name") or value.get("metric"))

@@ -1,0 +1,88 @@
+"""Settings without effect: others leave them none, or the training ends before it uses them."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.config.search import Search
+from orchestrator.errors import InputError
+from orchestrator.method import MethodConfig, find_method
+from orchestrator.storage.ledger import Ledger, TrialRecord
+
+OF_THE_SPLIT = {"dataset", "protocol", "selection", "validation_share", "class_subset"}
+"""Settings that the number of training images depends on; where one is searched, that number is not known."""
+
+
+def steps_of(settings: Mapping[str, Any], images: int) -> int:
+    """Steps of a training on so many images; one that is stopped early has fewer."""
+    return int(settings["epochs"] * max(1, images // (settings["classes_per_batch"] * settings["images_per_class"])))
+
+
+def training_images(ledger: Ledger) -> int | None:
+    """How many images a trial trains on; None in records of before."""
+    found = ledger.sizes.get("training_images")
+    return found if isinstance(found, int) else None
+
+
+def _named(config: MethodConfig, names: Iterable[str]) -> str:
+    return ", ".join(f"{name}={json.dumps(getattr(config, name))}" for name in names)
+
+
+def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
+    """The searched settings of a trial that have no effect, each with what leaves it none: `references="proxies"`; with
+    the number of its training images also those that its training is too short for."""
+    try:
+        kind = find_method(str(trial.settings.get("method"))).Config
+        config = kind(**{key: value for key, value in trial.settings.items() if key in kind.model_fields})
+        found = {key: _named(config, because) for key, because in config.idle().items()}
+        if images is not None and OF_THE_SPLIT.isdisjoint(trial.params):
+            steps = steps_of(trial.settings, images)
+            for key, because in config.idle_within(steps).items():
+                found.setdefault(key, f"{_named(config, because)}, not reached in {steps} steps")
+    except (InputError, ValidationError, KeyError):  # of a plugin that is not here, or of another version
+        return {}
+    return {key: because for key, because in found.items() if key in trial.params}
+
+
+def idle_trials(ledger: Ledger) -> dict[str, tuple[int, int, str]]:
+    """Of each searched setting without effect in a trial: in how many trials, of how many that have it, and under what
+    others."""
+    found: dict[str, list[str]] = {}
+    for trial in ledger.trials.values():
+        for key, because in idle(trial, training_images(ledger)).items():
+            found.setdefault(key, []).append(because)
+    having = {key: sum(key in trial.params for trial in ledger.trials.values()) for key in found}
+    return {key: (len(why), having[key], "; or ".join(dict.fromkeys(why))) for key, why in found.items()}
+
+
+def unreached(search: Search, images: int) -> Iterator[str]:
+    """A line for each setting of the method that even the longest training on so many images ends too early for, and
+    the searched value, if any, under which it does: one is varied at a time."""
+    experiment = search.example()
+    values, kind = experiment.flat(), type(experiment.config)
+    ends: dict[str, list[Any]] = {}
+    for parameter in search.space.parameters():
+        categorical = parameter.kind == "categorical"
+        ends.setdefault(parameter.key, []).extend(parameter.choices if categorical else (parameter.low, parameter.high))
+    if not OF_THE_SPLIT.isdisjoint(ends):
+        return
+    longest = {"epochs": max(ends.get("epochs", [values["epochs"]]))}
+    longest |= {key: min(ends.get(key, [values[key]])) for key in ("classes_per_batch", "images_per_class")}
+    steps = steps_of(longest, images)
+    always = experiment.config.idle_within(steps)
+    for found, because in always.items():
+        yield f"{found} has no effect with {_named(experiment.config, because)}: a training has {steps} steps"
+    tried = [(key, choice) for key in ends if key in kind.model_fields for choice in dict.fromkeys(ends[key])]
+    for key, choice in tried:
+        if choice == values[key]:
+            continue
+        try:
+            config = kind(**experiment.config.model_dump() | {key: choice})
+        except ValidationError:
+            continue
+        for found, because in config.idle_within(steps).items():
+            if found != key and (key in because or found not in always):
+                under = _named(config, dict.fromkeys([key, *because]))
+                yield f"{found} has no effect with {under}: a training has {steps} steps"

@@ -1,0 +1,357 @@
+"""What a search found out: which point won, how sure that is, what mattered, and what to be wary of.
+
+    ledger ──> Findings ──> note in the tracker (note.py), page (html/search_page.py), tables (tables.py)
+
+All of it comes from the journal's ledger alone, so that it can be asked of a search that runs, stopped, or ended.
+"""
+
+import json
+import math
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from orchestrator.config.training import VALIDATE_EVERY, resolve_experiment
+from orchestrator.data.catalog import datasets
+from orchestrator.errors import InputError
+from orchestrator.report import learning
+from orchestrator.report.claims import repeated_texts, test_texts
+from orchestrator.report.effect import idle_trials
+from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
+from orchestrator.report.published import Beside, beside
+from orchestrator.report.settings import Searched, searched_settings, space_of, widen
+from orchestrator.report.significance import Difference, between_confirmed, how_tested
+from orchestrator.report.standing import Comparable, comparable, side_by_side, standing
+from orchestrator.storage.leaderboard import Repeated, repeated_tests
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted, params_text, value_text
+
+HEADLINES = ("map_at_r", "recall_at_1")
+"""The metrics of a test that are told first."""
+PAPER_METRICS = ("recall_at_1", "map_at_r")
+"""Those that papers tell first."""
+RISING = 0.01
+"""The objective still rises if the last fifth of the validations gained this share of it."""
+STATE_ORDER = ("done", "pruned", "running", "interrupted", "failed")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """The answers. `verdict` is two lines, best first; `warnings` are whole sentences."""
+
+    ledger: Ledger
+    winner: TrialRecord | None
+    settings: Mapping[str, Any]
+    """All settings of the winner; of the first trial before there is one."""
+    searched: tuple[Searched, ...]
+    comparable: Comparable
+    idle: Mapping[str, tuple[int, int, str]]
+    """Searched settings that had no effect: in how many trials, of how many, and under which others."""
+    verdict: tuple[str, str]
+    certainty: str
+    differences: tuple[Difference, ...]
+    """Between the points that were trained again, test by test over their common seeds."""
+    widen: str
+    warnings: tuple[str, ...]
+    published: tuple[Beside, ...]
+    distance: str
+    """How far the test is from the closest published row."""
+    test: Mapping[str, tuple[float, float | None]]
+    """The winner's test metrics; mean and deviation where they are of several seeds."""
+    tested: Mapping[str, str]
+    """The same as text, with their interval."""
+    command: str | None
+    """Trains the winner again."""
+    numbers: tuple[str, ...] = ()
+    """What its numbers are of, and are held against: the sizes of the sets, chance, the untrained network."""
+    confused: str = ""
+    """Which classes its model confuses most; empty where that is not known."""
+
+    @classmethod
+    def of(cls, ledger: Ledger, confused: str = "") -> "Findings":
+        """What a ledger says so far; `confused` is what the model's own insight does."""
+        winner = ledger.winner()
+        anyone = winner or next(iter(ledger.everyone()), None)
+        settings = {} if anyone is None else anyone.settings
+        searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings))
+        compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger)
+        tested, test = _tested(ledger, winner), _test(ledger, winner)
+        published = tuple(beside(settings, [*test, *PAPER_METRICS]))
+        between = between_confirmed(ledger)
+        return cls(
+            ledger=ledger,
+            winner=winner,
+            settings=settings,
+            searched=searched,
+            comparable=compared,
+            idle=without_effect,
+            verdict=(_first_line(ledger, winner), _second_line(ledger, tested)),
+            certainty=_certainty(ledger, winner, between),
+            differences=tuple(between),
+            widen=widen(ledger, winner, searched, compared, settings),
+            warnings=(*_warnings(ledger, winner, searched, between), *_without_effect(without_effect)),
+            published=published,
+            distance=_distance(published, test, settings),
+            test=test,
+            tested=tested,
+            command=_command(winner),
+            numbers=tuple(learning.yardstick_lines(ledger)),
+            confused=confused,
+        )
+
+    @cached_property
+    def importances(self) -> Importances:
+        """What mattered; it takes a second or two."""
+        if space_of(self.ledger) is None or not self.searched:
+            return Importances({}, "no importances: nothing was searched that this version can read")
+        params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
+        return importances_of(self.searched, self.comparable, params)
+
+    @property
+    def seconds(self) -> float:
+        """Of all trainings together."""
+        return sum(trial.seconds for trial in self.ledger.everyone())
+
+    @property
+    def epochs_per_validation(self) -> float | None:
+        """None where validations are counted in steps."""
+        match = VALIDATE_EVERY.fullmatch(str(self.settings.get("validate_every", "")))
+        return float(match[1]) if match and match[2] == "epoch" else None
+
+
+def _first_line(ledger: Ledger, winner: TrialRecord | None) -> str:
+    where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
+    if winner is None:
+        return f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger)})."
+    so_far = "" if ledger.state == "done" else " so far"
+    nothing = f"{line} " if (line := learning.verdict_line(ledger)) else ""
+    value = value_text(winner.best) if winner.best is None else f"{winner.best:.4f}"
+    point = f", with {params_text(winner.params)}" if winner.params else ""
+    if ledger.second is not None and winner.second is not None:
+        return (
+            f"{nothing}On the front{so_far}: {counted(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
+            f"{winner.trial_id}, {value} on {where}, {ledger.config['second_objective']['metric']} "
+            f"{value_text(winner.second)}{point}."
+        )
+    return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where}{point}."
+
+
+def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
+    where = "Test (selection: test)" if ledger.selection == "test" else "Test on unseen classes"
+    test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
+    seconds = sum(trial.seconds for trial in ledger.everyone())
+    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {_time(seconds)} of training"
+    if ledger.hours["GPU"]:
+        cost += f", {ledger.hours['GPU']:.2f} GPU-hours"
+    return f"{where}: {test}; {cost}." if test else f"Not tested{ledger.yet}; {cost}."
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.2f} hours" if seconds >= 360 else f"{seconds / 60:.1f} minutes"
+
+
+def _states(ledger: Ledger) -> str:
+    counts = ledger.counts()
+    return ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state]) or "none begun"
+
+
+def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:
+    """The repeated tests of the winner's point."""
+    groups = repeated_tests(ledger)
+    mine = (group for group in groups if winner is not None and winner.trial_id in (group.source, *group.trial_ids))
+    return next(mine, None)
+
+
+def _tested(ledger: Ledger, winner: TrialRecord | None) -> dict[str, str]:
+    if (group := _of_winner(ledger, winner)) is not None:
+        return repeated_texts(ledger, group)
+    runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
+    return test_texts(ledger, runs[0].test) if runs else {}
+
+
+def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, tuple[float, float | None]]:
+    if (group := _of_winner(ledger, winner)) is not None:
+        return {name: (spread.mean, spread.standard_deviation) for name, spread in group.metrics.items()}
+    runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
+    test = runs[0].test if runs else {}
+    return {name: (value, None) for name, value in test.items() if not name.endswith(("_low", "_high"))}
+
+
+def _distance(
+    published: Sequence[Beside], test: Mapping[str, tuple[float, float | None]], settings: Mapping[str, Any]
+) -> str:
+    """How far from the paper's number, and whether the comparison is fair."""
+    of = f"{settings.get('method')} on {settings.get('dataset')}"
+    closest = next((b for b in published if b.same_method), None)
+    if closest is None:
+        known = datasets().get(str(settings.get("dataset")))
+        drawn = known is not None and known.build is not None
+        why = ": no paper has numbers on these images, which are drawn here to try methods out"
+        return f"None of the papers' tables here has {of}{why if drawn else ''}."
+    row = closest.row
+    metric = next((name for name in (*PAPER_METRICS, *row.values) if name in row.values and name in test), None)
+    where = f"{row.paper}, Table {row.table}, {row.method}"
+    if metric is None:
+        return f"The closest published row is of {where}; there is no test to compare with it."
+    gap = 100 * (test[metric][0] - row.values[metric].value)
+    far = "equals" if abs(gap) < 0.05 else f"is {abs(gap):.1f} points {'above' if gap > 0 else 'below'}"
+    differ = ", ".join(dict.fromkeys(d.setting for d in closest.differences))
+    fair = f"Not like for like: {differ} differ." if differ else "No stated setting differs."
+    return f"{metric} {100 * test[metric][0]:.1f} {far} {100 * row.values[metric].value:.1f} of {where}. {fair}"
+
+
+def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference]) -> str:
+    """How sure it is that the winner is better than the next, in one or two sentences."""
+    if winner is None or winner.best is None:
+        return f"Nothing to compare{ledger.yet}."
+    others = standing(ledger)[1:]
+    if not others:
+        return "There is one result only: nothing to compare it with."
+    if ledger.second is not None:
+        return (
+            "Of the trials on the front none is better than another in both objectives; with one seed each, their "
+            "order may be chance."
+        )
+    metric = ledger.metric.removeprefix("val/")
+    mine, rival, apart = _rival(ledger, winner, between)
+    if mine is not None and rival is not None and apart is not None:
+        ours, theirs = mine.metrics[metric], rival.metrics[metric]
+        how = f"({how_tested(between)}: p = {apart.adjusted:.2g})"
+        if math.isnan(apart.adjusted):
+            verdict = "they cannot be told apart, for every seed gives the same"
+        elif not apart.real:
+            verdict = f"seeds do not tell them apart {how}"
+        elif ledger.better(ours.mean, theirs.mean):
+            verdict = f"seeds confirm it {how}"
+        else:
+            verdict = f"over seeds trial {rival.source} is the better one {how}"
+        return (
+            f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against "
+            f"{theirs.mean:.4f} ± {theirs.standard_deviation:.4f} of trial {rival.source}: {verdict}."
+        )
+    alone = ""
+    if mine is not None:
+        noise = mine.metrics[metric].standard_deviation
+        alone = f" Over {len(mine.trial_ids)} seeds its test has a deviation of {noise:.4f}."
+    return (
+        f"{_lead(ledger, winner, others[0])}{alone} Final runs of the best two over seeds would tell (--final-trials 2 "
+        "--final-seeds 5)."
+    )
+
+
+def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
+    """By how much the winner led the next trial at the age that both have."""
+    pair, other = side_by_side(ledger, winner, rival), f"trial {rival.trial_id}"
+    gap = f"{abs(pair.one - pair.other):.4f}"
+    chance = "with one seed each: that may be chance."
+    if pair.age is None:
+        return f"It {f'leads {other} by {gap}' if pair.one != pair.other else f'ties with {other}'}, {chance}"
+    after, against = counted(pair.age, "validation"), f"({pair.one:.4f} against {pair.other:.4f})"
+    when = f"After {after}, where {other} was stopped"
+    if len(rival.curve) > pair.age or rival.state == "done":
+        when, other = f"After {after}, where it was stopped itself", f"trial {rival.trial_id}"
+    else:
+        other = "that one"
+    if pair.one == pair.other:
+        return f"{when}, it tied with {other} ({pair.one:.4f}), {chance}"
+    if ledger.better(pair.one, pair.other):
+        return f"{when}, it led {other} by {gap} {against}, {chance}"
+    against = f"({pair.other:.4f} against {pair.one:.4f})"
+    return f"{when}, {other} led by {gap} {against}: it might have won."
+
+
+def _rival(
+    ledger: Ledger, winner: TrialRecord, between: Sequence[Difference]
+) -> tuple[Repeated | None, Repeated | None, Difference | None]:
+    """The repeated tests of the winner and of the best other point, and what is between them."""
+    metric = ledger.metric.removeprefix("val/")
+    groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
+    mine = next((group for group in groups if group.source == winner.trial_id), None)
+    pick = max if ledger.mode == "max" else min
+    rival = pick((g for g in groups if g is not mine), key=lambda group: group.metrics[metric].mean, default=None)
+    if mine is None or rival is None:
+        return mine, rival, None
+    pair = {winner.trial_id, rival.source}
+    return mine, rival, next((d for d in between if {d.one, d.other} == pair), None)
+
+
+def _warnings(
+    ledger: Ledger, winner: TrialRecord | None, searched: Sequence[Searched], between: Sequence[Difference]
+) -> Iterator[str]:
+    yield from learning.warnings_of(ledger)
+    if ledger.selection == "test":
+        yield "selection: test: the best validation was chosen on the TEST classes; no number is of unseen classes."
+    if ledger.state in ("interrupted", "failed"):
+        yield f"The search {'failed' if ledger.state == 'failed' else 'was interrupted'}: {_states(ledger)}."
+    failed = [trial for trial in ledger.everyone() if trial.state == "failed"]
+    if failed:
+        yield f"{counted(len(failed), 'training')} failed; the first: {failed[0].reason}."
+    if winner is None:
+        return
+    with_value = len(ledger.finished())
+    grid = ledger.config.get("algorithm") == "grid"
+    if searched and not grid and with_value < ENOUGH_TRIALS * len(searched):
+        yield (
+            f"The budget is small: {counted(with_value, 'result')} for {counted(len(searched), 'searched setting')}; "
+            f"{ENOUGH_TRIALS} for each is a usual minimum."
+        )
+    for setting in searched:
+        if setting.edge:
+            yield (
+                f"{setting.key} = {value_text(setting.best)} is at the {setting.edge} edge of its range "
+                f"({setting.range_text}): the optimum may lie outside."
+            )
+    if gain := _still_rising(ledger, winner):
+        count = _last_fifth(winner.curve)
+        yield (
+            f"The winner's objective still rose by {gain:.4f} in the last{f' {count}' if count > 1 else ''} of its "
+            f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
+        )
+    metric = ledger.metric.removeprefix("val/")
+    mine, _, apart = _rival(ledger, winner, between)
+    others = standing(ledger)[1:]
+    if mine is not None and others and winner.best is not None and not (apart is not None and apart.real):
+        pair = side_by_side(ledger, winner, others[0])
+        noise, lead = mine.metrics[metric].standard_deviation, abs(pair.one - pair.other)
+        if noise > lead:
+            at = "" if pair.age is None else f" after {counted(pair.age, 'validation')}"
+            yield f"Unstable over seeds: the deviation, {noise:.4f}, is more than the winner's lead{at}, {lead:.4f}."
+
+
+def _without_effect(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
+    for key, (count, of, because) in found.items():
+        where = f"any of its {counted(of, 'trial')}" if count == of else f"{count} of {counted(of, 'trial')}"
+        yield f"{key} had no effect in {where} (with {because}): its values there say nothing."
+
+
+def _last_fifth(curve: Sequence[float]) -> int:
+    return max(1, len(curve) // 5)
+
+
+def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
+    """What the last fifth of a full training gained, if it is much."""
+    curve = winner.curve
+    if winner.state != "done" or len(curve) < 3 or winner.best is None:
+        return 0.0
+    before = ledger.best_of(curve[: len(curve) - _last_fifth(curve)])
+    gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
+    return gain if gain > RISING * abs(winner.best) else 0.0
+
+
+def _command(winner: TrialRecord | None) -> str | None:
+    """`orchestrator train` with every setting of the winner that is not the default."""
+    if winner is None or "method" not in winner.settings:
+        return None
+    settings = winner.settings
+    try:
+        default = resolve_experiment({"method": settings["method"]}, "default").flat()
+    except InputError:
+        return None
+    words = ["orchestrator", "train", "--method", str(settings["method"]), "--dataset", str(settings.get("dataset"))]
+    for key, value in settings.items():
+        if key not in ("method", "dataset") and value != default.get(key):
+            plain = json.dumps(value) if value is None or isinstance(value, bool) else value
+            words += ["--set", f"{key}={plain}"]
+    return shlex.join(words)

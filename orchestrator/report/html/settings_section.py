@@ -1,0 +1,279 @@
+"""The section of a search's page on its settings: importances, coverage, effects, maps."""
+
+import statistics
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.elements import Figure, details_html, empty_html, figure_html, score_cell, table_html
+from orchestrator.report.html.figures import (
+    axis_of,
+    dimension_of,
+    drawn_trials,
+    interpolated,
+    marks_of,
+    plotted_value,
+    star_trace,
+    traces_by_state,
+)
+from orchestrator.report.settings import Searched
+from orchestrator.storage.ledger import TrialRecord
+from orchestrator.text import counted, value_text
+
+LEADERS = 300
+"""So many trials stand in a table, the best; a large search keeps a page that opens at once."""
+SLICES = 8
+MAP_VALUES = 15
+"""Settings with at most so many values are shown value by value."""
+MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_class"))
+"""Pairs that CCP's paper shows; drawn whenever both were searched."""
+
+
+def settings_section(findings: Findings, figures: dict[str, Figure]) -> str:
+    ledger = findings.ledger
+    trials = [trial for trial in ledger.finished() if trial.best is not None]
+    varied = [setting for setting in findings.searched if setting.varied]
+    if not varied or len(trials) < 2:
+        return empty_html("Nothing to compare: fewer than two values of a setting have a result.")
+    ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
+    parts = [_importance(findings, figures), _coverage(findings), _parallel(findings, trials, varied, figures)]
+    slices = [_slice(findings, trials, s, f"slice-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
+    parts.append(f'<div class="pair">{"".join(slices)}</div>')
+    effects = [_effect(findings, trials, s, f"effect-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
+    parts.append(f'<div class="pair">{"".join(effects)}</div>')
+    by_key = {s.key: s for s in varied if s.numeric}
+    pairs = [pair for pair in MAPS if set(pair) <= set(by_key)]
+    top = [s.key for s in ranked if s.numeric][:2]
+    if len(top) == 2 and not any(set(pair) == set(top) for pair in pairs):
+        pairs.insert(0, (top[0], top[1]))
+    maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}", figures) for n, (x, y) in enumerate(pairs)]
+    parts.append(f'<div class="pair">{"".join(maps)}</div>')
+    return "".join(parts)
+
+
+def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
+    found = findings.importances
+    if not found.shares:
+        return empty_html(found.answer)
+    keys = list(found.shares)[::-1]
+    colours = ["var(--best)" if key in found.mattered else "var(--line)" for key in keys]
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [escape(key) for key in keys],
+        "x": [found.shares[key][0] for key in keys],
+        "error_x": {"type": "data", "array": [found.shares[key][1] for key in keys], "color": "var(--soft)"},
+        "marker": {"color": colours},
+        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+    }
+    line = {"color": "var(--soft)", "dash": "dash", "width": 1.5}
+    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": found.noise, "x1": found.noise, "y0": 0, "y1": 1}
+    note = {"x": found.noise, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom", "showarrow": False}
+    note |= {"text": f"noise level {found.noise:.2f}", "font": {"size": 11, "color": "var(--soft)"}}
+    layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
+    layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
+    rows = [[key, *share, _said_of(findings, key)] for key, share in found.shares.items()]
+    table = details_html("importances", ["setting", "share", "deviation", "what is said of it"], rows)
+    said = (
+        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective "
+        "shuffled among the trials; of a setting below it (grey) nothing is said."
+    )
+    figure: Figure = {"data": [bars], "layout": layout}
+    return figure_html(figures, "importances", "Importance of each setting", said, figure, table)
+
+
+def _said_of(findings: Findings, key: str) -> str:
+    said = "it mattered" if key in findings.importances.mattered else "below the noise level"
+    if key in findings.idle:
+        count, of, because = findings.idle[key]
+        said += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
+    return said
+
+
+def _coverage(findings: Findings) -> str:
+    rows = []
+    for s in findings.searched:
+        ends = f"{len(s.values)} values" if len(s.values) != 1 else "1 value"
+        if s.numeric and s.values:
+            ends += f", {value_text(s.values[0])} to {value_text(s.values[-1])}"
+        edge = {"low": "at the lower edge", "high": "at the upper edge", None: ""}[s.edge]
+        mark = "" if s.marked is None else f"{value_text(s.marked.value)} ({s.marked.source})"
+        best = "" if s.best is None else value_text(s.best)
+        count, of, because = findings.idle.get(s.key, (0, 0, ""))
+        effect = f"none in {count} of {counted(of, 'trial')} ({because})" if count else ""
+        rows.append([s.key, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
+    heads = ["setting", "range", "tried", "best", "edge", "paper or default"]
+    heads += ["effect"] if findings.idle else []
+    return f"<details open><summary>What was searched</summary>{table_html('coverage', heads, rows)}</details>"
+
+
+def _parallel(
+    findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched], figures: dict[str, Figure]
+) -> str:
+    ledger = findings.ledger
+    at_age = findings.comparable.values
+    own = [trial for trial in trials if trial.trial_id in at_age and all(s.key in trial.params for s in varied)]
+    if len(own) < 2:
+        return ""
+    own = drawn_trials(ledger, own)
+    dimensions: list[Figure] = [dimension_of(s, [trial.params[s.key] for trial in own]) for s in varied]
+    values = [at_age[trial.trial_id] for trial in own]
+    age = findings.comparable.age
+    label = ledger.metric + ("" if age is None else f" at {age}")  # there is no room for more
+    dimensions.append({"label": escape(label), "values": values})
+    scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
+    line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
+    data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]
+    layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
+    said = (
+        f"A line per trial ({len(own)}), blue the best; drag along an axis to select. "
+        f"The last axis: {findings.comparable.basis}."
+    )
+    return figure_html(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
+
+
+def _measured(findings: Findings) -> str:
+    """The objective, and at which age the trials are compared."""
+    age = findings.comparable.age
+    return findings.ledger.metric + ("" if age is None else f" after {counted(age, 'validation')}")
+
+
+def _slice(
+    findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
+) -> str:
+    ledger = findings.ledger
+    values = findings.comparable.values
+    own = [trial for trial in trials if trial.trial_id in values and setting.key in trial.params]
+    data = traces_by_state(
+        drawn_trials(ledger, own), lambda t: plotted_value(setting, t.params[setting.key]), lambda t: values[t.trial_id]
+    )
+    winner = findings.winner
+    if winner is not None and setting.key in winner.params and winner.trial_id in values:
+        data.append(star_trace(plotted_value(setting, winner.params[setting.key]), values[winner.trial_id], "winner"))
+    shapes, notes = marks_of(setting, findings)
+    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": escape(_measured(findings))}}, "height": 320}
+    layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
+    layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
+    dashed = (
+        f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
+    )
+    said = f"{findings.comparable.basis}; the rest of the point varies too. Star: the winner.{dashed}"
+    return figure_html(
+        figures, name, f"{_measured(findings)}, over {setting.key}", said, {"data": data, "layout": layout}
+    )
+
+
+def _effect(
+    findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
+) -> str:
+    """Mean and deviation at each value, where there are few values and several trials of them."""
+    values = findings.comparable.values
+    groups: dict[str, tuple[Any, list[float]]] = {}
+    for trial in (trial for trial in trials if trial.trial_id in values):
+        if setting.key in trial.params:
+            value = trial.params[setting.key]
+            groups.setdefault(repr(value), (value, []))[1].append(values[trial.trial_id])
+    known = {repr(value): groups[repr(value)] for value in setting.values if repr(value) in groups}
+    several = sum(len(found) > 1 for _, found in known.values())
+    if not 2 <= len(known) <= MAP_VALUES or several * 2 < len(known):
+        return ""
+    cells = [
+        (value, statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
+        for value, found in known.values()
+    ]
+    trace = {
+        "type": "scatter",
+        "mode": "lines+markers" if setting.numeric else "markers",
+        "x": [plotted_value(setting, value) for value, *_ in cells],
+        "y": [mean for _, mean, *_ in cells],
+        "error_y": {"type": "data", "array": [spread or 0.0 for _, _, spread, _ in cells], "color": "var(--soft)"},
+        "marker": {"color": "var(--best)", "size": 9},
+        "line": {"color": "var(--best)"},
+        "text": [counted(number, "trial") for *_, number in cells],
+        "hovertemplate": "%{y:.4f}, %{text}<extra></extra>",
+        "showlegend": False,
+    }
+    shapes, notes = marks_of(setting, findings)
+    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": escape(_measured(findings))}}, "height": 320}
+    layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
+    rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
+    table = details_html(name, [setting.key, "mean", "deviation", "trials"], rows)
+    said = f"Mean and standard deviation at each value, all other settings averaged over: {findings.comparable.basis}."
+    return figure_html(figures, name, f"Effect of {setting.key}", said, {"data": [trace], "layout": layout}, table)
+
+
+def _map(
+    findings: Findings,
+    trials: Sequence[TrialRecord],
+    x: Searched,
+    y: Searched,
+    name: str,
+    figures: dict[str, Figure],
+) -> str:
+    """The objective over two settings: value by value where there are few, else interpolated between the trials."""
+    ledger = findings.ledger
+    values = findings.comparable.values
+    own = [t for t in trials if t.trial_id in values and x.key in t.params and y.key in t.params]
+    cells: dict[tuple[Any, Any], list[float]] = {}
+    for trial in own:
+        cells.setdefault((trial.params[x.key], trial.params[y.key]), []).append(values[trial.trial_id])
+    xs, ys = sorted({at for at, _ in cells}), sorted({at for _, at in cells})
+    data: list[Figure]
+    z: list[Any]
+    scale: Figure = {"colorscale": "Viridis", "reversescale": ledger.mode == "min", "colorbar": {"thickness": 12}}
+    xaxis, yaxis = axis_of(x), axis_of(y)
+    places = list(cells)
+    if len(xs) <= MAP_VALUES and len(ys) <= MAP_VALUES and 2 * len(cells) >= len(xs) * len(ys):
+        means = {at: statistics.fmean(found) for at, found in cells.items()}
+        z = [[means.get((a, b)) for a in xs] for b in ys]
+        text = [[f"{means[a, b]:.4f}" if (a, b) in means else "" for a in xs] for b in ys]
+        trace: Figure = {
+            "type": "heatmap",
+            "x": [value_text(a) for a in xs],
+            "y": [value_text(b) for b in ys],
+            "z": z,
+        } | scale
+        if len(cells) <= 60:
+            trace |= {"text": text, "texttemplate": "%{text}"}
+        data = [trace]
+        xaxis |= {"type": "category"}
+        yaxis |= {"type": "category"}
+        said = f"Mean at each pair of values: {findings.comparable.basis}."
+        point = [value_text(place) for place in (x.best, y.best)] if x.best is not None and y.best is not None else None
+    else:
+        grid = interpolated(places, [statistics.fmean(found) for found in cells.values()], log=(x.log, y.log))
+        if grid is None:
+            return ""
+        at_x, at_y, z = grid
+        trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
+        data = [trace | {"line": {"width": 0.5}, "hovertemplate": "%{z:.4f}<extra></extra>"}]
+        data += traces_by_state(
+            drawn_trials(ledger, own), lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False
+        )
+        for points in data[1:]:
+            points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
+            points["hovertemplate"] = "%{text}<extra></extra>" if "text" in points else "%{x}, %{y}<extra></extra>"
+        said = f"Interpolated between the trials, and left blank outside of them: {findings.comparable.basis}."
+        point = [x.best, y.best] if x.best is not None and y.best is not None else None
+    if point is not None:
+        data.append(star_trace(point[0], point[1], "winner") | {"showlegend": False})
+    if x.marked is not None and y.marked is not None and not isinstance(x.marked.value, str):
+        known = [x.marked.value, y.marked.value]
+        if data[0]["type"] == "heatmap":
+            known = [value_text(value) for value in known]
+            inside = known[0] in data[0]["x"] and known[1] in data[0]["y"]
+        else:
+            inside = all(isinstance(value, int | float) for value in known)
+        if inside:
+            marker = {"symbol": "x-open", "size": 12, "color": "var(--published)", "line": {"width": 3}}
+            data.append({"type": "scatter", "mode": "markers", "x": known[:1], "y": known[1:], "marker": marker})
+            data[-1] |= {"showlegend": False, "hovertemplate": f"{escape(x.marked.source)}<extra></extra>"}
+            said += f" Cross: {x.marked.source}."
+    layout = {"xaxis": xaxis, "yaxis": yaxis, "height": 400, "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
+    rows = [
+        [a, b, score_cell(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]
+    ]
+    table = details_html(name, [x.key, y.key, ledger.metric, "trials"], rows)
+    title = f"{_measured(findings)}, over {x.key} and {y.key}"
+    return figure_html(figures, name, title, f"{said} Star: the winner.", {"data": data, "layout": layout}, table)

@@ -1,0 +1,165 @@
+"""Importances of settings by fANOVA."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.report.settings import Searched
+from orchestrator.report.standing import Comparable
+from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+ENOUGH_TRIALS = 10
+TRIALS_PER_SETTING = 4
+"""With fewer trials, or fewer for each searched setting, importances would be noise."""
+MOST_TRIALS = 200
+"""The forests see so many at most: their time grows with the trials."""
+TREES = 16
+SHUFFLES = 19
+"""Chance explains as much as the largest share after so many shuffles of the objective with a probability of
+1 / (SHUFFLES + 1) = 5%."""
+RESAMPLES = 16
+PLACES, BACKGROUND = 12, 64
+"""A setting is tried at so many places of its range, with so many values of all others."""
+
+
+@dataclass(frozen=True)
+class Importances:
+    """Each setting's share of the objective's variance, or why there is none."""
+
+    shares: Mapping[str, tuple[float, float]]
+    """Share, and its standard deviation over trials drawn again; largest first."""
+    basis: str
+    """What was explained, in words; or why nothing could be."""
+    noise: float = 0.0
+    """The largest share that any setting has when the objective is shuffled among the trials."""
+
+    @property
+    def mattered(self) -> list[str]:
+        """The settings above the noise level; of the others nothing is known."""
+        return [key for key, (share, _) in self.shares.items() if share > self.noise]
+
+    @property
+    def answer(self) -> str:
+        """What mattered, in a sentence or two."""
+        if not self.shares:
+            return f"{self.basis}.".capitalize()
+        level = f"the noise level of {self.noise:.0%}"
+        if not (above := self.mattered):
+            return f"Nothing is said to matter: no setting explains more than {level} ({self.basis})."
+        top = ", ".join(f"{key} ({self.shares[key][0]:.0%} ± {self.shares[key][1]:.0%})" for key in above)
+        rest = len(self.shares) - len(above)
+        below = f" Of the other {counted(rest, 'setting')}, below {level}, nothing is said." if rest else ""
+        return f"{top}: {self.basis}.{below}"
+
+
+def needed(searched: Sequence[Searched]) -> int:
+    """So many trials explain so many settings."""
+    return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * sum(setting.varied for setting in searched))
+
+
+def importances_of(
+    searched: Sequence[Searched], comparable: Comparable, params: Mapping[str, Mapping[str, Any]]
+) -> Importances:
+    """What the trials compared, whose points are `params`, say of each setting that all of them have."""
+    varied, basis = [setting for setting in searched if setting.varied], comparable.basis
+    if not varied:
+        return Importances({}, "no importances: one value of each setting was tried")
+    ids = list(comparable.values)
+    if len(ids) < needed(searched):
+        return Importances(
+            {},
+            f"too few trials for importances: {len(ids)}; {counted(len(varied), 'setting')} would take "
+            f"{needed(searched)}",
+        )
+    if len(ids) > MOST_TRIALS:
+        ids = [ids[i * len(ids) // MOST_TRIALS] for i in range(MOST_TRIALS)]
+        basis += f" ({MOST_TRIALS} of them, evenly from best to worst)"
+    common = [setting for setting in varied if all(setting.key in params[name] for name in ids)]
+    values = [comparable.values[name] for name in ids]
+    if not common or len(set(values)) < 2:
+        return Importances({}, "no importances: the objective does not vary, or no setting is in every trial")
+    shares, noise = explained(common, [params[name] for name in ids], values)
+    said = f"share of the variance of {basis}, that each explains by itself; fANOVA, ± over trials drawn again"
+    return Importances(shares, said, noise)
+
+
+def explained(
+    settings: Sequence[Searched], points: Sequence[Mapping[str, Any]], values: Sequence[float]
+) -> tuple[dict[str, tuple[float, float]], float]:
+    """By fANOVA over a random forest f, each setting's main effect Var_i(E[f | setting i]) / Var(values), expectations
+    over the space; its standard deviation over bootstrap samples of the trials, largest share first; and the noise
+    level: the largest share of any setting in SHUFFLES forests of values that were shuffled among the trials.
+
+    A setting is above the noise level by chance, whichever it is, with a probability of 5% if none of them matters.
+
+    Source: Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014;
+    Altmann et al., Permutation importance: a corrected feature importance measure, Bioinformatics 2010.
+    """
+    import numpy as np
+    from sklearn.ensemble import RandomForestRegressor
+
+    draw = np.random.default_rng(0)
+    columns = [_columns(setting, [point[setting.key] for point in points]) for setting in settings]
+    given = np.hstack(columns)
+    ends = np.cumsum([0, *(block.shape[1] for block in columns)])
+    rows, counts = [], []
+    for place, setting in enumerate(settings):
+        at = _places(setting, columns[place])
+        others = np.hstack([_drawn(s, block, draw) for s, block in zip(settings, columns, strict=True)])
+        tried = np.tile(others, (len(at), 1))
+        tried[:, ends[place] : ends[place + 1]] = np.repeat(at, BACKGROUND, axis=0)
+        rows.append(tried)
+        counts.append(len(at))
+    space, cuts = np.vstack(rows), np.cumsum([BACKGROUND * count for count in counts])[:-1]
+
+    def shares(x: "Floats", y: "Floats", seed: int) -> "Floats":
+        if (variance := float(np.var(y))) == 0:
+            return np.zeros(len(settings))
+        forest = RandomForestRegressor(TREES, random_state=seed).fit(x, y)
+        parts = np.split(forest.predict(space), cuts)
+        effects = [np.var(part.reshape(-1, BACKGROUND).mean(axis=1)) for part in parts]
+        return np.minimum(1.0, np.asarray(effects) / variance)
+
+    y = np.asarray(values, dtype=float)
+    found = shares(given, y, 0)
+    again = [draw.integers(len(y), size=len(y)) for _ in range(RESAMPLES)]
+    spread = np.std([shares(given[which], y[which], seed) for seed, which in enumerate(again, 1)], axis=0, ddof=1)
+    noise = max(float(shares(given, draw.permutation(y), seed).max()) for seed in range(SHUFFLES))
+    order = sorted(range(len(settings)), key=lambda place: -found[place])
+    return {settings[place].key: (float(found[place]), float(spread[place])) for place in order}, noise
+
+
+def _columns(setting: Searched, values: Sequence[Any]) -> "Floats":
+    """Numbers as their place in the range, 0 to 1, or among the values of a list; other choices one-hot."""
+    import numpy as np
+
+    if setting.parameter is not None and setting.parameter.kind != "categorical":
+        return np.array([[setting.place(value)] for value in values])
+    known = list(setting.values)
+    places = [known.index(value) for value in values]
+    if setting.numeric:
+        return np.array([[place / (len(known) - 1)] for place in places])
+    return np.eye(len(known))[places]
+
+
+def _places(setting: Searched, column: "Floats") -> "Floats":
+    """Where a setting is tried: evenly over a range, or each choice."""
+    import numpy as np
+
+    if setting.parameter is not None and setting.parameter.kind != "categorical":
+        return (np.arange(PLACES)[:, None] + 0.5) / PLACES
+    return np.unique(column, axis=0)
+
+
+def _drawn(setting: Searched, column: "Floats", draw: "np.random.Generator") -> "Floats":
+    """Values of a setting, evenly at random."""
+    if setting.parameter is not None and setting.parameter.kind != "categorical":
+        return draw.random((BACKGROUND, 1))
+    places = _places(setting, column)
+    return places[draw.integers(len(places), size=BACKGROUND)]

@@ -1,0 +1,265 @@
+"""Whether trainings learned anything: the written rule, and the lines that tell of it.
+
+    search_started (sizes, chance) ─┐
+    result (untrained/...)          ├──> ledger ──> `judge` a trial ──> terminal, report, page, note, comparison
+    validation (metrics, loss)     ─┘
+
+A trial **diverged** if its last mean training loss is more than `GROWN` times the first one and more than `GROWN`.
+
+A trial **did not learn** if the best value of its objective (or of `val/map_at_r`, where the objective is no retrieval
+metric) is not above both
+- the untrained network's on the same set, by more than one query's weight in a recall; known of searches since this is
+  measured;
+- the chance level, by more than two standard errors of a random ranking, 2 sqrt(p (1 - p) / queries), which is their
+  most for values between 0 and 1; known wherever the sizes of the sets are.
+
+A trial is **no surer than chance of the classes** to have learned if it is above, but inside of the untrained network's
+interval over classes, or if both are within one query of 1, so that the set is too easy to tell. A search did not learn
+if its best trial did not.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from orchestrator.config.training import untrained_key
+from orchestrator.data.measured import Measured
+from orchestrator.report.selection import selection_text, selection_warning, unlike_text
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted, value_text
+
+GROWN = 10.0
+"""Losses grow by less than this while a memory fills or a term is weighted in."""
+FALLBACK = "val/map_at_r"
+
+Verdict = Literal["learned", "unsure", "did not learn", "unknown"]
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the rule says of a trial, and why, in words without a full stop; `diverged` holds beside it."""
+
+    verdict: Verdict
+    why: str = ""
+    diverged: str = ""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"verdict": self.verdict, "why": self.why or None, "diverged": self.diverged or None}
+
+    @property
+    def bad(self) -> bool:
+        """Whether its numbers are of a network that learned nothing."""
+        return self.verdict == "did not learn"
+
+
+def held_out_set(ledger: Ledger, trial: TrialRecord | None = None) -> Measured | None:
+    """What a trial's validations are of; without one, those of the search's first point."""
+    known = _untrained(ledger, trial) if trial is not None else None
+    if known is not None and known["split"] == "validation":
+        return Measured.read(known["of"])
+    return Measured.read(ledger.sizes.get("validation"))
+
+
+def test_set(ledger: Ledger) -> Measured | None:
+    """What the tests of a search are of."""
+    return Measured.read(ledger.sizes.get("test"))
+
+
+def _untrained(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
+    if not ledger.untrained:  # a search of ten thousand trials asks for each
+        return None
+    return ledger.untrained.get(untrained_key(trial.settings, str(ledger.tags.get("dataset.digest"))))
+
+
+def untrained_value(ledger: Ledger, trial: TrialRecord, name: str) -> float | None:
+    """The untrained network's value of a retrieval metric on the trial's held-out set."""
+    known = _untrained(ledger, trial)
+    return None if known is None or known["split"] != "validation" else known["metrics"].get(name)
+
+
+def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
+    """What the rule says of a trial so far."""
+    diverged = _diverged(trial)
+    if trial.kind == "final" or not trial.best_metrics:
+        return _judge_test(ledger, trial, diverged)
+    metric = ledger.metric if ledger.metric.startswith("val/") and ledger.mode == "max" else FALLBACK
+    name, value = metric.removeprefix("val/"), trial.best_metrics.get(metric)
+    of = held_out_set(ledger, trial)
+    if value is None or of is None:
+        return Judgement("unknown", diverged=diverged)
+    if (why := not_above_chance(name, value, of)) is not None:
+        return Judgement("did not learn", why, diverged)
+    known = _untrained(ledger, trial)
+    if known is None or known["split"] != "validation" or name not in known["metrics"]:
+        return Judgement("unknown", diverged=diverged)
+    untrained = known["metrics"][name]
+    said = f"{name} {value:.4f}, untrained {untrained:.4f}"
+    if min(value, untrained) + of.one_query >= 1:
+        return Judgement("unsure", f"{said}, and 1 is the most there is", diverged)
+    if value <= untrained + of.one_query:
+        return Judgement("did not learn", said, diverged)
+    ends = known["intervals"].get(name)
+    if ends is not None and value <= ends[1]:
+        return Judgement("unsure", f"{said} (95% over {of.classes} classes: {ends[0]:.4f} to {ends[1]:.4f})", diverged)
+    return Judgement("learned", said, diverged)
+
+
+def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
+    """Of a training that holds nothing out, by its test."""
+    of, value = test_set(ledger), trial.test.get("map_at_r")
+    if of is None or value is None:
+        return Judgement("unknown", diverged=diverged)
+    if (why := not_above_chance("map_at_r", value, of)) is not None:
+        return Judgement("did not learn", f"test {why}", diverged)
+    known = _untrained(ledger, trial)
+    if known is None or known["split"] != "test":
+        return Judgement("unknown", diverged=diverged)
+    untrained = known["metrics"]["map_at_r"]
+    verdict: Verdict = "did not learn" if value <= untrained + of.one_query else "learned"
+    return Judgement(verdict, f"test map_at_r {value:.4f}, untrained {untrained:.4f}", diverged)
+
+
+def not_above_chance(name: str, value: float, of: Measured) -> str | None:
+    """Why a value is no better than a random ranking's; None if it is better, or chance is not known of it."""
+    chance = of.chance.get(name)
+    if chance is None or not of.queries:
+        return None
+    error = math.sqrt(max(0.0, chance * (1 - chance)) / of.queries)
+    if value > chance + 2 * error:
+        return None
+    return f"{name} {value:.4f}, chance {chance:.4f} (a random ranking's standard error: {error:.4f})"
+
+
+def _diverged(trial: TrialRecord) -> str:
+    first, last = trial.first_loss, trial.last_metrics.get("train/loss")
+    if first is None or last is None or last <= GROWN * max(1.0, abs(first)):
+        return ""
+    return f"its training loss grew from {value_text(first)} to {value_text(last)}"
+
+
+def state_word(ledger: Ledger, trial: TrialRecord) -> str:
+    """The state of a trial in a table; of one that ended and learned nothing that, in its place."""
+    if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
+        return "diverged" if found.diverged else "learned nothing"
+    return trial.state
+
+
+# What is said ------------------------------------------------------------------------------------------------
+
+
+def verdict_line(ledger: Ledger) -> str:
+    """The first thing to say of a search whose best trial learned nothing, as a sentence; empty where it did."""
+    winner = ledger.winner()
+    if winner is None:
+        return ""
+    found = judge(ledger, winner)
+    if found.bad:
+        grew = f"; {found.diverged}" if found.diverged else ""
+        return f"The {ledger.noun} did not learn: its best, trial {winner.trial_id}, is at {found.why}{grew}."
+    return ""
+
+
+def warnings_of(ledger: Ledger) -> Iterator[str]:
+    """What a reader must know beside the verdict: trials that learned nothing, losses that grew, a selection on almost
+    nothing."""
+    winner, line = ledger.winner(), verdict_line(ledger)
+    ended = [trial for trial in ledger.everyone() if trial.state in ("done", "pruned")]
+    found = {trial.trial_id: judge(ledger, trial) for trial in ended}
+    bad = [trial_id for trial_id, one in found.items() if one.bad]
+    if bad and len(ended) > 1:
+        yield f"{len(bad)} of {counted(len(ended), 'training')} did not learn: {_named(bad)}."
+    grown = [trial_id for trial_id, one in found.items() if one.diverged]
+    if grown and not (line and winner is not None and grown == [winner.trial_id]):
+        first = found[grown[0]].diverged.removeprefix("its ")
+        yield f"{counted(len(grown), 'training')} diverged ({_named(grown)}); of the first the {first}."
+    if winner is not None and winner.trial_id in found and found[winner.trial_id].verdict == "unsure":
+        yield (
+            f"The best trial cannot be told from the untrained network ({found[winner.trial_id].why}): on other "
+            "classes it may be no better."
+        )
+    if small := small_selection(ledger):
+        yield f"{_capital(small)}."
+
+
+def told_beside(ledger: Ledger) -> Iterator[str]:
+    """What must be known of a search whose numbers stand beside others'."""
+    if line := verdict_line(ledger):
+        yield line
+    yield from warnings_of(ledger)
+
+
+def unlike(ledger: Ledger) -> str:
+    """Why its held-out and its test values are not to be compared; empty where they may be, or it is not known."""
+    return "" if ledger.selection == "test" else unlike_text(held_out_set(ledger, ledger.winner()), test_set(ledger))
+
+
+def _named(trial_ids: list[str]) -> str:
+    return ", ".join(trial_ids[:5]) + (f" and {len(trial_ids) - 5} more" if len(trial_ids) > 5 else "")
+
+
+def small_selection(ledger: Ledger) -> str | None:
+    """The warning of a selection on almost nothing."""
+    held_out = held_out_set(ledger)
+    if held_out is None:
+        return None
+    settings = next((trial.settings for trial in ledger.everyone()), ledger.config.get("settings", {}))
+    return selection_warning(held_out, settings, int(ledger.sizes.get("training_classes", 0)))
+
+
+def yardstick_lines(ledger: Ledger) -> list[str]:
+    """What the numbers of a search are of and are held against, as sentences: the selection, its interval, the
+    untrained network, the test set."""
+    lines = []
+    winner = ledger.winner()
+    held_out, test = held_out_set(ledger, winner), test_set(ledger)
+    if held_out is not None and ledger.selection != "test":
+        lines.append(f"{_capital(selection_text(held_out))}.")
+    if winner is not None:
+        lines += _winner_lines(ledger, winner)
+    if line := unlike(ledger):
+        lines.append(line)
+    elif test is not None:
+        lines.append(f"The test is of {test.size_text}; chance is {test.chance_text()}.")
+    return lines
+
+
+def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
+    known = _untrained(ledger, winner)
+    if known is not None:
+        where = "the held-out set" if known["split"] == "validation" else "the test set"
+        names = [name for name in ("map_at_r", "recall_at_1") if name in known["metrics"]]
+        scores = ", ".join(
+            f"{name} {known['metrics'][name]:.4f}{_ends(known['intervals'].get(name))}" for name in names
+        )
+        yield f"The network before its training has {scores} on {where}."
+    if winner.best_interval is not None and winner.best is not None:
+        low, high = winner.best_interval
+        yield (
+            f"The best trial's {ledger.metric} {winner.best:.4f} has a 95% interval over held-out classes of "
+            f"{low:.4f} to {high:.4f}; it was chosen on them, so that it is more likely too high than too low."
+        )
+
+
+def _ends(ends: Any) -> str:
+    return "" if ends is None else f" (95% over classes: {ends[0]:.4f} to {ends[1]:.4f})"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def plain(ledger: Ledger) -> dict[str, Any]:
+    """For JSON: what the numbers are of, the untrained network's, and what the rule says of the search."""
+    winner = ledger.winner()
+    known = None if winner is None else _untrained(ledger, winner)
+    held_out, test = held_out_set(ledger, winner), test_set(ledger)
+    return {
+        "held_out_set": held_out and held_out.plain,
+        "test_set": test and test.plain,
+        "untrained": None if known is None else {key: known[key] for key in ("split", "metrics", "intervals")},
+        "verdict": "unknown" if winner is None else judge(ledger, winner).verdict,
+        "selection_warning": small_selection(ledger),
+    }

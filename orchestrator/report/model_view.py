@@ -1,0 +1,190 @@
+"""What a model's page shows, read from its files."""
+
+import base64
+import contextlib
+import csv
+import io
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from orchestrator.data.store import Store
+from orchestrator.evaluation.insight import Insight, Table, confused_most
+from orchestrator.report.claims import test_texts
+from orchestrator.report.findings import HEADLINES
+from orchestrator.report.learning import held_out_set, judge, test_set
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
+from orchestrator.text import params_text
+
+SHOWN = 3
+"""So many of the best trials have a page, besides the final model."""
+DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
+"""What reading a table or an array that is not whole may raise."""
+CURVES = "diagnostics/"
+THUMBNAIL, TILE = 64, 40
+"""Pixels of the longer side: in the gallery, and of a point of the map."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What a model's page is made of.
+
+    `told` are the lines under the title, the first the most important; `image` gives an image's pixels, uint8
+    (H, W, channels), by its row in the data set; `curves` are numbers per validation, by name; `proxies` the
+    similarities of all pairs of proxies.
+    """
+
+    title: str
+    facts: Sequence[str]
+    told: Sequence[str]
+    insight: Insight
+    names: Sequence[str]
+    image: Callable[[int], NDArray[np.uint8]]
+    curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    proxies: NDArray[np.floating[Any]] | None = None
+    neighbour_map: bool = True
+    """Whether t-SNE, which takes seconds, is among its maps."""
+
+    @cached_property
+    def thumbnails(self) -> dict[int, Image.Image]:
+        """Of all images of the gallery, by row."""
+        rows = {*self.insight.query_K.tolist(), *self.insight.neighbour_KN.ravel().tolist()}
+        return {row: thumbnail(self.image(row), THUMBNAIL) for row in sorted(rows)}
+
+
+def shown_models(ledger: Ledger) -> list[TrialRecord]:
+    """Whose model is shown: the final run's, and those of the best trials."""
+    final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
+    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in ("done", "pruned")]
+    return final + best
+
+
+def confused_classes(ledger: Ledger, folder: Path) -> str:
+    """In words, of the first of the models that are shown; empty if nothing is known of it."""
+    for trial in shown_models(ledger)[:1]:
+        place = folder / "trials" / trial.trial_id
+        for model in dict.fromkeys([place, *model_folders(place)]):
+            with contextlib.suppress(*DAMAGED):
+                classes, confusions = (
+                    _read_table(model / INSIGHT / f"{name}.csv") for name in ("classes", "confusions")
+                )
+                return confused_most(classes, confusions)
+    return ""
+
+
+def model_view(
+    ledger: Ledger,
+    trial: TrialRecord,
+    folder: Path,
+    store: Store,
+    events: Sequence[Mapping[str, Any]],
+    *,
+    neighbour_map: bool = True,
+) -> View | None:
+    """The page of a trial's model, from what lies in the search's `folder` and its journal; None if the trial left
+    nothing to see."""
+    place = folder / "trials" / trial.trial_id
+    insight = read_insight(place)
+    if insight is None:
+        return None
+    settings = trial.settings
+    what = "final model" if trial.kind == "final" else f"trial {trial.trial_id}"
+    if trial.test:
+        where = "Test (selection: test)" if ledger.selection == "test" else "Test on classes never seen before"
+        scores = {name: value for name, value in trial.test.items() if name in HEADLINES}
+    else:
+        where = f"Held-out classes, validation {trial.best_validation} of {trial.validations}"
+        scores = {name: v for name, v in trial.best_metrics.items() if name.removeprefix("val/") in HEADLINES}
+    said = {name: f"{value:.4f}" for name, value in scores.items()}
+    said |= {name: text for name, text in test_texts(ledger, trial.test).items() if name in said}
+    told = [f"{where}: {', '.join(f'{name} {text}' for name, text in said.items())}."]
+    if (found := judge(ledger, trial)).bad:
+        told.insert(0, f"It learned nothing: {'; '.join(filter(None, (found.why, found.diverged)))}.")
+    if (of := test_set(ledger) if trial.test else held_out_set(ledger, trial)) is not None:
+        told.append(f"These are {of.size_text}; chance is {of.chance_text()}.")
+    told.append(f"{what.capitalize()} of {ledger.name}" + (f": {params_text(trial.params)}." if trial.params else "."))
+    facts = [str(settings.get(key)) for key in ("method", "dataset", "backbone")]
+    facts += [
+        f"{settings.get('embedding_dim')}-D",
+        f"{len(insight.classes['class'])} classes",
+        f"{insight.images} images",
+    ]
+    curves: dict[str, list[float]] = {}
+    seen = set()
+    for event in events:
+        if event["event"] == "validation" and event["trial_id"] == trial.trial_id and event["validation"] not in seen:
+            seen.add(event["validation"])
+            for name, value in event["metrics"].items():
+                if name.startswith(CURVES):
+                    curves.setdefault(name.removeprefix(CURVES), []).append(value)
+    return View(
+        title=f"{ledger.name}: {what}",
+        facts=facts,
+        told=told,
+        insight=insight,
+        names=store.class_names,
+        image=store.image,
+        curves=curves,
+        proxies=_proxy_similarity(place),
+        neighbour_map=neighbour_map,
+    )
+
+
+def _proxy_similarity(place: Path) -> NDArray[np.floating[Any]] | None:
+    """What the method left of its proxies, of the test or else of the best validation."""
+    for folder in dict.fromkeys([place, *model_folders(place)]):
+        for prefix in ("test_", ""):
+            with contextlib.suppress(*DAMAGED):
+                matrix = np.load(folder / DIAGNOSTICS / f"{prefix}proxy_similarity.npy", allow_pickle=False)
+                if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
+                    return np.asarray(matrix, np.float64)
+    return None
+
+
+def read_insight(folder: Path) -> Insight | None:
+    """The insight that lies beside a model; of a training over folds, that of the folds together, else of the first.
+    None if there is none, or only a part of it."""
+    for place in dict.fromkeys([folder, *model_folders(folder)]):
+        try:
+            with np.load(place / SAMPLE, allow_pickle=False) as arrays:
+                tables = {name: _read_table(place / INSIGHT / f"{name}.csv") for name in Insight.TABLES}
+                return Insight.of(tables, dict(arrays))
+        except DAMAGED:
+            continue
+    return None
+
+
+def _read_table(path: Path) -> Table:
+    with path.open(newline="", encoding="utf-8") as file:
+        heads, *rows = csv.reader(file)
+    return {head: [_value(head, row[place]) for row in rows] for place, head in enumerate(heads)}
+
+
+def _value(head: str, text: str) -> Any:
+    if head in ("class", "taken_for"):
+        return text
+    if not text:
+        return None
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def thumbnail(pixels: NDArray[np.uint8], side: int) -> Image.Image:
+    """An image whose longer side has at most `side` pixels; (H, W, 1) is grey, (H, W, 3) coloured."""
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
+    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    return image
+
+
+def image_source(image: Image.Image, quality: int = 80) -> str:
+    file = io.BytesIO()
+    image.save(file, "WEBP", quality=quality)
+    return "data:image/webp;base64," + base64.b64encode(file.getvalue()).decode("ascii")

@@ -1,0 +1,85 @@
+"""The note that the tracker shows of a search, in Markdown."""
+
+import re
+from collections.abc import Sequence
+
+from orchestrator.errors import visible
+from orchestrator.report.findings import Findings
+from orchestrator.report.settings import Searched
+from orchestrator.storage.ledger import value_columns
+from orchestrator.text import value_text
+
+TRIAL_LINK = "trial:"
+"""Links to trials in a note go here; the tracker puts the addresses of their runs in."""
+NOTE_CHARACTERS = 3900
+"""Of at most 5,000: links to runs are longer than their names."""
+LEADERS = 10
+
+
+def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; what cells hold is shown as it is."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def markdown_text(text: object) -> str:
+    """Text that Markdown, and the HTML in it, take for nothing else."""
+    escaped = str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    for mark in "\\`*_[]|#!":
+        escaped = escaped.replace(mark, f"\\{mark}")
+    return visible(" ".join(escaped.split()))
+
+
+def markdown_code(text: str) -> str:
+    """A block of code that nothing in it can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}\n{text}\n{fence}"
+
+
+def note(findings: Findings) -> str:
+    """The findings in Markdown, for the tracker: verdict first, the rest as far as it fits. Links read `trial:0003`."""
+    text, ledger = markdown_text, findings.ledger
+    keys, columns = [setting.key for setting in findings.searched], value_columns(ledger)
+    leaders = [trial for trial in ledger.ranking() if trial.best is not None][:LEADERS]
+    rows = [
+        [str(rank), f"[{text(trial.trial_id)}]({TRIAL_LINK}{trial.trial_id})", trial.state]
+        + ["" if (value := of(trial)) is None else f"{value:.4f}" for of in columns.values()]
+        + [text(value_text(trial.params[key])) if key in trial.params else "" for key in keys]
+        for rank, trial in enumerate(leaders, start=1)
+    ]
+    parts = ["\n\n".join(text(line) for line in findings.verdict)]
+    if findings.warnings:
+        parts.append("**Warnings**\n\n" + "\n".join(f"- {text(line)}" for line in findings.warnings))
+    parts.append(f"**How sure?** {text(findings.certainty)}\n\n**Widen the ranges?** {text(findings.widen)}")
+    if findings.numbers:
+        parts.append(f"**What are the numbers held against?** {text(' '.join(findings.numbers))}")
+    if findings.confused:
+        parts.append(f"**Which classes are confused most?** {text(findings.confused)}")
+    if findings.test:
+        parts.append(f"**How far from the papers?** {text(findings.distance)}")
+    if rows:
+        heads = ["#", "trial", "state", *map(text, columns), *(text(key) for key in keys)]
+        parts.append("**Leaderboard**\n\n" + markdown_table(heads, rows))
+    finals = [f"[{text(run.trial_id)}]({TRIAL_LINK}{run.trial_id}) ({run.state})" for run in ledger.finals.values()]
+    if finals:
+        parts.append("Final runs: " + ", ".join(finals[:LEADERS]))
+    parts.append(f"**What mattered?** {text(findings.importances.answer)}")
+    if findings.searched:
+        coverage = [[text(s.key), text(s.range_text), text(_tried(s))] for s in findings.searched]
+        parts.append("**Coverage**\n\n" + markdown_table(["setting", "range", "tried"], coverage))
+    if findings.command:
+        parts.append(f"**Train the winner again**\n\n{markdown_code(findings.command)}")
+    whole = parts[0]
+    for part in parts[1:]:
+        if len(whole) + len(part) + 2 <= NOTE_CHARACTERS:
+            whole += "\n\n" + part
+    return whole
+
+
+def _tried(setting: Searched) -> str:
+    if not setting.values:
+        return "nothing"
+    if setting.numeric and len(setting.values) > 5:
+        ends = f"{value_text(setting.values[0])} to {value_text(setting.values[-1])}"
+        return f"{len(setting.values)} values, {ends}"
+    return ", ".join(value_text(value) for value in setting.values)

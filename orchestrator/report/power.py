@@ -1,0 +1,76 @@
+"""How many seeds a comparison would take: a forecast, and how far it can be trusted."""
+
+import math
+from dataclasses import dataclass
+
+from orchestrator.report.significance import SIGNIFICANT, Difference
+
+POWER = 0.8
+"""The chance to find a difference that is there, with the number of seeds that is forecast."""
+SEEDS_TO_FORECAST = 4
+"""With fewer the deviation is a guess: of three, its 95% interval spans a factor of 12."""
+MOST_SEEDS = 1000
+QUANTILES = 1000
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Seeds that each of two points needs; None for more than MOST_SEEDS."""
+
+    seeds: int | None
+    low: int | None
+    high: int | None
+    """With the ends of the 95% interval of the deviation."""
+
+    @property
+    def text(self) -> str:
+        """`about 12 seeds (6 to 41, for the deviation is known no better)`"""
+        shown = [f"more than {MOST_SEEDS:,}" if n is None else str(n) for n in (self.seeds, self.low, self.high)]
+        about = "" if self.seeds is None else "about "
+        return f"{about}{shown[0]} seeds ({shown[1]} to {shown[2]}, for the deviation is known no better)"
+
+
+def power(seeds: int, effect: float, comparisons: int) -> float:
+    """The chance that a paired t-test finds a difference of `effect` standard deviations of the pairs' differences, at
+    the level that Holm's method asks of the first of so many comparisons: of any it asks no more.
+
+    The mean over S = sqrt(chi squared(n - 1) / (n - 1)) of P(|Z + sqrt(n) effect| > S t), Z standard normal and
+    t the 1 - 0.05 / (2 m) point of Student's t with n - 1 degrees of freedom.
+    """
+    import numpy as np
+    from scipy.stats import chi2, norm, t
+
+    freedom, shift = seeds - 1, math.sqrt(seeds) * effect
+    bound = float(t.ppf(1 - SIGNIFICANT / (2 * comparisons), freedom))
+    # scipy's noncentral t is NaN far out; this is right everywhere, to four digits
+    bounds = bound * np.sqrt(chi2.ppf((np.arange(QUANTILES) + 0.5) / QUANTILES, freedom) / freedom)
+    return float(np.mean(norm.sf(bounds - shift) + norm.cdf(-bounds - shift)))
+
+
+def seeds_needed(difference: Difference, comparisons: int) -> Forecast | None:
+    """How many seeds find a difference as large as the one seen with a chance of POWER, among so many comparisons.
+
+    The deviation sd of k differences is itself estimated: its 95% interval is sd sqrt((k - 1) / c) with c the 97.5% and
+    the 2.5% point of chi squared with k - 1 degrees of freedom. None with fewer than SEEDS_TO_FORECAST seeds, without
+    a difference, or where it does not vary.
+    """
+    from scipy.stats import chi2
+
+    spread = 0.0 if difference.interval is None else difference.interval.standard_deviation
+    if difference.seeds < SEEDS_TO_FORECAST or not difference.mean or not spread:
+        return None
+    freedom = difference.seeds - 1
+    ends = [spread * math.sqrt(freedom / float(chi2.ppf(point, freedom))) for point in (0.975, 0.025)]
+    about, low, high = (_fewest(abs(difference.mean) / deviation, comparisons) for deviation in (spread, *ends))
+    return Forecast(about, low, high)
+
+
+def _fewest(effect: float, comparisons: int) -> int | None:
+    """The smallest number of seeds with that power, by bisection: more seeds never have less."""
+    low, high = 2, MOST_SEEDS
+    if power(high, effect, comparisons) < POWER:
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if power(middle, effect, comparisons) >= POWER else (middle + 1, high)
+    return low

@@ -1,0 +1,236 @@
+"""The papers' published numbers, and a run's numbers beside them.
+
+The files of `published/` hold the tables, one file per paper, a row as it stands on the page. A table has `columns`:
+`method`, `backbone`, `dimension`, `dataset` and `condition` (what is special about a row) say what a row is, and every
+other column is a metric under this project's name, after its data set where a row has several (`cub200 recall_at_1`).
+What holds for all rows stands beside `columns`. A cell is a number as printed, `73.4 ± 0.3`, or null where the page has
+none; cells that cannot be read with certainty are null too, and named in `left_out`. `methods` of a file says which
+rows are methods of this project, by their settings, each one value or one for each data set; a table may have its own.
+`selection: unstated` where a paper does not say on what its best epoch was chosen.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from orchestrator.config.files import read_yaml
+from orchestrator.config.presets import presets
+from orchestrator.errors import InputError, describe
+
+FOLDER = Path(__file__).parent / "published"
+DESCRIBING = ("method", "backbone", "dimension", "dataset", "condition")
+IN_PERCENT = re.compile(
+    r"(concatenated_)?(recall_at_\d+|r_precision|map_at_r|mean_average_precision_at_1000)"
+    r"|normalized_mutual_information|clustering_f1|auroc"
+)
+"""Metrics that papers print in percent; here they are shares, as in every test."""
+PRINTED = re.compile(r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)")
+
+
+@dataclass(frozen=True)
+class Value:
+    """A published number, and its deviation over runs if there is one."""
+
+    value: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a table says of one method on one data set."""
+
+    paper: str
+    table: str
+    method: str
+    """As printed."""
+    ours: Mapping[str, Any]
+    """The settings that it has here; empty if it is no method of this project."""
+    dataset: str
+    backbone: str | None
+    dimension: int | None
+    protocol: str | None
+    selection: str
+    condition: str | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Value] = field(default_factory=dict)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Table(_Strict):
+    """One table of a paper."""
+
+    title: str
+    protocol: Literal["conventional", "mlrc", "classification"] | None = Field(
+        description="null: neither, or none is said"
+    )
+    selection: Literal["validation", "test", "unstated"]
+    dataset: str | None = None
+    backbone: str | None = None
+    dimension: int | None = None
+    settings: dict[str, Any] = Field(default_factory=dict, description="settings that all its rows have in common")
+    columns: list[str] = Field(min_length=2)
+    rows: list[list[str | float | int | None]]
+    methods: dict[str, dict[str, Any]] = {}
+    left_out: list[str] = []
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if "method" not in self.columns or len(set(self.columns)) < len(self.columns):
+            raise ValueError("columns: need a method, and each name once")
+        for number, row in enumerate(self.rows, start=1):
+            if len(row) != len(self.columns):
+                raise ValueError(f"rows: row {number}: {len(row)} cells for {len(self.columns)} columns")
+            for column, cell in zip(self.columns, row, strict=True):
+                if column not in DESCRIBING and isinstance(cell, str) and not PRINTED.fullmatch(cell):
+                    raise ValueError(f"rows: row {number}, {column}: {cell!r}: neither a number nor `73.4 ± 0.3`")
+        if "dataset" not in self.columns and self.dataset is None:
+            for column in self.columns:
+                if column not in DESCRIBING and " " not in column:
+                    raise ValueError(f"columns: {column}: of which data set?")
+        return self
+
+
+class Paper(_Strict):
+    """One file of `published/`."""
+
+    paper: str
+    citation: str
+    source: str
+    methods: dict[str, dict[str, Any]]
+    tables: dict[str, Table]
+
+    def rows(self) -> Iterator[Row]:
+        """Every row, apart for each data set."""
+        for name, table in self.tables.items():
+            methods = self.methods | table.methods
+            for cells in table.rows:
+                said: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
+                for dataset, values in _by_dataset(table, said).items():
+                    yield Row(
+                        paper=self.paper,
+                        table=name,
+                        method=str(said["method"]),
+                        ours=_on(dataset, methods.get(str(said["method"]), {})),
+                        dataset=dataset,
+                        backbone=said.get("backbone", table.backbone),
+                        dimension=said.get("dimension", table.dimension),
+                        protocol=table.protocol,
+                        selection=table.selection,
+                        condition=said.get("condition"),
+                        settings=table.settings,
+                        values=values,
+                    )
+
+
+def _on(dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """A method's settings on a data set; nothing where one of them is not known of it."""
+    chosen = {key: value.get(dataset, _on) if isinstance(value, dict) else value for key, value in settings.items()}
+    return {} if _on in chosen.values() else chosen
+
+
+def _by_dataset(table: Table, said: Mapping[str, Any]) -> dict[str, dict[str, Value]]:
+    found: dict[str, dict[str, Value]] = {}
+    for column, cell in said.items():
+        if column in DESCRIBING or cell is None:
+            continue
+        dataset, _, metric = column.rpartition(" ")
+        dataset = dataset or said.get("dataset") or table.dataset or ""
+        found.setdefault(dataset, {})[metric] = _value(metric, cell)
+    return found
+
+
+def _value(metric: str, cell: str | float) -> Value:
+    unit = 100.0 if IN_PERCENT.fullmatch(metric) else 1.0
+    if (printed := PRINTED.fullmatch(str(cell))) is None:
+        return Value(float(cell) / unit)
+    return Value(float(printed[1]) / unit, float(printed[2]) / unit)
+
+
+def read_paper(path: Path) -> Paper:
+    """A file of published tables; InputError names the file and the place."""
+    try:
+        return Paper.model_validate(read_yaml(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] != "value_error":
+            raise InputError(f"{path}: {describe(error)}") from None
+        table = ".".join(str(part) for part in first["loc"])  # whose content is too long to show
+        raise InputError(f"{path}: {table}: {first['msg'].removeprefix('Value error, ')}") from None
+
+
+@cache
+def papers() -> tuple[Paper, ...]:
+    """All papers with published tables."""
+    return tuple(read_paper(path) for path in sorted(FOLDER.glob("*.yaml")))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A setting in which a run is not what the paper says."""
+
+    setting: str
+    paper: Any
+    run: Any
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A published row for a run's data set, and where the run's settings differ from the row's."""
+
+    row: Row
+    same_method: bool
+    differences: tuple[Difference, ...]
+
+
+def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Beside]:
+    """The published rows that a run may be compared with: its data set, one of these metrics (without `test/`), and its
+    method, or another one under the same backbone, dimension and protocol. Closest first: its method, then few
+    differences."""
+    found = []
+    for row in (row for paper in papers() for row in paper.rows()):
+        if row.dataset != settings.get("dataset") or not set(row.values) & set(metrics):
+            continue
+        same = bool(row.ours) and all(settings.get(key) == value for key, value in row.ours.items())
+        differences = tuple(_differences(row, settings, same_method=same))
+        setup = ("backbone", "embedding_dim", "protocol", "label_noise", "condition")
+        if same or not any(difference.setting in setup for difference in differences):
+            found.append(Beside(row, same, differences))
+    return sorted(found, key=lambda b: (not b.same_method, len(b.differences)))
+
+
+def _differences(row: Row, settings: Mapping[str, Any], *, same_method: bool) -> Iterator[Difference]:
+    said = {"backbone": row.backbone, "embedding_dim": row.dimension, "protocol": row.protocol}
+    for key, value in said.items():
+        if settings.get(key) != value:
+            yield Difference(key, "unstated" if value is None else value, settings.get(key))
+    if settings.get("selection") != row.selection:
+        yield Difference("selection", row.selection, settings.get("selection"))
+    for key in dict.fromkeys(["label_noise", *row.settings]):
+        if settings.get(key) != (value := row.settings.get(key, 0)):
+            yield Difference(key, value, settings.get(key))
+    if row.condition is not None:
+        yield Difference("condition", row.condition, "")
+    if same_method:
+        yield from _preset_differences(settings, said)
+
+
+def _preset_differences(settings: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Difference]:
+    """Where a run leaves its method's preset for the data set and backbone, by the closest of its variants."""
+    place = "/".join(str(settings.get(key)) for key in ("method", "dataset", "backbone"))
+    choices = []
+    for name, preset in presets().items():
+        if name == place or name.startswith(f"{place}/"):
+            stated = {key: value for key, value in preset.settings.items() if key not in (*said, "selection")}
+            different = [
+                Difference(key, value, settings.get(key)) for key, value in stated.items() if settings.get(key) != value
+            ]
+            choices.append(different)
+    yield from min(choices, key=len, default=[])

@@ -1,0 +1,148 @@
+"""Which differences over seeds are real: paired tests, corrected for their number."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import Any
+
+from orchestrator.storage.leaderboard import Interval
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted
+
+SIGNIFICANT = 0.05
+"""The chance, at most, that any of the differences told as real is none."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much more `one` has than `other`, over the seeds that both have."""
+
+    one: str
+    other: str
+    seeds: int
+    mean: float
+    interval: Interval | None
+    """Of the mean; none with a single seed."""
+    p: float
+    """Of the paired t-test, two-sided; NaN where it says nothing (one seed, or equal values)."""
+    adjusted: float
+    """The same by Holm's step-down method over all comparisons made."""
+
+    @property
+    def real(self) -> bool:
+        """Whether it is told as a difference."""
+        return self.adjusted < SIGNIFICANT
+
+    @property
+    def tested(self) -> bool:
+        """Whether anything was: it takes two seeds, and values that are not all equal."""
+        return not math.isnan(self.adjusted)
+
+    @property
+    def told(self) -> str:
+        """Whether it is real: `yes`, `no`, or `not tested`."""
+        return ("yes" if self.real else "no") if self.tested else "not tested"
+
+    @property
+    def text(self) -> str:
+        """`+0.0120 (95%: 0.0080 to 0.0160), p 0.004`"""
+        between = "" if self.interval is None else f" (95%: {self.interval.low:+.4f} to {self.interval.high:+.4f})"
+        chance = "" if math.isnan(self.adjusted) else f", p {self.adjusted:.2g}"
+        return f"{self.mean:+.4f}{between}{chance}"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "one": self.one,
+            "other": self.other,
+            "seeds": self.seeds,
+            "difference": self.mean,
+            "low": None if self.interval is None else self.interval.low,
+            "high": None if self.interval is None else self.interval.high,
+            "p": None if math.isnan(self.p) else self.p,
+            "adjusted_p": None if math.isnan(self.adjusted) else self.adjusted,
+            "real": self.real if self.tested else None,
+        }
+
+
+def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
+    """Every pair of the groups compared by seed, in the groups' order; pairs without a common seed are left out.
+
+    With d the differences over n common seeds, t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom. Where d
+    does not vary, p is 0, or NaN if it is 0 throughout.
+
+    Args:
+        values: of each group, its value with each seed.
+
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979.
+    """
+    from scipy.stats import t
+
+    found = []
+    for one, other in combinations(values, 2):
+        seeds = sorted(values[one].keys() & values[other].keys())
+        if not seeds:
+            continue
+        apart = [values[one][seed] - values[other][seed] for seed in seeds]
+        mean, p, interval = statistics.fmean(apart), math.nan, None
+        if len(seeds) > 1:
+            interval = Interval.of(apart)
+            error = interval.standard_deviation / math.sqrt(len(seeds))
+            if error > 0:
+                p = float(2 * t.sf(abs(mean) / error, len(seeds) - 1))
+            elif mean:
+                p = 0.0
+        found.append(Difference(one, other, len(seeds), mean, interval, p, p))
+    adjusted = holm([difference.p for difference in found])
+    return [replace(difference, adjusted=p) for difference, p in zip(found, adjusted, strict=True)]
+
+
+def holm(ps: Sequence[float]) -> list[float]:
+    """The adjusted p of each of m tests, in their order: the i-th smallest is max over j <= i of (m - j + 1) p_(j), at
+    most 1. NaN stays, and is no test."""
+    adjusted = [math.nan] * len(ps)
+    ranked = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
+    largest = 0.0
+    for rank, (p, place) in enumerate(ranked):
+        largest = max(largest, min(1.0, (len(ranked) - rank) * p))
+        adjusted[place] = largest
+    return adjusted
+
+
+def how_tested(compared: Sequence[Difference]) -> str:
+    """`paired t-test over 5 seeds, Holm's correction for 3 comparisons`"""
+    tests = [difference for difference in compared if not math.isnan(difference.p)]
+    if not tests:
+        return "no test: it needs two seeds or more that are not all equal"
+    few, many = min(d.seeds for d in tests), max(d.seeds for d in tests)
+    seeds = counted(many, "seed") if few == many else f"{few} to {many} seeds"
+    corrected = f", Holm's correction for {len(tests)} comparisons" if len(tests) > 1 else ""
+    return f"paired t-test over {seeds}{corrected}"
+
+
+def tests_by_seed(ledger: Ledger, trial: TrialRecord | None, metric: str) -> dict[int, float]:
+    """The test values of a trial's point: of its final runs, or of the trials with the same point that were tested."""
+    if trial is None:
+        return {}
+    runs = [run for run in ledger.finals.values() if run.source == trial.trial_id]
+    if not runs:
+        point = _point(trial)
+        runs = [other for other in ledger.trials.values() if _point(other) == point]
+    return {int(run.settings.get("seed", 0)): run.test[metric] for run in runs if metric in run.test}
+
+
+def _point(trial: TrialRecord) -> dict[str, object]:
+    return {key: value for key, value in trial.params.items() if key != "seed"}
+
+
+def between_confirmed(ledger: Ledger) -> list[Difference]:
+    """The differences between a search's trials that have final runs, of the test of what it selects on."""
+    metric = ledger.metric.removeprefix("val/")
+    sources = {run.source for run in ledger.finals.values()}
+    found = {
+        trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in ledger.ranking() if trial.trial_id in sources
+    }
+    return differences({trial_id: values for trial_id, values in found.items() if values})

@@ -1,0 +1,115 @@
+"""Who stood higher: trials compared after equally much training, for one that was stopped early trained for less."""
+
+import bisect
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two trials' best values at the age that both have."""
+
+    age: int | None
+    """After so many validations; None where both trained to their end, however long that took."""
+    one: float
+    other: float
+
+
+@dataclass(frozen=True)
+class Comparable:
+    """Trials' values after equally much training: one that was stopped early would look bad for its age."""
+
+    values: Mapping[str, float]
+    """By trial, best first."""
+    basis: str
+    """Whose values they are, in words."""
+    age: int | None
+    """After so many validations; None where all of them trained to their end."""
+
+
+def side_by_side(ledger: Ledger, one: TrialRecord, other: TrialRecord) -> Pair:
+    """Two trials that have values, after min(validations of the one, of the other); at their best if neither was
+    stopped early."""
+    if one.state == other.state == "done" and one.best is not None and other.best is not None:
+        return Pair(None, one.best, other.best)
+    age = min(len(one.curve), len(other.curve))
+    return Pair(age, ledger.best_of(one.curve[:age]), ledger.best_of(other.curve[:age]))
+
+
+def standing(ledger: Ledger) -> list[TrialRecord]:
+    """The trials that may win: the winner, then the others by how many trials stood higher at the age that both have,
+    fewest first; of equals the one that trained longer, then the one with the better best value.
+
+    Of two objectives, which have no early stops, the order of the leaderboard.
+    """
+    ended = ledger.finished()
+    if ledger.second is not None or len(ended) < 3:
+        return ended
+    beaten = _times_beaten(ledger, ended)
+    others = sorted(range(1, len(ended)), key=lambda place: (beaten[place], -len(ended[place].curve), place))
+    return [ended[0], *(ended[place] for place in others)]
+
+
+def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
+    """How many of the others stood higher than each; of n trials with k lengths in about k n log n steps."""
+    sign = -1.0 if ledger.mode == "max" else 1.0  # so that less is better
+    courses = [list(itertools.accumulate((sign * value for value in trial.curve), min)) for trial in trials]
+    beaten = [0] * len(trials)
+
+    def compare(these: Iterable[int], others: Iterable[int], age: int | None) -> None:
+        """Each of these with each of the others."""
+        values = sorted(courses[place][-1 if age is None else age - 1] for place in others)
+        for place in these:
+            beaten[place] += bisect.bisect_left(values, courses[place][-1 if age is None else age - 1])
+
+    done = [place for place, trial in enumerate(trials) if trial.state == "done"]
+    compare(done, done, None)
+    for age in sorted({len(course) for course in courses}):
+        young = [place for place, course in enumerate(courses) if len(course) == age]
+        stopped = [place for place in young if trials[place].state != "done"]
+        ended = [place for place in young if trials[place].state == "done"]
+        older = [place for place, course in enumerate(courses) if len(course) > age]
+        old_stopped = [place for place in older if trials[place].state != "done"]
+        # two that were both done have been compared
+        compare(stopped, [*young, *older], age)
+        compare([*ended, *older], stopped, age)
+        compare(ended, old_stopped, age)
+        compare(old_stopped, ended, age)
+    return beaten
+
+
+def comparable(ledger: Ledger, needed: int) -> Comparable:
+    """The trials that trained to their end, where they are so many or all; else all at the age that all reached."""
+    ended = ledger.finished()
+    done = [trial for trial in ended if trial.state == "done"]
+    aged = [trial for trial in ended if trial.curve]
+    age = min((len(trial.curve) for trial in aged), default=None)
+    values: dict[str, float]
+    if age is None or len(done) == len(ended) or len(done) >= needed:
+        values = {trial.trial_id: trial.best for trial in done if trial.best is not None}
+        early = "" if len(done) == len(ended) else " that were not stopped early"
+        return Comparable(values, f"{ledger.metric} of the {len(done)} trials{early}", None)
+    values = {trial.trial_id: ledger.best_of(trial.curve[:age]) for trial in aged}
+    ordered = dict(sorted(values.items(), key=lambda item: item[1], reverse=ledger.mode == "max"))
+    return Comparable(
+        ordered, f"{ledger.metric} after {counted(age, 'validation')}, which {len(aged)} trials reached", age
+    )
+
+
+def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:
+    """The trials that have final runs: the winner, and those that stand next.
+
+    What has begun is kept while no trial was added since, so that a search that goes on has the final runs that it had
+    begun, whatever version chose them.
+    """
+    if count == 1:
+        return ledger.finished()[:1]
+    begun = [run.source for run in ledger.finals.values() if run.among == len(ledger.trials) and run.source]
+    chosen = [ledger.trials[source] for source in dict.fromkeys(begun)][:count]
+    if len(chosen) < count:
+        chosen += [trial for trial in standing(ledger) if trial not in chosen][: count - len(chosen)]
+    return chosen

@@ -1,0 +1,262 @@
+"""An equal budget for every method: a search of each over its own space, one after the other, then the verdict.
+
+Each is a search like any other, named BENCHMARK-METHOD, with its own journal; the benchmark itself is one small file
+that says which there are. So it is taken up again by looking which searches are missing or unfinished.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from orchestrator.config.files import find_search, read_yaml, shipped_searches
+from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
+from orchestrator.errors import InputError, describe, suggestion
+from orchestrator.execution.protocol import Runner
+from orchestrator.method import registry
+from orchestrator.report.comparison import Comparison
+from orchestrator.search.control import between_searches
+from orchestrator.search.driver import Watcher, resume, start, suited_to_data
+from orchestrator.search.finish import Outcome
+from orchestrator.search.preflight import check_data, check_hours
+from orchestrator.storage import objects, s3
+from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.journal import refresh
+from orchestrator.storage.ledger import BENCHMARK, Ledger
+from orchestrator.storage.places import JOURNAL, Places, check_name, has_begun, writable
+from orchestrator.storage.reading import read_journal
+from orchestrator.storage.scratch import scratch
+
+RECORD = "benchmark.json"
+PAGE = "report.html"
+OWN_BUDGET = ("num_trials", "budget", "start_from", "final", "final_trials", "final_seeds", "final_workers", "seed")
+"""What a search file says of these does not hold here: they are the same for all."""
+SEEDS = 5
+"""Final runs of each winner, where no other number is given."""
+
+
+class Benchmark(BaseModel):
+    """What was asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: str
+    methods: list[str] = Field(min_length=1, description="methods, shipped searches, or search files")
+    overrides: dict[str, Any] = Field({}, description="settings fixed for all")
+    changes: dict[str, Any] = Field({}, description="data set, budget, seeds and so on, for all")
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What each is called in the verdict: its file's name."""
+        return {Path(method).stem: method for method in self.methods}
+
+    def member(self, label: str) -> str:
+        """The name of its search."""
+        return check_name(f"{self.name}-{label}")
+
+    def search(self, label: str) -> Search:
+        """The search of one method, with the benchmark's budget in place of its file's."""
+        path = _space_of(self.labels[label])
+        raw = read_yaml(path).without(OWN_BUDGET)
+        changes = {"final_seeds": SEEDS, **self.changes}
+        try:
+            return resolve_search(
+                raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
+            )
+        except InputError as error:
+            alone = "; --set is for all of them: what one alone has belongs into a search file of its own"
+            told = (f"{told}{alone if told.startswith('--set: ') else ''}" for told in error.problems)
+            raise InputError(*told) from None
+
+
+@dataclass(frozen=True)
+class Result:
+    """How far a benchmark came."""
+
+    comparison: Comparison
+    page: Path
+    stopped: str | None
+    """Why it ended before its end, if it did."""
+    fault: bool
+    """Whether it was the machine's, and no wish."""
+
+
+def folder(storage: Path, name: str) -> Path:
+    """Where a benchmark keeps its record and its page."""
+    return storage / "benchmarks" / check_name(name)
+
+
+def known(storage: Path, name: str) -> Benchmark | None:
+    """The benchmark of this name; None if there is none."""
+    path = folder(storage, name) / RECORD
+    try:
+        content = objects.read(path, s3.IMPATIENCE_SECONDS)
+        return None if content is None else Benchmark.model_validate_json(content)
+    except OSError as error:
+        raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
+    except ValidationError as error:
+        raise InputError(f"{path}: not a benchmark of this version: {describe(error):.300}") from None
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
+    """What is to be done: methods may come in addition, and the budget may be another; all else stays."""
+    if before is None:
+        if given is None:
+            raise InputError("--methods: missing; give two or more, such as pfml,proxy_anchor")
+        if len(given.methods) < 2:
+            only = given.methods[0]
+            raise InputError(
+                f"--methods: {only}: give two or more to compare; one alone is: orchestrator search {only}"
+            )
+        return given
+    if given is None:
+        return before
+    for where, now, then in (("", given.changes, before.changes), ("set ", given.overrides, before.overrides)):
+        for key, value in now.items():
+            if key not in ("budget", "num_trials") and value != then.get(key, value if key == "final_seeds" else None):
+                raise InputError(
+                    f"--{where}{key.replace('_', '-') if not where else key}: {value}: benchmark '{before.name}' began "
+                    f"with {then.get(key, 'none')}; leave it out, or take another --name"
+                )
+    labels = before.labels | given.labels
+    clash = [label for label in given.labels if labels[label] != before.labels.get(label, labels[label])]
+    if clash:
+        was = before.labels[clash[0]]
+        raise InputError(f"--methods: '{clash[0]}' was {was} before; give the new file another name")
+    changes = before.changes | {k: v for k, v in given.changes.items() if k in ("budget", "num_trials")}
+    return before.model_copy(update={"methods": list(labels.values()), "changes": changes})
+
+
+def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
+    """The ledgers of its searches that have begun."""
+    journals = {label: places.search(benchmark.member(label)) / JOURNAL for label in benchmark.labels}
+    for path in journals.values():
+        refresh(path)
+    return {label: read_journal(path)[1] for label, path in journals.items() if has_begun(path)}
+
+
+def compared(benchmark: Benchmark, places: Places) -> Comparison:
+    """The verdict so far; InputError if nothing has begun."""
+    begun = members(benchmark, places)
+    if not begun:
+        raise InputError(f"benchmark '{benchmark.name}': none of its searches has begun")
+    return Comparison.of(benchmark.name, begun, [label for label in benchmark.labels if label not in begun])
+
+
+def run(
+    benchmark: Benchmark,
+    runner: Runner,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    watcher: Callable[[str, int], Watcher] = lambda label, place: Watcher(),
+) -> Result:
+    """Search with every method that has not had its budget yet, and compare them all. `watcher` is asked for one for
+    each search, by its label and place."""
+    from orchestrator.report.html.comparison_page import write_comparison
+
+    places = Places(writable(storage))
+    searches = to_do(benchmark, places)
+    for search in searches.values():
+        check_data(suited_to_data(search, places)[0], places)
+    record = folder(places.storage, benchmark.name) / RECORD
+    outcome: Outcome | None = None
+    stopped: str | None = None
+    if searches:
+        with scratch(), runner.ready(next(iter(searches.values())), places.storage):
+            for search in searches.values():
+                check_hours(search, runner)
+                with runner.ready(search, places.storage):
+                    pass  # each of them fits
+            write_whole(record, benchmark.model_dump_json(indent=1).encode())
+            objects.publish(record)
+            with between_searches(record.parent) as asked_to:
+                for place, (label, search) in enumerate(searches.items(), start=1):
+                    if asked_to() is not None:
+                        stopped = "stopped before its next search"
+                        break
+                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
+                    if outcome.state == "interrupted":
+                        stopped = outcome.fault or outcome.ledger.reason or "interrupted"
+                        break
+    comparison = compared(benchmark, places)
+    page = record.with_name(PAGE)
+    write_comparison(comparison, page)
+    objects.publish(page)
+    return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
+
+
+def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
+    """Its searches that have not begun, have not ended, or had another budget."""
+    if len(benchmark.labels) < len(benchmark.methods):
+        raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
+    for method in benchmark.methods:
+        _space_of(method)  # a misspelling comes before what is wrong with the budget
+    begun, left = members(benchmark, places), {}
+    for label in benchmark.labels:
+        ledger = begun.get(label)
+        search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
+        if ledger is not None and ledger.state in ("done", "failed"):
+            exhausted = search.space.size() <= len(ledger.trials)
+            if exhausted or search.model_dump() == ledger.config:
+                continue
+        left[label] = search
+    return left
+
+
+def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
+    """A search that has begun, with the budget that is asked for now."""
+    try:
+        search = Search.model_validate(ledger.config)
+    except ValidationError as error:
+        raise InputError(f"search '{ledger.name}': not of this version: {describe(error)}") from None
+    limits = dict.fromkeys(type(search.budget).model_fields) | benchmark.changes.get("budget", {})
+    num_trials = benchmark.changes.get("num_trials")
+    config = search.model_dump() | {"budget": limits}
+    if search.algorithm != "grid" or num_trials is not None:
+        config["num_trials"] = num_trials
+    return Search.model_validate(config)
+
+
+def _advance(
+    search: Search,
+    runner: Runner,
+    places: Places,
+    tracking_uri: str | None,
+    watcher: Watcher,
+    benchmark: str,
+) -> Outcome:
+    if not has_begun(places.search(search.name) / JOURNAL):
+        return start(
+            search,
+            runner,
+            storage=places.storage,
+            tracking_uri=tracking_uri,
+            watcher=watcher,
+            tags={BENCHMARK: benchmark},
+        )
+    before = read_journal(places.search(search.name) / JOURNAL)[1].config
+    more: Mapping[str, Any] = {}
+    if before != search.model_dump():
+        more = {"num_trials": search.num_trials, "budget": search.budget.model_dump()}
+    return resume(search.name, runner, storage=places.storage, tracking_uri=tracking_uri, watcher=watcher, **more)
+
+
+def _space_of(method: str) -> Path:
+    """The search file of a method: the one that is given or has its name, else the shipped one that searches it."""
+    shipped = shipped_searches()
+    if "/" in method or method.endswith((".yaml", ".yml")) or method in shipped:
+        return find_search(method)
+    if method in registry():
+        own = {name: read_yaml(path) for name, path in shipped.items()}
+        found = [name for name, raw in own.items() if raw.get("method") == method]
+        found.sort(key=lambda name: own[name].get("algorithm") == "grid")
+        if found:
+            return shipped[found[0]]
+        raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")
+    raise InputError(f"--methods: {method}: no such method or search{suggestion(method, {*registry(), *shipped})}")

@@ -1,0 +1,465 @@
+"""What a search does next: every decision of the driver, apart from how trials are run. Imports no Ray.
+
+Each decision is journaled, with all that it rests upon, before it takes effect; ledger and study are folds of the
+journal. A search that died is taken up by folding its journal again and giving out its unfinished trials first.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.search import Search
+from orchestrator.config.training import Experiment, untrained_key
+from orchestrator.evaluation.intervals import SUFFIXES, of_class_tables
+from orchestrator.method import find_method
+from orchestrator.search.final_runs import FOLDS, final_runs
+from orchestrator.search.study import Study
+from orchestrator.storage import objects, paths, trial_files
+from orchestrator.storage.atomic import disk_fault
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger, TrialRecord, budget_used
+from orchestrator.storage.trial_folder import (
+    BEST,
+    CHECKPOINT,
+    DIAGNOSTICS,
+    INSIGHT,
+    MODEL,
+    SAMPLE,
+    model_folders,
+    remove_unfinished,
+)
+from orchestrator.training.untrained import as_metrics, keep, known, valid
+
+KEPT_MODELS = 3
+"""So many of the best trials keep their model, and show it in the tracker."""
+
+Listener = Callable[[str, TrialRecord], None]
+"""Told of each event ("started", "restarted", "anew", "validated", "ended") and its trial."""
+
+
+class Conductor:
+    """The driver of one search. `next` gives out work, `report` takes results, `interrupt` and `end` close it."""
+
+    def __init__(
+        self,
+        search: Search,
+        folder: Path,
+        *,
+        data: Path,
+        journal: Journal,
+        events: list[dict[str, Any]],
+        slots: int,
+        resources: Mapping[str, float] | None = None,
+        listener: Listener | None = None,
+    ) -> None:
+        """`events` is what the journal holds already (its `search_started` at least); `resources` the CPUs and GPUs
+        that a trial holds."""
+        self.search = search
+        self.folder = folder
+        self.data = data
+        self.journal = journal
+        self.slots = slots
+        self.resources = dict(resources or {})
+        self.listener: Listener = listener or (lambda event, trial: None)
+        self.ledger = Ledger()
+        self.study = Study(search, folder / "study.journal")
+        self.waiting: list[TrialRecord] = []
+        self.dropped: dict[str, tuple[str, ...]] = {}
+        """Which files of the ended trials an object store was told to drop."""
+        self.clocks: dict[str, tuple[float, float]] = {}
+        """Of the trials that have a process: when it got its first one, and when it was last heard of."""
+        self.losses: dict[str, list[str]] = {}
+        """Of the trials whose processes were begun again: why, as far as that is known."""
+        self.stopping = False
+        """Running trials are interrupted, and nothing new begins."""
+        self.pausing = False
+        """Running trials go to their end, and nothing new begins."""
+        self.stopped_by: str | None = None
+        self.fault: str | None = None
+        """What is wrong with the disk or the machine, if that is why the search is stopping."""
+        self.untidy: dict[str, TrialRecord] = {}
+        """What has ended and may still have files that are not needed."""
+        self.measuring: dict[str, str] = {}
+        """Which trial measures which untrained network."""
+        self.exhausted = False
+        self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
+        self.begun = time.monotonic()
+        self.elapsed_before = 0.0
+        self._replay(events)
+
+    def _replay(self, events: list[dict[str, Any]]) -> None:
+        stopped: set[str] = set()
+        for event in events:
+            self.ledger.apply(event)
+            trial_id = event.get("trial_id")
+            if trial_id is None or trial_id in self.ledger.finals:
+                continue
+            if event["event"] == "trial_started" and trial_id not in self.study.trials:
+                number = self.ledger.trials[trial_id].number
+                self.study.enter(trial_id, number, event["params"], event.get("attempts", 0))
+            elif event["event"] == "validation":
+                value = event["metrics"].get(self.search.objective.metric)
+                stop = value is not None and self.study.report(trial_id, event["validation"], value)
+                if stop and not event.get("finished"):
+                    stopped.add(trial_id)
+            elif event["event"] == "trial_ended" and event["state"] != "interrupted":
+                self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
+        self.elapsed_before = self.ledger.elapsed
+        self.untidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned", "failed")}
+        last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
+        best = self._best()
+        self.dropped = {name: _unneeded(name in best) for name in self.untidy if name != last}
+        for trial in self.ledger.unfinished():
+            trial.state = "running"
+            if trial.trial_id in stopped:
+                self._end(trial, "pruned")  # the driver died between the decision and its record
+            else:
+                trial.state = "interrupted"
+                self.waiting.append(trial)
+
+    def next(self) -> dict[str, Any] | None:
+        """The next trial's id and arguments; None while there is nothing to give out just now."""
+        running = self.ledger.running()
+        if self.stopping or self.pausing or len(running) >= self.slots:
+            return None
+        if self.waiting:
+            return self._begin(self.waiting.pop(0))
+        number = len(self.ledger.trials)
+        if not self.exhausted and number < self.study.budget and self.spent() is None:
+            trial_id = f"{number:04d}"
+            params = self.study.ask(trial_id, number)
+            if params is not None:
+                folds = self.search.test_trials and self.search.experiment(params).training.protocol == "mlrc"
+                return self._begin(TrialRecord(trial_id, number, "trial", params, 0, note=FOLDS if folds else None))
+            self.exhausted = True
+        if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
+            return None
+        final = next(
+            (run for run in final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals), None
+        )
+        return None if final is None else self._begin(final)
+
+    def spent(self) -> str | None:
+        """The budget that leaves no room for one more trial, in words; None if there is room.
+
+        Epochs are counted with what running and interrupted trials may still take, so that they are never exceeded;
+        the other budgets are reached or not, and what runs then goes to its end.
+        """
+        limits, ledger = self.search.budget.limits(), self.ledger
+        if not limits:
+            return None
+        if "epochs" in limits:
+            unfinished = [trial for trial in ledger.unfinished() if trial.kind == "trial"]
+            promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
+            if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
+                return f"budget: {limits['epochs']:g} epochs"
+        used = budget_used(ledger) | {"hours": self.elapsed / 3600}
+        reached = [key for key, limit in limits.items() if key != "epochs" and used[key] >= limit]
+        return f"budget: {limits[reached[0]]:g} {reached[0].replace('_', ' ')}" if reached else None
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds that the search ran, all its sessions together; no clock that is set moves it."""
+        return self.elapsed_before + time.monotonic() - self.begun
+
+    @property
+    def final_slots(self) -> int:
+        """How many final runs run at once: where one takes more workers than a trial, there is room for fewer."""
+        return max(1, self.slots * self.search.workers // self.search.workers_of_final)
+
+    @property
+    def finished(self) -> bool:
+        """Nothing is running and nothing will be given out."""
+        return not self.ledger.running() and (self.stopping or self.pausing or self.complete)
+
+    @property
+    def complete(self) -> bool:
+        """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
+        if self.ledger.unfinished():
+            return False
+        if not self.exhausted and len(self.ledger.trials) < self.study.budget and self.spent() is None:
+            return False
+        return all(run.trial_id in self.ledger.finals for run in final_runs(self.search, self.ledger))
+
+    def _begin(self, trial: TrialRecord) -> dict[str, Any]:
+        experiment = self._start(trial)
+        self.listener("started", self.ledger.find(trial.trial_id))
+        return {
+            "trial_id": trial.trial_id,
+            "untrained": trial.kind == "trial" and self._is_to_measure(trial.trial_id, experiment),
+            "test": trial.kind == "final" or self.search.test_trials,
+            "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
+            "arguments": self._arguments(trial, experiment),
+            "limits": self.limits,
+        }
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What a trial may take, in seconds: `trial`, to its end, and `stall`, to its next validation."""
+        limits = {"trial": self.search.trial_timeout, "stall": self.search.stall_timeout}
+        return {key: limit for key, limit in limits.items() if limit is not None}
+
+    def attended(self, trial_id: str, now: float) -> None:
+        """A trial has got a process, its first or another one: from now on its time is counted."""
+        self.clocks[trial_id] = self.clocks.get(trial_id, (now, now))[0], now
+
+    def overdue(self, now: float) -> dict[str, str]:
+        """The trials that have a process and took too long, and why that is their end."""
+        found = {}
+        for trial_id, (begun, heard) in self.clocks.items():
+            for key, since, missing in (("trial", begun, "end"), ("stall", heard, "validation")):
+                if (limit := self.limits.get(key)) is not None and now - since > limit:
+                    found[trial_id] = f"{key}_timeout: no {missing} within {limit:g} s"
+        return found
+
+    def _start(self, trial: TrialRecord) -> Experiment:
+        experiment = self.search.experiment(trial.params)
+        more: dict[str, Any] = {"resources": self.resources} if trial.kind == "trial" else {}
+        if trial.kind == "final":
+            more["stop_after"] = trial.stop_after
+        if attempts := self.study.attempts.get(trial.trial_id, 0):
+            more["attempts"] = attempts
+        self._record(
+            "trial_started",
+            trial_id=trial.trial_id,
+            kind=trial.kind,
+            params=trial.params,
+            config=experiment.flat(),
+            tags={"selection": experiment.training.selection}
+            | ({} if trial.note is None else {"orchestrator.note": trial.note}),
+            note=trial.note,
+            source=trial.source,
+            **more,
+        )
+        return experiment
+
+    def _is_to_measure(self, trial_id: str, experiment: Experiment) -> bool:
+        """Whether a trial has to measure its untrained network: nobody has, and no other trial is about to."""
+        key = untrained_key(experiment.flat(), str(self.ledger.tags.get("dataset.digest")))
+        if key in self.ledger.untrained:
+            return False
+        if (found := known(self.folder.parent.parent, key)) is not None:
+            self._note_untrained(trial_id, key, found)
+            return False
+        other = self.ledger.trials.get(self.measuring.get(key, ""))
+        if other is not None and other.trial_id != trial_id and other.state == "running":
+            return False
+        self.measuring[key] = trial_id
+        return True
+
+    def _note_untrained(self, trial_id: str, key: str, found: Mapping[str, Any]) -> None:
+        self._record(
+            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **found}
+        )
+
+    def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
+        final = trial.kind == "final"
+        source = self.ledger.find(trial.source) if trial.source else None
+        training = experiment.training
+        stop_after = trial.stop_after
+        if source and stop_after is None and training.protocol != "mlrc" and training.selection != "test":
+            stop_after = source.best_validation  # of a run that began before its length was recorded
+        return {
+            "settings": experiment.flat(),
+            "data": paths.portable(self.data),
+            "folder": paths.portable(self.trial_folder(trial)),
+            "objective": self.search.objective.model_dump(),
+            "stop_after": stop_after,
+            "hold_out": not final or find_method(experiment.method).needs_validation,
+        }
+
+    def trial_folder(self, trial: TrialRecord) -> Path:
+        """Where a trial keeps its checkpoints."""
+        return self.folder / "trials" / trial.trial_id
+
+    def report(self, result: Mapping[str, Any]) -> bool:
+        """A trial's result; True if the trial is to be stopped. Results known already are passed over."""
+        trial = self.ledger.find(result["orchestrator_trial"])
+        if trial.state != "running":
+            return True
+        if trial.trial_id in self.clocks:
+            self.attended(trial.trial_id, time.monotonic())
+        if anew := result.get("anew"):
+            note = f"begun anew: {anew}"
+            self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
+            self.listener("anew", trial)
+        if "failed" in result:
+            self._end(trial, "failed", result["failed"])
+            return True
+        if "interrupted" in result:
+            self.stopping, self.fault = True, result["interrupted"]
+            self._end(trial, "interrupted", result["interrupted"])
+            return True
+        if bad := [f"{name} is {v}" for name, v in result["metrics"].items() if not math.isfinite(v)]:
+            self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
+            return True
+        if valid(found := result.get("untrained")) and found is not None:
+            key = untrained_key(trial.settings, str(self.ledger.tags.get("dataset.digest")))
+            if key not in self.ledger.untrained:
+                self._note_untrained(trial.trial_id, key, found)
+                keep(self.folder.parent.parent, key, found)
+        stop = False
+        if (lost := result.get("lost")) and lost != self.losses.get(trial.trial_id):  # of its workers
+            self.losses[trial.trial_id] = lost
+            self.listener("restarted", trial)
+        if result["validation"] > trial.validations:
+            value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out
+            if trial.kind == "trial" and value is not None:
+                stop = self.study.report(trial.trial_id, result["validation"], value)
+            self._record(
+                "validation",
+                sync=False,  # a training that goes on tells of it again, and an end waits for the disk
+                trial_id=trial.trial_id,
+                validation=result["validation"],
+                metrics=result["metrics"],
+                seconds=result["seconds"],
+                finished=bool(result["finished"]),
+            )
+            self.listener("validated", trial)
+        if result["finished"]:
+            if result["test"]:
+                tests = {f"test/{name}": value for name, value in result["test"].items()}
+                self._record("result", sync=False, trial_id=trial.trial_id, metrics=tests)
+            self._end(trial, "done")
+        elif stop:
+            self._end(trial, "pruned")
+        return stop or bool(result["finished"])
+
+    def restarted(self, trial_id: str, reason: str) -> None:
+        """A trial's process was lost, and the trial goes on in another."""
+        trial = self.ledger.find(trial_id)
+        if trial.state == "running":
+            self.losses[trial_id] = [reason]
+            self.listener("restarted", trial)
+
+    def lost(self, trial_id: str, reason: str) -> None:
+        """A trial whose process could not be kept alive; for want of a disk, it is only interrupted."""
+        trial = self.ledger.find(trial_id)
+        if trial.state != "running":
+            return
+        if fault := disk_fault(self.folder) or objects.fault(self.folder):
+            self.report({"orchestrator_trial": trial_id, "interrupted": fault})
+        else:
+            self._end(trial, "failed", reason)
+
+    def interrupt(self) -> None:
+        """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
+        self.stopping = True
+        for trial in self.ledger.running():
+            self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
+
+    def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
+        if trial.best is not None and state in ("done", "pruned"):
+            best = {f"best/{k.replace('/', '_')}": v for k, v in trial.best_metrics.items() if k.startswith("val/")}
+            best |= {
+                self.search.objective.best_key: trial.best,
+                "best/validation": trial.best_validation or 0,
+            }
+            if self.search.second_objective is not None and trial.second is not None:
+                best[self.search.second_objective.best_key] = trial.second
+            self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
+        if state in ("done", "pruned"):
+            self._tables(trial)
+        self.clocks.pop(trial.trial_id, None)
+        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
+        if trial.kind == "trial" and state != "interrupted":
+            self.study.tell(trial.trial_id, state, trial.second)
+        if state != "interrupted":
+            for folder in model_folders(self.trial_folder(trial)):
+                remove_unfinished(folder)
+            self.untidy[trial.trial_id] = trial
+            self._tidy()
+        self.listener("ended", trial)
+
+    def _tables(self, trial: TrialRecord) -> None:
+        """The small tables of a trial go to the tracker, whatever became of it."""
+        place = self.trial_folder(trial)
+        trial_files.bring_trial(place, INSIGHT)
+        for folder in dict.fromkeys([place, *model_folders(place)]):
+            remove_unfinished(folder / INSIGHT, ("*",))
+            if (folder / INSIGHT).exists():
+                relative, under = str((folder / INSIGHT).relative_to(self.folder)), folder.relative_to(place) / INSIGHT
+                self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=str(under))
+
+    def _tidy(self) -> None:
+        """Optimiser states of what has ended, and models of all but the best few trials, are not needed again.
+
+        Looks at the trials that may still have such files, so that an end costs the same after ten trials and after ten
+        thousand; the first time, at all that ended before, for a killed driver may have left theirs."""
+        best = self._best()
+        for trial_id, trial in list(self.untidy.items()):
+            place, names = self.trial_folder(trial), _unneeded(trial_id in best)
+            for folder in dict.fromkeys([place, *model_folders(place)]):
+                for name in names:
+                    (folder / name).unlink(missing_ok=True)
+            if self.dropped.get(trial_id) != names:
+                with contextlib.suppress(OSError):
+                    trial_files.drop(place, names)
+                    self.dropped[trial_id] = names
+            if trial_id not in best and trial_id in self.dropped:  # it has no model to come back with
+                del self.untidy[trial_id], self.dropped[trial_id]
+
+    def _best(self) -> set[str]:
+        """Those that keep their models."""
+        return {trial.trial_id for trial in self.ledger.best_models(KEPT_MODELS)} | self.ledger.finals.keys()
+
+    def end(self) -> str:
+        """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
+        finished = any(trial.state == "done" for trial in self.ledger.trials.values())
+        state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
+        if state == "done":
+            self._artifacts()
+        reason = self.stopped_by if state == "interrupted" else None
+        if state != "interrupted" and len(self.ledger.trials) < self.study.budget and not self.exhausted:
+            reason = self.spent()
+        winner = self.ledger.winner()
+        if winner is not None:
+            self._interval(winner)
+        best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
+        self._record("search_ended", state=state, best=best, reason=reason)
+        return state
+
+    def _interval(self, trial: TrialRecord) -> None:
+        """The interval of a trial's best value over its held-out classes, from the tables of its best validation; those
+        of a trial that was tested are of its test."""
+        name = self.search.objective.metric.removeprefix("val/")
+        if trial.test or trial.best_interval is not None or not self.search.objective.metric.startswith("val/"):
+            return
+        place = self.trial_folder(trial)
+        trial_files.bring_trial(place, INSIGHT)
+        ends = of_class_tables([folder / INSIGHT / "classes.csv" for folder in model_folders(place)], name)
+        if ends is not None:
+            best = {f"{self.search.objective.best_key}_over_classes{s}": v for s, v in zip(SUFFIXES, ends, strict=True)}
+            self._record("result", sync=False, trial_id=trial.trial_id, metrics=best, best_interval=ends)
+
+    def _artifacts(self) -> None:
+        final = list(self.ledger.finals.values())
+        for trial in [*self.ledger.best_models(KEPT_MODELS), *final]:
+            trial_files.bring_trial(self.trial_folder(trial))
+            for folder in model_folders(self.trial_folder(trial)):
+                fold = folder.relative_to(self.trial_folder(trial))
+                tested = trial in final or self.search.test_trials
+                models = [(folder / name, "model") for name in (BEST, MODEL) if name == BEST or tested]
+                diagnostics = [(path, DIAGNOSTICS) for path in sorted((folder / DIAGNOSTICS).glob("[!.]*"))]
+                for path, place in models + diagnostics:
+                    if path.exists():
+                        relative, under = str(path.relative_to(self.folder)), str(fold / place)
+                        self._record("artifact", trial_id=trial.trial_id, path=relative, folder=under)
+
+    def _record(self, event: str, *, sync: bool = True, **fields: Any) -> None:
+        try:
+            stored = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
+        except OSError as error:  # what is not on the record must not take effect: nothing more is given out
+            error.filename = error.filename or str(self.journal.path)
+            self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
+            raise
+        self.ledger.apply(stored)
+
+
+def _unneeded(kept: bool) -> tuple[str, ...]:
+    """What of an ended trial goes, if its model is kept or not."""
+    return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

@@ -1,0 +1,76 @@
+"""Defaults that follow the data set, where neither a file, a preset nor an option says otherwise.
+
+The plain defaults are those of the drawn data sets: small images of one size, and hundreds of classes. A folder of
+one's own photographs has neither.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.config.search import Search
+from orchestrator.config.training import Training
+from orchestrator.data.store import Store
+from orchestrator.training.splits import data_splits
+
+PHOTOGRAPHS = "random_crop_224"
+DRAWN_SIDE = 128
+"""Images of one size are taken for drawings if their shorter side has no more pixels."""
+
+
+def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
+    """The search with what its data set asks for in place of defaults, and for each such setting the reason.
+
+    `augmentation`: a crop where images differ in size or are larger than drawings. `classes_per_batch`: all training
+    classes where there are fewer than the default, or as many as the workers can share. What is given or searched stays
+    as it is. Raises InputError where the classes cannot be split as the settings ask for.
+    """
+    given = search.settings.keys() | {parameter.key for parameter in search.parameters()}
+    changes: dict[str, Any] = {}
+    because: dict[str, str] = {}
+    if "augmentation" not in given and (what := _photographs(store)) is not None:
+        changes["augmentation"] = PHOTOGRAPHS
+        because["augmentation"] = f"{store.name} has {what}"
+    if "classes_per_batch" not in given:
+        training = search.example().training
+        classes = min(len(split.train_classes) for split in data_splits(training, store))
+        default: int = Training.model_fields["classes_per_batch"].default
+        if classes < default:
+            workers = (search.workers, search.workers_of_final)
+            shared = [
+                count
+                for count in range(2, classes + 1)
+                if not any(count * training.images_per_class % number for number in workers)
+            ]
+            changes["classes_per_batch"] = shared[-1] if shared else classes
+            held_out = ", besides those held out" if training.validation_share else ""
+            because["classes_per_batch"] = f"{store.name} has {classes} classes to train on{held_out}"
+    if not changes:
+        return search, {}
+    return search.model_copy(update={"settings": {**search.settings, **changes}}), because
+
+
+def _photographs(store: Store) -> str | None:
+    """What says that a data set's images are photographs; None if they are drawings, or nothing is known of them."""
+    sizes = _sizes(store)
+    if sizes is None or not len(sizes):
+        return None
+    kinds = len(np.unique(sizes, axis=0))
+    if kinds > 1:
+        return f"images of {kinds:,} sizes"
+    if sizes[0].min() > DRAWN_SIDE:
+        return f"images of {sizes[0, 0]} x {sizes[0, 1]} pixels"
+    return None
+
+
+def _sizes(store: Store) -> NDArray[np.int64] | None:
+    """Width and height of the images as they are kept, (N, 2); None where no importer has recorded any."""
+    try:
+        original = store.column("original_size").astype(np.int64)
+    except ValueError:
+        return None
+    shorter, size = original.min(axis=1, keepdims=True), store.manifest["settings"].get("size")
+    if size is None:
+        return original
+    return np.where(shorter <= size, original, np.round(original * size / shorter).astype(np.int64))

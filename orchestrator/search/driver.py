@@ -1,0 +1,231 @@
+"""A search from its first event to its last, and taken up again after anything."""
+
+import contextlib
+import io
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.config.resolve import with_more_budget, with_other_workers
+from orchestrator.config.rules import check_search
+from orchestrator.config.search import Search
+from orchestrator.errors import InputError, describe, storage_fault, visible
+from orchestrator.execution.protocol import Runner
+from orchestrator.search.conductor import Conductor
+from orchestrator.search.control import at_the_wheel, starting
+from orchestrator.search.finish import Outcome, bring_artifacts, conclude, write_report
+from orchestrator.search.preflight import check_data, check_hours, check_room
+from orchestrator.search.signals import interrupts, quick_turns
+from orchestrator.storage import objects
+from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import write_csv
+from orchestrator.storage.ledger import TrialRecord
+from orchestrator.storage.places import LEADERBOARD, Places, writable
+from orchestrator.storage.presence import DRIVER
+from orchestrator.storage.provenance import provenance
+from orchestrator.storage.reading import opened, read_journal
+from orchestrator.storage.scratch import scratch
+from orchestrator.storage.trial_folder import remove_unfinished
+from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
+from orchestrator.tracking.trackers import MLflowTracker, Tracker
+
+
+class Watcher:
+    """Sees a search: the display is one."""
+
+    def begin(self, conductor: Conductor, tracker: Tracker) -> None:
+        """Before the first trial."""
+
+    def __call__(self, event: str, trial: TrialRecord) -> None:
+        """`started`, `restarted`, `anew`, `validated` or `ended`."""
+
+    def end(self) -> None:
+        """After the last event."""
+
+
+def start(
+    search: Search,
+    runner: Runner,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    watcher: Watcher | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before. `tags` go to the
+    tracker."""
+    if tracking_uri:
+        check_tracking_uri(tracking_uri)  # before anything is written
+    places = Places(writable(storage))
+    path = places.new_journal(search.name)
+    uri = tracking_address(tracking_uri, places)
+    note_tracking(uri, places)
+    search, chosen = suited_to_data(search, places)
+    for key, because in chosen.items():
+        print(visible(f"note: {key}={search.settings[key]}: {because}"), file=sys.stderr, flush=True)
+    digest, sizes = check_data(search, places)
+    with contextlib.ExitStack() as stack:
+        with starting(path.parent):
+            stack.enter_context(scratch())
+            slots = stack.enter_context(runner.ready(search, places.storage))
+            check_hours(search, runner)
+        with opened(path) as journal:
+            first = begin(
+                journal,
+                name=search.name,
+                search_id=uuid.uuid4().hex,
+                dataset=search.dataset,
+                method=search.settings.get("method", "several"),
+                objective=search.objective.model_dump(),
+                config=search.model_dump(),
+                params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
+                tags=provenance()
+                | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},
+                tracking_uri=recorded_address(uri, places),
+                sizes=sizes,
+            )
+            return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
+
+
+def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
+    """The search's first event; InputError, and no journal, if the disk does not take it."""
+    try:
+        return journal.append("search_started", **fields)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            journal.path.unlink()
+            journal.path.parent.rmdir()
+        where = error.filename or journal.path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and start again") from None
+
+
+def resume(
+    name: str,
+    runner: Runner,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    watcher: Watcher | None = None,
+    num_trials: int | None = None,
+    budget: Mapping[str, Any] | None = None,
+    workers: int | None = None,
+    max_concurrent: int | None = None,
+) -> Outcome:
+    """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
+    that has come to its end nothing changes, and the tracker gets what it missed; unless it is given more trials
+    (`num_trials`) or another `budget`. From now on each trial has `workers`, and there are at most `max_concurrent`."""
+    places = Places(storage.expanduser().resolve())
+    path = places.journal(name)
+    writable(storage, remedy="mend that, then resume again")
+    uri = tracking_address(tracking_uri, places, path)
+    with opened(path) as journal:
+        events, ledger = read_journal(path)
+        for note in ledger.notes:
+            print(visible(f"note: {note}"), file=sys.stderr)
+        raised = num_trials is not None or bool(budget)
+        bring_artifacts(path, events, ledger)
+        if ledger.state in ("done", "failed") and not raised:
+            for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
+                if value is not None:
+                    raise InputError(
+                        f"{option}: {value}: search '{name}' is {ledger.state}, nothing is left to train; "
+                        "give it more trials (--num-trials) or another --budget too"
+                    )
+            return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
+        try:
+            search = Search.model_validate(ledger.config)
+        except ValidationError as error:
+            raise InputError(f"{path}:1: not a search of this version: {describe(error)}") from None
+        if raised:
+            search = with_more_budget(search, num_trials, budget or {})
+            check_room(search, ledger)
+        if resized := workers is not None or max_concurrent is not None:
+            search = with_other_workers(search, workers, max_concurrent)
+        (digest, _), recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
+        if digest != recorded:
+            raise InputError(
+                f"{path}: the data set '{search.dataset}' is not the one this search began with "
+                f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
+            )
+        note_tracking(uri, places)
+        with scratch(), runner.ready(search, places.storage) as slots:
+            check_hours(search, runner)
+            changed = raised or resized
+            config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
+            address = recorded_address(uri, places)
+            events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
+            return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
+
+
+def suited_to_data(search: Search, places: Places) -> tuple[Search, dict[str, str]]:
+    """The search with the defaults that follow its data set, and why; see `orchestrator.search.defaults`."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.search.defaults import suited
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    found, chosen = suited(search, open_dataset(search.dataset, places.data, say=say))
+    if chosen and not found.test_trials:
+        check_search(found)
+    return found, chosen
+
+
+def run(
+    search: Search,
+    runner: Runner,
+    slots: int,
+    places: Places,
+    journal: Journal,
+    events: list[dict[str, Any]],
+    tracking_uri: str,
+    watcher: Watcher,
+) -> Outcome:
+    """Everything from the first event to the last."""
+    tracker = MLflowTracker(journal.path, tracking_uri, places.artifacts)
+    tracker.notify()
+
+    def tell(event: str, trial: TrialRecord) -> None:
+        tracker.notify()
+        watcher(event, trial)
+
+    conductor = Conductor(
+        search,
+        journal.path.parent,
+        data=places.data,
+        journal=journal,
+        events=events,
+        slots=slots,
+        resources=runner.resources(search),
+        listener=tell,
+    )
+    remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
+    with at_the_wheel(conductor):
+        try:
+            with interrupts(conductor), quick_turns():
+                watcher.begin(conductor, tracker)  # it writes: if nobody reads that, the search ends in order
+                if not conductor.stopping:
+                    runner.run(conductor)
+        except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
+            conductor.stopping = True
+        except OSError as error:
+            if not (fault := storage_fault(error)):
+                raise
+            conductor.stopping, conductor.fault = True, conductor.fault or fault
+        finally:
+            watcher.end()
+            if conductor.ledger.running() or conductor.stopping:
+                conductor.interrupt()
+        table = io.StringIO()
+        write_csv(conductor.ledger, table)
+        write_whole(conductor.folder / LEADERBOARD, table.getvalue().encode())
+        objects.publish(conductor.folder / LEADERBOARD)
+        journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
+        conductor.end()
+    write_report(conductor.ledger, journal, places)
+    return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)

@@ -1,0 +1,270 @@
+"""A trained model for other places: ONNX, TorchScript, torch.export's pt2, MLflow.
+
+Whatever the form, a model takes uint8 images (batch, H, W, channels), as image libraries give them, of the size that
+the evaluation sees, and gives float32 embeddings (batch, D) as the evaluation compares them. Nothing is written that
+does not give the same embeddings as the trained model, nor anything that holds pickled code.
+"""
+
+import contextlib
+import importlib
+import json
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orchestrator.config.training import Experiment
+from orchestrator.data.pipeline import Request
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError
+from orchestrator.storage.files import output_place
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.provenance import versions
+from orchestrator.tracking.models import load_mlflow_model, save_mlflow_model
+from orchestrator.training.learner import Learner
+from orchestrator.training.model_file import load_learner, saved_model
+from orchestrator.training.splits import new_reader, rows_to_test
+
+Form = Literal["onnx", "torchscript", "pt2", "mlflow"]
+SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torchscript": ".torchscript", "pt2": ".pt2", "mlflow": "-mlflow"}
+PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
+"""What a form needs beyond the tool's own dependencies: the extra `export`."""
+TOLERANCE = 1e-4
+"""The largest difference of a coordinate of an embedding; rounding makes about 1e-6 of it."""
+EXAMPLES = 8
+TOLD = ("test/map_at_r", "test/recall_at_1", "val/map_at_r", "val/recall_at_1")
+ABOUT = "about.json"
+"""The file inside of a pt2 or TorchScript archive that says what the model is."""
+REQUIREMENTS = ("torch", "numpy", "mlflow")
+
+
+GIT = ("git.commit", "git.branch", "git.dirty")
+MLFLOW_MODEL = "mlflow"
+"""The folder of a final model in MLflow's form, beside it."""
+
+
+def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
+    """What a search knows about a model of its own: where it comes from, by which code, how good it is."""
+    known: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
+    scores = {f"test/{name}": value for name, value in trial.test.items()} or trial.best_metrics
+    scores = {n: v for n, v in scores.items() if not n.endswith(("_low", "_high")) and "diagnostics/" not in n}
+    return {"search": ledger.name, "trial": trial.trial_id, "metrics": scores, **known}
+
+
+class Encoder(nn.Module):
+    """uint8 images (B, H, W, channels) -> embeddings (B, D) in float32, normalised as the method does."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__()
+        self.network = learner.network
+        self.network.heads = nn.ModuleDict()  # only the embedding is asked for
+        self.normalize = learner.method.normalize
+
+    def forward(self, images: Tensor) -> Tensor:
+        scaled = images.permute(0, 3, 1, 2).to(torch.float32) / 255
+        embedding: Tensor = self.network(scaled)["embedding"]
+        return self.normalize(embedding)
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and the largest difference of its embeddings to the trained model's."""
+
+    path: Path
+    difference: float
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to be exported: the encoder in evaluation mode on the CPU, `images` to try it with (N, H, W, channels),
+    their `embeddings`, and what there is to know `about` it."""
+
+    encoder: Encoder
+    images: Tensor
+    embeddings: Tensor
+    about: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: Path, store: Store, facts: Mapping[str, Any] | None = None) -> "Source":
+        """A saved model, tried on images of a data set as its evaluation sees them."""
+        learner, experiment = load_learner(model, store)
+        encoder = Encoder(learner.float()).eval().requires_grad_(False)
+        images = example_images(store, experiment)
+        with torch.no_grad():
+            embeddings = encoder(images)
+        height, width, channels = images.shape[1:]
+        saved = saved_model(model)
+        about = {
+            "method": experiment.method,
+            "dataset": saved["experiment"]["dataset"],
+            "dataset_digest": saved["dataset_digest"],
+            "input": f"images: uint8 (batch, {height}, {width}, {channels}), as the evaluation of augmentation "
+            f"'{experiment.training.augmentation}' sees them",
+            "output": f"embedding: float32 (batch, {embeddings.shape[1]}), compared by Euclidean distance",
+            "settings": experiment.flat(),
+            "versions": versions(),
+        }
+        return cls(encoder, images, embeddings, about | dict(facts or {}))
+
+
+def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) -> Tensor:
+    """Some images of the test as the evaluation sees them, but whole numbers: uint8 (count, H, W, channels)."""
+    rows = rows_to_test(experiment.training, store)
+    chosen = rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
+    with new_reader(store, experiment.training) as reader:
+        ((_, images),) = reader.read([Request(chosen)])
+    return (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def check_packages(form: str) -> None:
+    """InputError if a form's packages are not installed."""
+    for package in PACKAGES.get(form, ()):
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise InputError(
+                f"--to {form}: needs the package {package}: uv pip install 'dml-orchestrator[export]'"
+            ) from None
+
+
+def export(source: Source, form: Form, path: Path) -> Exported:
+    """Write a model to `path` in this form, whole or not at all, and try it there.
+
+    Raises InputError if a package is missing, the model cannot be put into this form, or gives other embeddings, or
+    if `path` cannot be written.
+    """
+    check_packages(form)
+    path = path.absolute()
+    again = form == "mlflow" and (path / "MLmodel").is_file() and not path.is_symlink()
+    if not again and path.parent.is_dir():
+        path = output_place("--output", path, [SUFFIXES[form]])
+    with _beside(path) as folder:
+        made = Path(folder) / f"model{SUFFIXES[form]}"
+        try:
+            with quiet():
+                run = WRITERS[form](source, made)
+                difference = parity(source, run)
+        except (InputError, OSError):
+            raise
+        except Exception as error:  # exporters raise all kinds
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise InputError(f"--to {form}: this model cannot be exported so ({reason})") from None
+        if not difference <= TOLERANCE:
+            raise InputError(
+                f"--to {form}: the exported model's embeddings differ by {difference:.2g} from the trained model's, "
+                f"more than {TOLERANCE:g}: nothing was written; try another form"
+            )
+        if again:
+            shutil.rmtree(path)
+        made.replace(path)
+    return Exported(path, difference)
+
+
+@contextlib.contextmanager
+def _beside(path: Path) -> Iterator[str]:
+    """A folder on the same disk, for the while; InputError for an error of the disk."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            yield folder
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"--output: {path} cannot be written ({reason}): name another file") from None
+
+
+@contextlib.contextmanager
+def mlflow_form(source: Source, folder: Path) -> Iterator[Path]:
+    """The folder of a model in MLflow's form: the one beside it, or else one that is made for the while."""
+    if (folder / MLFLOW_MODEL).exists():
+        yield folder / MLFLOW_MODEL
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        yield export(source, "mlflow", Path(scratch) / MLFLOW_MODEL).path
+
+
+def description(source: Source) -> str:
+    """Of a version in the registry: where it comes from, by which data and code."""
+    about = source.about
+    scores = ", ".join(f"{name} {value:.4f}" for name, value in about.get("metrics", {}).items() if name in TOLD)
+    commit = f", commit {about['git.commit']}" if "git.commit" in about else ""
+    lines = [f"Trial {about.get('trial')} of search {about.get('search')}" + (f": {scores}" if scores else "")]
+    lines += [f"Method {about['method']}, data set {about['dataset']} (digest {about['dataset_digest']}){commit}"]
+    return "\n".join([*lines, f"Input: {about['input']}", f"Output: {about['output']}"])
+
+
+def parity(source: Source, run: Callable[[Tensor], Any]) -> float:
+    """The largest difference of an embedding's coordinate, over batches of one, three and all images."""
+    differences = []
+    for count in (1, 3, len(source.images)):
+        found = torch.as_tensor(np.asarray(run(source.images[:count])))
+        if found.shape != source.embeddings[:count].shape:
+            return float("inf")
+        differences.append(float((found - source.embeddings[:count]).abs().max()))
+    return max(differences)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters' warnings say nothing to a user, and torch.export runs without gradients."""
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        yield
+
+
+Run = Callable[[Tensor], Any]
+
+
+def _program(source: Source) -> Any:
+    batch = {0: torch.export.Dim("batch")}
+    return torch.export.export(source.encoder, (source.images,), dynamic_shapes=(batch,))
+
+
+def _write_pt2(source: Source, path: Path) -> Run:
+    torch.export.save(_program(source), path, extra_files={ABOUT: json.dumps(source.about)})
+    module: Run = torch.export.load(path).module()
+    return module
+
+
+def _write_torchscript(source: Source, path: Path) -> Run:
+    traced = torch.jit.trace(source.encoder, (source.images,))  # type: ignore[no-untyped-call]
+    torch.jit.save(traced, path, _extra_files={ABOUT: json.dumps(source.about)})
+    module: Run = torch.jit.load(path)  # type: ignore[no-untyped-call]
+    return module
+
+
+def _write_onnx(source: Source, path: Path) -> Run:
+    import onnxruntime
+
+    with open("/dev/null", "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        program = torch.onnx.export(
+            _program(source), (), input_names=["images"], output_names=["embedding"], dynamo=True, verbose=False
+        )
+    assert program is not None
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in source.about.items()}
+    program.model.metadata_props.update(texts)
+    program.save(path, external_data=False)
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda images: session.run(None, {"images": images.numpy()})[0]
+
+
+def _write_mlflow(source: Source, path: Path) -> Run:
+    requirements = [f"{name}=={version}" for name, version in versions(REQUIREMENTS).items()]
+    about = source.about | {"description": description(source)}
+    save_mlflow_model(source.encoder, source.images.numpy(), source.embeddings.numpy(), path, about, requirements)
+    predict = load_mlflow_model(path)
+    return lambda images: predict(images.numpy())
+
+
+WRITERS: dict[str, Callable[[Source, Path], Run]] = {
+    "onnx": _write_onnx,
+    "torchscript": _write_torchscript,
+    "pt2": _write_pt2,
+    "mlflow": _write_mlflow,
+}

@@ -1,0 +1,60 @@
+"""Which trials are trained again at the end of a search, with which seeds, and for how long."""
+
+from orchestrator.config.search import Search
+from orchestrator.method import find_method
+from orchestrator.report.standing import to_confirm
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted
+
+FINAL = "final"
+"""The id of a search's only final run; of several, the first part of theirs."""
+
+FOLDS = "mean of the folds' models"
+"""What a test over folds is, for its note."""
+
+
+def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
+    """What is trained again once all trials have ended: the best few at equal age, each with every seed.
+
+    A trial that was stopped early is trained for as long as the winner, since its own best is not known: all of
+    them are compared after their final runs.
+
+    Where more trials after an end have found another winner, its final run has a name of its own."""
+    runs: list[TrialRecord] = []
+    if not search.final:
+        return runs
+    only = search.final_runs == 1
+    known = ledger.finals.get(FINAL)
+    chosen = to_confirm(ledger, search.final_trials)
+    for trial in chosen:
+        conventional = search.final_protocol == "conventional"
+        point = trial.params | ({"protocol": "conventional"} if conventional else {})
+        experiment = search.experiment(point)
+        note = f"retrained from trial {trial.trial_id}"
+        if conventional:
+            note += " as one model"
+        if find_method(experiment.method).needs_validation and experiment.training.selection == "validation":
+            note += ", held-out classes kept for the method's own use"
+        if experiment.training.protocol == "mlrc":
+            note += f", {FOLDS}"
+        if experiment.training.selection == "test":
+            note += ", its best validation chosen on the test classes"
+        # each fold selects its own best model, and may need longer than their mean; so does whoever still selects
+        selects = experiment.training.protocol == "mlrc" or experiment.training.selection == "test"
+        stop_after = None if selects else trial.best_validation
+        longest = chosen[0].best_validation
+        if stop_after and longest and trial.state == "pruned" and stop_after < longest:
+            stop_after = longest
+            note += f", which was stopped early, for the winner's {counted(longest, 'validation')}"
+        for repeat in range(search.final_seeds):
+            seed = experiment.training.seed + repeat
+            params = point if search.final_seeds == 1 else point | {"seed": seed}
+            name = f"{FINAL}-{trial.trial_id}-seed-{seed}"
+            if only and (known is None or known.source == trial.trial_id):
+                name = FINAL
+            runs.append(
+                TrialRecord(
+                    name, len(runs), "final", params, 0, note=note, source=trial.trial_id, stop_after=stop_after
+                )
+            )
+    return runs

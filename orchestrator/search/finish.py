@@ -1,0 +1,144 @@
+"""What is made of a search once it has ended: its report, its models, its last records in the tracker."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.training import Training
+from orchestrator.errors import visible
+from orchestrator.storage import objects, paths, trial_files
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
+from orchestrator.storage.trial_folder import BEST, IMAGES, INSIGHT, MODEL, model_folders
+from orchestrator.tracking.trackers import Tracker
+from orchestrator.tracking.views import MOST_COMPARED
+
+TRACKER_SECONDS = 60.0
+"""How long the end of a search waits for the tracker to take what it has not yet taken."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a search came to."""
+
+    ledger: Ledger
+    state: str
+    journal: Path
+    tracking_uri: str
+    experiment_id: str | None
+    parent_run_id: str | None
+    problem: str | None
+    """What the tracker still misses, in one line; `sync` sends it."""
+    no_views: str | None = None
+    """Why the tracker's pages have no views of this search, if they have none."""
+    fault: str | None = None
+    """What was wrong with the disk or the machine, if that stopped the search."""
+
+
+def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
+    """What the tracker is to be sent of a search on an object store, into the working copy; nothing on a disk."""
+    if paths.address_of(path) is None:
+        return
+    sent = [event for event in events if event["event"] in ("artifact", "model")]
+    with objects.refused_in_one_line():
+        for trial_id in {event["trial_id"] for event in sent} & {trial.trial_id for trial in ledger.everyone()}:
+            trial_files.bring_trial(path.parent / "trials" / trial_id)
+        for name in {str(event["path"]) for event in sent}:
+            objects.bring(path.parent / name)
+
+
+def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The search's page, those of its best models, and its note for the tracker. What goes wrong here must not cost
+    what was trained: it is told, and the command line can try again."""
+    from orchestrator.report.findings import Findings
+    from orchestrator.report.html.search_page import write_page
+    from orchestrator.report.model_view import confused_classes
+    from orchestrator.report.note import note
+
+    if ledger.state == "done":
+        dataset = ledger.config["settings"].get("dataset", Training.model_fields["dataset"].default)
+        evaluate = f"orchestrator evaluate {ledger.name} --dataset {dataset} --gallery FILE"
+        export = f"orchestrator export {ledger.name} --to mlflow"
+        for write, what, again in (
+            (write_models, "page of the model", evaluate),
+            (write_mlflow_model, "MLflow model", export),
+        ):
+            try:
+                write(ledger, journal, places)
+            except Exception as error:
+                print(visible(f"warning: no {what} was made ({error}); try again with: {again}"), file=sys.stderr)
+    try:
+        findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
+        write_page(findings, journal.path.parent / PAGE)
+        objects.publish(journal.path.parent / PAGE)
+        journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
+        best = [] if ledger.second is not None else ledger.finished()[:MOST_COMPARED]
+        least = best[-1].best if best else None
+        journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
+    except Exception as error:
+        again = f"orchestrator report {ledger.name} --html FILE"
+        print(visible(f"warning: no report was made ({error}); try again with: {again}"), file=sys.stderr)
+
+
+def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """What the final model and the best few trials make of images: a page and a table with images for each, beside
+    their models and in the tracker; the page of the first of them is the search's."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.report.html.gallery import write_gallery
+    from orchestrator.report.html.model_page import write_model_page
+    from orchestrator.report.model_view import model_view, shown_models
+
+    folder = journal.path.parent
+    events = Journal.read(journal.path)
+    store: Any = None
+    for place, trial in enumerate(shown_models(ledger)):
+        store = store or open_dataset(str(trial.settings["dataset"]), places.data)
+        view = model_view(ledger, trial, folder, store, events, neighbour_map=place == 0)
+        if view is None:
+            continue
+        shown = folder / "trials" / trial.trial_id / INSIGHT
+        pages = [shown / IMAGES, *([folder / MODEL_PAGE] if place == 0 else [])]
+        write_model_page(view, *pages)
+        table = write_gallery(view, shown, INSIGHT)
+        path = str(shown.relative_to(folder))
+        objects.publish(shown)
+        journal.append("artifact", trial_id=trial.trial_id, path=path, folder=INSIGHT, tables=[table])
+        if place == 0:
+            objects.publish(folder / MODEL_PAGE)
+            journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
+
+
+def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None:
+    """The final model in MLflow's form, to be logged with its run; not of a training over folds, which has several."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.search.export import MLFLOW_MODEL, Source, export, facts
+
+    final, folder = ledger.final, journal.path.parent
+    if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
+        return
+    place = folder / "trials" / final.trial_id
+    model = place / MODEL if (place / MODEL).exists() else place / BEST
+    store = open_dataset(str(final.settings["dataset"]), places.data)
+    export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
+    path = str((place / MLFLOW_MODEL).relative_to(folder))
+    objects.publish(place / MLFLOW_MODEL)
+    journal.append("model", trial_id=final.trial_id, path=path)
+
+
+def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
+    """What the search came to, once the tracker has taken the rest."""
+    tracker.notify()
+    complete = tracker.close(TRACKER_SECONDS)
+    return Outcome(
+        ledger=ledger,
+        state=ledger.state,
+        journal=journal,
+        tracking_uri=tracking_uri,
+        experiment_id=tracker.experiment_id,
+        parent_run_id=tracker.parent_run_id,
+        fault=fault,
+        no_views=tracker.no_views,
+        problem=None if complete else (tracker.problem or f"{tracker.backlog} events were not sent in time"),
+    )

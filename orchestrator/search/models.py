@@ -1,0 +1,85 @@
+"""Which model file of which search is meant."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import InputError, suggestion
+from orchestrator.storage import objects, trial_files
+from orchestrator.storage.cursors import recorded_runs
+from orchestrator.storage.journal import refresh
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.places import JOURNAL, NAME, Places
+from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_folders
+
+
+def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
+    """The ledger of a search and the path of its journal."""
+    path = Places(storage.expanduser().resolve()).journal(name)
+    return read_journal(path)[1], path
+
+
+def find_models(named: str, places: Places) -> list[Path]:
+    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id; of a
+    training over folds, one per fold."""
+    path = Path(named).expanduser()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return _models_in(path, named)
+    searches = places.storage / "searches"
+    name, _, trial_id = named.partition("/")
+    if NAME.fullmatch(name):
+        refresh(searches / name / JOURNAL)
+    if (searches / name).is_dir():
+        if not trial_id:
+            ledger, _ = read_search(name, places.storage)
+            ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
+            finals = [final for final in ledger.finals.values() if final.state == "done"]
+            if finals:
+                trial_id = (ledger.final if ledger.final in finals else finals[0]).trial_id
+            elif ranking:
+                trial_id = ranking[0].trial_id
+            else:
+                raise InputError(f"'{named}': no trial of this search has a model yet")
+        return _models_in(searches / name / "trials" / trial_id, named)
+    for journal in places.journals():
+        for trial, run_id in recorded_runs(journal).trials.items():
+            if run_id == named:
+                return _models_in(journal.parent / "trials" / trial, named)
+    known = [folder.parent.name for folder in places.journals()]
+    raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The search that a model is of, its trial, and the run of that in the tracker, None if it was not sent yet."""
+
+    journal: Path
+    ledger: Ledger
+    trial: TrialRecord
+    run_id: str | None
+
+
+def owner_of(model: Path) -> Owner | None:
+    """Whose model a file is; None if it lies in no search's folder."""
+    place = model.resolve()
+    for folder in place.parents:
+        if folder.parent.name == "trials" and (journal := folder.parent.parent / JOURNAL).exists():
+            ledger = read_journal(journal)[1]
+            if folder.name in ledger.trials or folder.name in ledger.finals:
+                run_id = recorded_runs(journal).trials.get(folder.name)
+                return Owner(journal, ledger, ledger.find(folder.name), run_id)
+    return None
+
+
+def _models_in(folder: Path, named: str) -> list[Path]:
+    models = []
+    with objects.refused_in_one_line():
+        trial_files.bring_trial(folder)
+    for place in model_folders(folder):
+        found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
+        if not found:
+            raise InputError(f"'{named}': there is no model in {place} (only the best trials of a search keep theirs)")
+        models.append(found[0])
+    return models

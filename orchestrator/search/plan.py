@@ -1,0 +1,129 @@
+"""What a search would do and cost, without doing it."""
+
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.limits import cpus
+from orchestrator.config.search import SCHEDULER_KEYS, Search
+from orchestrator.config.training import Experiment, untrained_key
+from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.measured import Measured
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.search.driver import suited_to_data
+from orchestrator.search.preflight import check_data
+from orchestrator.search.study import Study
+from orchestrator.storage import paths
+from orchestrator.storage.places import Places
+from orchestrator.training.loop import Clock, fit
+from orchestrator.training.splits import data_splits
+from orchestrator.training.untrained import known
+
+STEPS = 5
+"""Training steps that are timed."""
+
+
+def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
+    """The resolved search, and its cost extrapolated from a few training steps timed here and now.
+
+    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it. Of a data
+    set that is not prepared yet, how to prepare it in place of the cost. InputError if a `new` one has a name that was
+    used before.
+    """
+    places = Places(storage.expanduser().resolve())
+    if new:
+        places.new_journal(search.name)
+    known = overview(places.data).get(search.dataset, {})
+    prepared = known.get("state") != "not prepared" or paths.address_of(places.data) is not None
+    search, chosen = suited_to_data(search, places) if prepared else (search, {})
+    experiment = search.example()
+    most = Study(search).budget
+    trials = int(most) if math.isfinite(most) else None
+    shown = {
+        "name": search.name,
+        "description": search.description,
+        **({"preset": search.preset} if search.preset else {}),
+        "algorithm": search.algorithm,
+        "scheduler": search.scheduler.model_dump(include=SCHEDULER_KEYS[search.scheduler.name]),
+        **({"brackets": search.brackets} if search.scheduler.name == "hyperband" else {}),
+        "objective": search.objective.model_dump(),
+        **({"second objective": search.second_objective.model_dump()} if search.second_objective else {}),
+        "trials": "as many as the budget allows" if trials is None else trials,
+        **({"budget": search.budget.limits()} if search.budget.limits() else {}),
+        **({"given points first": len(search.start_from)} if search.start_from else {}),
+        "trials at a time": search.max_concurrent or "as many as fit",
+        "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},
+        **({"seconds of a trial, at most": search.trial_timeout} if search.trial_timeout else {}),
+        **({"seconds to its next validation, at most": search.stall_timeout} if search.stall_timeout else {}),
+        "final runs": search.final_runs,
+        **({"protocol of the final runs": search.final_protocol} if search.final_protocol != "same" else {}),
+        "settings": {k: v for k, v in experiment.flat().items() if k not in search.space.first()},
+        **({"defaults by the data set": chosen} if chosen else {}),
+        **({"space": search.raw_space} if search.raw_space else {}),
+    }
+    if not prepared:
+        return shown | {"data set": f"{search.dataset} is not prepared: {known['how_to_get']}"}
+    digest, sizes = check_data(search, places)
+    training = experiment.training
+    store = open_dataset(training.dataset, places.data)
+    splits = data_splits(training, store)
+    split = splits[0]
+    clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of one point of the space, which the search may never try
+        step, validation = time_training(experiment, store, split)
+    per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
+    return shown | {
+        "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
+        **what_numbers_are_of(sizes, experiment, digest, places),
+        "cost": {
+            "models per trial": len(splits),
+            "steps per model": clock.total_steps,
+            "validations per trial": clock.total_validations,
+            "seconds per trial, at most": round(per_trial, 1),
+            **({} if trials is None else {"seconds of all trials, at most": round(per_trial * trials, 1)}),
+            "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
+            "estimated from": f"{STEPS} steps and one validation, timed on this machine",
+        },
+    }
+
+
+def what_numbers_are_of(
+    sizes: dict[str, Any], experiment: Experiment, digest: str, places: Places
+) -> dict[str, dict[str, Any]]:
+    """The sets that numbers will be of, chance on them, and the untrained network's score if the storage has it."""
+    shown: dict[str, dict[str, Any]] = {}
+    for name, what in (("validation", "selection"), ("test", "test")):
+        if (of := Measured.read(sizes[name])) is None:
+            continue
+        shown[what] = {
+            "classes": of.classes,
+            "images": of.images,
+            "one query, in recall": round(of.one_query, 6),
+            "chance of map_at_r": round(of.chance["map_at_r"], 6),
+            "chance of recall_at_1": round(of.chance["recall_at_1"], 6),
+        }
+    found = known(places.storage, untrained_key(experiment.flat(), digest))
+    if found is not None and "selection" in shown:
+        shown["selection"]["map_at_r of the untrained network"] = round(found["metrics"]["map_at_r"], 6)
+        if ends := found["intervals"].get("map_at_r"):
+            shown["selection"]["its 95% over classes"] = " to ".join(f"{end:.4f}" for end in ends)
+    return shown
+
+
+def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float]:
+    """Seconds of a step and of a validation."""
+    threads = min(experiment.training.threads, cpus())  # of a cluster's node there may be more than here
+    changes = {"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS, "threads": threads}
+    short = experiment.training.model_copy(update=changes)
+
+    def seconds(split: Split) -> float:
+        validations = fit(replace(experiment, training=short), store, split)
+        next(validations)  # the first window warms up
+        return next(validations).seconds
+
+    steps = seconds(replace(split, validation=split.validation[:0]))
+    return steps / STEPS, max(0.0, seconds(split) - steps)

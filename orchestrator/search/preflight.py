@@ -1,0 +1,124 @@
+"""What is checked before a search begins: its data, its budget, the room on its disk."""
+
+import sys
+import warnings
+from typing import Any
+
+from orchestrator.config.limits import memory
+from orchestrator.config.presets import find_preset
+from orchestrator.config.search import Search
+from orchestrator.config.training import Training, resolve_experiment
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError, visible
+from orchestrator.execution.protocol import Runner
+from orchestrator.storage.ledger import Ledger, budget_used
+from orchestrator.storage.places import Places
+from orchestrator.storage.reading import read_journal
+
+
+def check_room(search: Search, ledger: Ledger) -> None:
+    """InputError if a search that was given more trials or another budget has no room for one more trial."""
+    tried = len(ledger.trials)
+    if search.num_trials is not None and search.num_trials <= tried:
+        raise InputError(f"--num-trials: {search.num_trials}: the search has tried {tried} points already; give more")
+    if search.space.size() <= tried:
+        raise InputError(f"'{search.name}' has tried all {tried} points of its space: there are no more to try")
+    used = budget_used(ledger)
+    for key, limit in search.budget.limits().items():
+        if used[key] >= limit:
+            raise InputError(f"--budget {key}={limit:g}: {used[key]:g} are used already; give more, or {key}=none")
+
+
+def check_hours(search: Search, runner: Runner) -> None:
+    """InputError if GPU-hours shall be counted where trials take no GPU."""
+    if "GPU" in runner.resources(search):
+        return
+    for where, is_limited in (
+        ("budget", search.budget.gpu_hours is not None),
+        ("objectives", any(goal.metric == "cost/gpu_hours" for goal in search.goals)),
+    ):
+        if is_limited:
+            instead = "cpu_hours" if where == "budget" else "cost/seconds"
+            raise InputError(f"{search.source}: {where}: gpu_hours: trials take no GPU here: take {instead}")
+
+
+def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
+    """What a name in `start_from` stands for: a preset's settings, or those of the best k trials of an earlier
+    search (`NAME` or `NAME:K`), best first."""
+    if "/" in name:
+        return [resolve_experiment(find_preset(name, "start_from").settings, name).flat()]
+    earlier, _, words = name.partition(":")
+    if words and not (words.isdecimal() and int(words) > 0):
+        raise InputError(f"start_from: {name}: should read SEARCH or SEARCH:K, so many of its best trials")
+    ledger = read_journal(places.journal(earlier))[1]
+    best = ledger.finished()[: int(words or 1)]
+    if not best:
+        raise InputError(f"start_from: {name}: this search has no finished trial")
+    return [resolve_experiment({**ledger.config["settings"], **trial.params}, name).flat() for trial in best]
+
+
+def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
+    """The data set's digest, and what numbers of it are of (`measured.sizes`); prepares it if need be, and refuses
+    batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
+    cannot do with. A selection on almost nothing is warned of."""
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.data.measured import Measured, sizes
+    from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
+    from orchestrator.data.samplers import ClassBalancedSampler
+    from orchestrator.data.splits import noisy_labels, train_labels, unused_split
+    from orchestrator.report.effect import unreached
+    from orchestrator.report.selection import selection_warning
+    from orchestrator.training.model_file import new_learner
+    from orchestrator.training.splits import check_image_size, data_splits
+
+    def say(line: str) -> None:
+        print(visible(line), file=sys.stderr, flush=True)
+
+    experiment = search.example()
+    training = experiment.training
+    if training.selection == "test":
+        say("note: selection=test: the best validation is chosen on the TEST classes, and all numbers are on these")
+    store = open_dataset(training.dataset, places.data, say=say)
+    splits = data_splits(training, store)
+    split = splits[0]
+    if note := unused_split(store):
+        say(f"note: {note}")
+    unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
+    check_images(store, training.augmentation, unreadable)
+    if unreadable:
+        say(f"warning: {describe_unreadable(store, unreadable)}")
+    found = sizes(store, [without(part, unreadable) for part in splits])
+    for line in unreached(search, found["training_images"]):
+        say(f"warning: {line}")
+    held_out = Measured.read(found["validation"])
+    split = without(split, unreadable)
+    ClassBalancedSampler(
+        noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
+        classes_per_batch=training.classes_per_batch,
+        images_per_class=training.images_per_class,
+        seed=training.seed,
+    )
+    _check_memory(training, store)
+    with warnings.catch_warnings():
+        if search.raw_space:  # the example is a corner of the space, nobody's choice
+            warnings.simplefilter("ignore")
+        learner = new_learner(experiment, store, split)
+    check_image_size(learner, store, split, training)
+    if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
+        say(f"warning: {why}")
+    return str(store.manifest["digest"]), found
+
+
+def _check_memory(training: Training, store: Store) -> None:
+    """InputError for a batch whose images alone leave a training no memory here."""
+    from orchestrator.data.transforms import CROPS
+
+    crop = CROPS.get(training.augmentation)
+    pixels = store.image(0).size if crop is None else store.channels * crop.size**2
+    needed, there = 4 * pixels * training.batch_size, memory()
+    if needed > there / 4:
+        raise InputError(
+            f"classes_per_batch: {training.classes_per_batch}: with images_per_class: {training.images_per_class} the "
+            f"images of a batch take {needed / 2**30:.1f} GB, and this machine has {there / 2**30:.1f} GB of memory: "
+            "lower one of them"
+        )

@@ -1,0 +1,94 @@
+"""A damaged journal is cut to its whole part; nothing of what is cut off is deleted."""
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+from typing import BinaryIO
+
+from orchestrator.errors import InputError
+from orchestrator.storage import objects, trial_files
+from orchestrator.storage.journal import TAKEN, alone, lock, refresh
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.objects import refused_in_one_line
+from orchestrator.storage.paths import shown
+from orchestrator.storage.reading import read_journal
+from orchestrator.storage.records import Place, decode
+from orchestrator.storage.segments import Segments
+from orchestrator.text import counted
+
+ASIDE = "damaged"
+
+
+def cut(journal: Path) -> str | None:
+    """Cut a journal that cannot be read at its first damaged line, and say what was done; None if it can be read.
+
+    The journal as it was goes into a folder `damaged-1` (2, ...) beside it, and so do the folders of the trials whose
+    end is not in the whole part: their models may be of other points. The trackers are sent everything anew.
+
+    Raises:
+        InputError: no line is whole, or another process is writing the journal.
+    """
+    with contextlib.suppress(InputError):
+        refresh(journal)
+    if not journal.is_file():
+        return None
+    with refused_in_one_line(), alone(journal), open(journal, "r+b") as file:
+        if not lock(file):
+            raise InputError(f"{shown(journal)}: {TAKEN}")
+        segments = Segments.of(journal)
+        try:
+            if segments is not None:
+                segments.extend(file)
+            read_journal(journal)
+            return None
+        except InputError as error:
+            ledger, end = _whole(file)
+            if not end.number:
+                raise InputError(str(error)) from None
+        aside = _unused(journal.parent)
+        aside.mkdir()
+        shutil.copyfile(journal, aside / journal.name)
+        if segments is not None:
+            segments.cut(end.number, aside.name)
+        ended = {trial.trial_id for trial in ledger.everyone() if trial.state in ("done", "pruned", "failed")}
+        _set_aside(journal.parent, aside, ended)
+        file.truncate(end.offset)
+        os.fsync(file.fileno())
+    return f"{counted(end.number, 'record')} kept; the journal as it was, and what belongs to the rest: {shown(aside)}"
+
+
+def _whole(file: BinaryIO) -> tuple[Ledger, Place]:
+    """What the whole lines of a journal come to, and the place behind them."""
+    ledger, end = Ledger(), Place()
+    file.seek(0)
+    for line in file:
+        try:
+            event, behind = decode(line, end)
+            ledger.take(event, "journal")
+        except ValueError:
+            break
+        end = behind
+    return ledger, end
+
+
+def _unused(folder: Path) -> Path:
+    number = 1
+    while (found := folder / f"{ASIDE}-{number}").exists():
+        number += 1
+    return found
+
+
+def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
+    """The trackers' cursors, and the folders of all trials but these."""
+    for cursor in folder.glob("tracking-*.json"):
+        cursor.rename(aside / cursor.name)
+    for trial in sorted((folder / "trials").glob("*")):
+        if trial.name not in ended:
+            (aside / "trials").mkdir(exist_ok=True)
+            trial.rename(aside / "trials" / trial.name)
+    for name in objects.folders(folder / "trials") or []:
+        manifest = folder / "trials" / name / trial_files.MANIFEST
+        if name not in ended and (content := objects.read(manifest)) is not None:
+            objects.write(aside / "trials" / name / trial_files.MANIFEST, content)
+            objects.remove(manifest)  # its files do not count any more

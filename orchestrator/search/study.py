@@ -1,0 +1,247 @@
+"""Which point next, and who is stopped early: Optuna's ask and tell over a journaled search."""
+
+import copy
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
+from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal._file import get_lock_file
+from optuna.study import StudyDirection
+from optuna.trial import TrialState
+
+from orchestrator.config.search import Search
+from orchestrator.config.space import Parameter, Space, point_by_path, point_key
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+
+REPEATS = 20
+"""How often a suggestion that was tried before is asked anew."""
+DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
+REMEMBERING = ("cmaes", "nsga2", "qmc")
+"""The algorithms whose samplers remember more than the trials that they were told of."""
+
+
+class Unhurried(JournalFileBackend):
+    """Optuna's journal for readers: written anew whenever a search goes on, it need not wait for the disk."""
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        with get_lock_file(self._lock), open(self._file_path, "a", encoding="utf-8") as file:
+            file.writelines(json.dumps(log) + "\n" for log in logs)
+
+
+class Study:
+    """The sampler and pruner of one search, over trials known by their own ids.
+
+    There is one Optuna study per bracket of Hyperband, so that its sampler compares trials of one budget only, and
+    else a single one.
+    """
+
+    def __init__(self, search: Search, path: Path | None = None) -> None:
+        """`path` keeps the ended trials as an Optuna journal (for optuna-dashboard, say); nothing is read from it, and
+        what it held is replaced."""
+        self.search = search
+        self.space = search.space
+        self.grid = iter(self.space.grid()) if search.algorithm == "grid" else None
+        self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
+        self.studies = [
+            optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
+            for pruner in self._pruners()
+        ]
+        self.cycle = self._cycle()
+        self.stored: optuna.Study | None = None
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.unlink(missing_ok=True)
+            backend = Unhurried(str(path), lock_obj=JournalFileOpenLock(str(path)))
+            self.stored = optuna.create_study(
+                storage=JournalStorage(backend), study_name=search.name, directions=self.directions
+            )
+        self.samplers: dict[int, TPESampler] = {}
+        """Each bracket's first, for what it knows of the points so far."""
+        self.trials: dict[str, optuna.Trial] = {}
+        self.best: dict[str, float] = {}
+        self.reported: dict[str, int] = {}
+        self.seen: set[str] = set()
+        self.attempts: dict[str, int] = {}
+        """How often a trial's suggestion repeated a point, before it was new."""
+        self.budget = min(self.space.size(), math.inf if search.num_trials is None else search.num_trials)
+        """How many trials the search has at most; infinite if only other budgets end it."""
+
+    def ask(self, trial_id: str, number: int) -> dict[str, Any] | None:
+        """The next point, never one that was tried before; None when the space is exhausted."""
+        if number < len(self.search.start_from):
+            return self.enter(trial_id, number, self.search.start_from[number])
+        if self.grid is not None:
+            point = next((point for point in self.grid if point_key(point) not in self.seen), None)
+            return None if point is None else self.enter(trial_id, number, point)
+        for attempt in range(REPEATS):
+            trial = self._new(number, attempt)
+            params = suggest(self.space, trial)
+            if point_key(params) not in self.seen:
+                return self._keep(trial_id, trial, params, attempt)
+            # closed at once: samplers take no notice of failed trials
+            trial.study.tell(trial, state=TrialState.FAIL)
+        if self.space.size() == math.inf:
+            return None
+        left = [point for point in self.space.grid() if point_key(point) not in self.seen]
+        if not left:
+            return None
+        pick = np.random.default_rng((self.search.seed, number)).integers(len(left))
+        return self._enter(trial_id, number, left[int(pick)], REPEATS)
+
+    def enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int = 0) -> dict[str, Any]:
+        """A trial with this point, given or from a grid or from the journal, which tells of the `attempts` before."""
+        for attempt in range(attempts):
+            trial = self._new(number, attempt)
+            trial.study.tell(trial, state=TrialState.FAIL)
+        return self._enter(trial_id, number, params, attempts)
+
+    def _enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int) -> dict[str, Any]:
+        trial = self._new(number, attempts, params)
+        if self.grid is None:
+            suggest(self.space, trial)
+        return self._keep(trial_id, trial, dict(params), attempts)
+
+    def _new(self, number: int, attempt: int, params: Mapping[str, Any] | None = None) -> optuna.Trial:
+        study = self.studies[self.bracket(number)]
+        study.sampler = self._sampler(number, attempt)
+        if params is not None:
+            study.enqueue_trial(point_by_path(self.space, params))
+        trial = study.ask()
+        if self.search.algorithm in REMEMBERING:
+            _ = trial.relative_params  # moves the sampler on, also where its answer is known or will not be used
+        return trial
+
+    def _keep(self, trial_id: str, trial: optuna.Trial, params: dict[str, Any], attempts: int) -> dict[str, Any]:
+        trial.set_user_attr("trial_id", trial_id)
+        trial.set_user_attr("params", params)
+        self.trials[trial_id] = trial
+        self.attempts[trial_id] = attempts
+        self.seen.add(point_key(params))
+        return params
+
+    def report(self, trial_id: str, validation: int, value: float) -> bool:
+        """The first objective at a validation; True if the trial should be stopped.
+
+        The running best is what counts, for sampler and pruner alike. A validation is reported once.
+
+        Raises:
+            ValueError: the value is not finite.
+        """
+        if not math.isfinite(value):
+            raise ValueError(f"trial {trial_id}, validation {validation}: {value} is not finite")
+        if validation <= self.reported.get(trial_id, 0):
+            return False
+        self.reported[trial_id] = validation
+        better = max if self.search.objective.mode == "max" else min
+        self.best[trial_id] = better(value, self.best.get(trial_id, value))
+        if len(self.directions) > 1:
+            return False  # there is no order of curves by several objectives
+        trial = self.trials[trial_id]
+        trial.report(self.best[trial_id], validation)
+        return trial.should_prune()
+
+    def tell(self, trial_id: str, state: str, second: float | None = None) -> None:
+        """The end of a trial: `done` with its best, `pruned` with its curve, anything else as failed.
+
+        `second` is the second objective at its best validation, where the search has two.
+        """
+        trial = self.trials[trial_id]
+        values = [self.best.get(trial_id), *([second] if len(self.directions) > 1 else [])]
+        if None in values or state not in ("done", "pruned"):
+            ended = trial.study.tell(trial, state=TrialState.FAIL)
+        elif state == "pruned":
+            ended = trial.study.tell(trial, state=TrialState.PRUNED)
+        else:
+            ended = trial.study.tell(trial, [value for value in values if value is not None])
+        if self.stored is not None:
+            shown = copy.copy(ended)
+            shown._system_attrs = {}  # what samplers and pruners remember is of no use to a reader
+            self.stored.add_trial(shown)
+
+    def bracket(self, number: int) -> int:
+        """The bracket of Hyperband that a trial belongs to."""
+        return self.cycle[number % len(self.cycle)]
+
+    def _cycle(self) -> list[int]:
+        """Brackets in the order that trials are given to them: as many trials of each as Hyperband has (its n, the
+        paper's algorithm 1), in an order drawn by the seed, again and again."""
+        count, factor = len(self.studies), self.search.scheduler.reduction_factor
+        if count == 1:
+            return [0]
+        sizes = [math.ceil(count * factor**s / (s + 1)) for s in reversed(range(count))]
+        brackets = [bracket for bracket, size in enumerate(sizes) for _ in range(size)]
+        return [int(b) for b in np.random.default_rng(self.search.seed).permutation(brackets)]
+
+    def _sampler(self, number: int, attempt: int) -> BaseSampler:
+        seed = int(np.random.SeedSequence((self.search.seed, number, attempt)).generate_state(1)[0])
+        planned = self.search.num_trials or 40
+        startup = max(3, min(10, planned // 4))
+        algorithm = self.search.algorithm
+        if algorithm == "random":
+            return RandomSampler(seed=seed)
+        if algorithm == "qmc":
+            independent = RandomSampler(seed=seed)
+            return QMCSampler(seed=self.search.seed, scramble=True, independent_sampler=independent)
+        if algorithm == "gp":
+            return GPSampler(seed=seed, n_startup_trials=startup)
+        if algorithm == "cmaes":
+            # a pruned trial's last value stands for it where rungs are comparable; of the median's it would mislead
+            pruned = self.search.scheduler.name in ("asha", "hyperband")
+            return CmaEsSampler(seed=seed, consider_pruned_trials=pruned)
+        if algorithm == "nsga2":
+            return NSGAIISampler(seed=seed, population_size=max(4, min(50, planned // 5)))
+        conditional = any(parameter.branches for parameter in self.space.parameters())
+        sampler = TPESampler(
+            seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup
+        )
+        # what all points have in common is found trial by trial, not in all of them anew for every suggestion
+        first = self.samplers.setdefault(self.bracket(number), sampler)
+        sampler._search_space = first._search_space
+        sampler._group_decomposed_search_space = first._group_decomposed_search_space
+        return sampler
+
+    def _pruners(self) -> list[BasePruner]:
+        scheduler = self.search.scheduler
+        grace, factor = scheduler.grace_validations, scheduler.reduction_factor
+        if scheduler.name == "none":
+            return [NopPruner()]
+        if scheduler.name == "median":
+            return [MedianPruner(n_startup_trials=scheduler.startup_trials, n_warmup_steps=grace)]
+        brackets = self.search.brackets if scheduler.name == "hyperband" else 1
+        return [
+            SuccessiveHalvingPruner(min_resource=grace, reduction_factor=factor, min_early_stopping_rate=bracket)
+            for bracket in range(brackets)
+        ]
+
+
+def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:
+    """One value per active setting of the space."""
+
+    def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for p in parameters:
+            value: Any
+            if p.kind == "int":
+                value = trial.suggest_int(p.path, int(p.low), int(p.high), step=int(p.step or 1), log=p.log)
+            elif p.kind == "float":
+                value = trial.suggest_float(p.path, p.low, p.high, step=p.step, log=p.log)
+                value = p.on_grid(value)
+            else:
+                index = trial.suggest_categorical(p.path, [str(choice) for choice in p.choices])
+                value = p.choices[[str(choice) for choice in p.choices].index(index)]
+            values[p.key] = value
+            values |= walk(p.branches.get(value, ()))
+        return values
+
+    return walk(space.alternatives[0])

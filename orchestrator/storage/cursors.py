@@ -1,0 +1,84 @@
+"""How far a journal was sent to each tracker, and its runs there: files beside the journal."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from orchestrator.storage.files import read_json
+
+
+@dataclass
+class Cursor:
+    """How far a journal has been sent to one address, and its runs there; a file beside the journal."""
+
+    search_id: str | None = None
+    events: int = 0  # acknowledged
+    offset: int = 0  # bytes acknowledged
+    experiment_id: str | None = None
+    runs: dict[str | None, str] = field(default_factory=dict)
+    address: str | None = None
+
+    @classmethod
+    def load(cls, path: Path | None) -> "Cursor":
+        """The stored cursor; if none can be read, one at the start: all is then sent again."""
+        try:
+            stored = read_json(path) if path else {}
+            runs: dict[str | None, Any] = {**stored["trials"]}
+            if stored["parent_run_id"]:
+                runs[None] = stored["parent_run_id"]
+            events, offset, address = int(stored["events"]), int(stored["offset"]), stored.get("tracking_uri")
+            texts = [stored["search_id"], stored["experiment_id"], address]
+            if min(events, offset) < 0 or not all(isinstance(text, str | None) for text in [*texts, *runs.values()]):
+                return cls()
+            return cls(stored["search_id"], events, offset, stored["experiment_id"], runs, address)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            return cls()
+
+    def save(self, path: Path, address: str) -> None:
+        """Replace the file at `path` at once; `address` is for human readers."""
+        content = {
+            "tracking_uri": address,
+            "search_id": self.search_id,
+            "events": self.events,
+            "offset": self.offset,
+            "experiment_id": self.experiment_id,
+            "parent_run_id": self.runs.get(None),
+            "trials": {trial: run for trial, run in self.runs.items() if trial is not None},
+        }
+        part = path.with_suffix(".part")  # one process at a time: whoever holds the journal
+        part.write_text(json.dumps(content))
+        os.replace(part, path)
+
+
+@dataclass(frozen=True)
+class RecordedRuns:
+    """Where a journal was last sent to, without credentials, and the ids of its runs there."""
+
+    tracking_uri: str | None = None
+    experiment_id: str | None = None
+    parent_run_id: str | None = None
+    trials: Mapping[str, str] = field(default_factory=dict)
+
+
+def events_sent(journal_path: Path) -> dict[str | None, int]:
+    """How many events were sent to some tracker, by search, as far as the cursors beside a journal know."""
+    sent: dict[str | None, int] = {}
+    for path in journal_path.parent.glob("tracking-*.json"):
+        cursor = Cursor.load(path)
+        sent[cursor.search_id] = max(cursor.events, sent.get(cursor.search_id, 0))
+    return sent
+
+
+def recorded_runs(journal_path: Path) -> RecordedRuns:
+    """What the newest cursor beside a journal says, without asking the tracker; empty if none was ever reached."""
+    cursors = sorted(journal_path.parent.glob("tracking-*.json"), key=lambda path: path.stat().st_mtime)
+    if not cursors:
+        return RecordedRuns()
+    cursor = Cursor.load(cursors[-1])
+    trials = {trial: run for trial, run in cursor.runs.items() if trial is not None}
+    if not cursor.search_id:
+        return RecordedRuns()  # damaged: sending anew finds the runs again
+    return RecordedRuns(cursor.address, cursor.experiment_id, cursor.runs.get(None), trials)

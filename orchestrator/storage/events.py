@@ -1,0 +1,166 @@
+"""What each event of a journal holds: checked when a journal is read, so that nothing wrong is folded."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
+
+from orchestrator.errors import InputError, describe
+
+LATEST = 253_402_214_400_000
+"""The last day that a calendar knows, in milliseconds since the epoch."""
+
+Time = Annotated[int, Field(ge=0, le=LATEST)]
+Seconds = Annotated[FiniteFloat, Field(ge=0)]
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Setting = str | bool | Whole | FiniteFloat | list[Any] | dict[str, Any] | None
+Metrics = dict[str, FiniteFloat]
+TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
+"""A folder's name; others may write to the storage."""
+Attempts = Annotated[int, Field(ge=0, le=1000)]
+State = Literal["done", "pruned", "failed", "interrupted"]
+
+
+class _Shape(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+
+class _Goal(_Shape):
+    metric: str
+    mode: Literal["max", "min"]
+
+
+class _Config(_Shape):
+    second_objective: _Goal | None = None
+    scheduler: dict[str, Setting] | None = None
+    settings: dict[str, Setting] = {}
+    budget: dict[str, FiniteFloat | None] | None = None
+    num_trials: Whole | None = None
+    test_trials: bool = False
+    dataset: str = ""
+
+
+class _Event(_Shape):
+    event: str
+    seq: int = 0
+    time: Time = 0
+    elapsed: Seconds = 0
+
+
+class _SearchStarted(_Event):
+    name: str
+    search_id: Annotated[str, Field(min_length=1)]
+    dataset: str
+    method: str
+    objective: _Goal
+    config: _Config
+    params: dict[str, Setting]
+    tags: dict[str, Any]
+    tracking_uri: str | None = None
+
+
+class _SearchResumed(_Event):
+    tags: dict[str, Any] = {}
+    tracking_uri: str | None = None
+    config: _Config = _Config()
+
+
+class _Best(_Shape):
+    trial_id: TrialId
+    objective: FiniteFloat | None
+
+
+class _SearchEnded(_Event):
+    state: Literal["done", "failed", "interrupted"]
+    best: _Best | None = None
+    reason: str | None = None
+
+
+class _Training(_Shape):
+    """A training's settings: those that are reckoned with have their types, the others are plain."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    __pydantic_extra__: dict[str, Setting] = {}
+
+    epochs: FiniteFloat = 0
+    seed: Whole = 0
+    embedding_dim: Whole = 0
+    method: str = ""
+    dataset: str = ""
+    backbone: str = ""
+    protocol: str = ""
+    selection: str = ""
+
+
+class _TrialStarted(_Event):
+    trial_id: TrialId
+    kind: Literal["trial", "final"]
+    params: dict[str, Setting]
+    config: _Training = _Training()
+    tags: dict[str, Any] = {}
+    note: str | None = None
+    source: TrialId | None = None
+    resources: dict[str, FiniteFloat] = {}
+    attempts: Attempts = 0
+    stop_after: Annotated[Whole, Field(ge=0)] | None = None
+
+
+class _Validation(_Event):
+    trial_id: TrialId
+    validation: Annotated[Whole, Field(ge=1)]
+    metrics: Metrics
+    seconds: Seconds
+    finished: bool = False
+
+
+class _Result(_Event):
+    trial_id: TrialId
+    metrics: Metrics
+
+
+class _TrialEnded(_Event):
+    trial_id: TrialId
+    state: State
+    reason: str | None
+
+
+class _Artifact(_Event):
+    trial_id: TrialId | None
+    path: str
+    folder: str | None = None
+    tables: list[str] = []
+
+
+class _Model(_Event):
+    trial_id: TrialId
+    path: str
+
+
+class _Note(_Event):
+    text: str
+    important: list[str] = []
+    least: FiniteFloat | None = None
+
+
+SHAPES: dict[str, type[_Shape]] = {
+    "search_started": _SearchStarted,
+    "search_resumed": _SearchResumed,
+    "trial_started": _TrialStarted,
+    "validation": _Validation,
+    "result": _Result,
+    "artifact": _Artifact,
+    "model": _Model,
+    "note": _Note,
+    "trial_ended": _TrialEnded,
+    "search_ended": _SearchEnded,
+}
+
+
+def check(event: Any) -> None:
+    """InputError unless an event is one that there is, with all that belongs to it."""
+    kind = event["event"]
+    if kind not in SHAPES:
+        raise InputError(f"unknown event {kind!r:.60}")
+    try:
+        SHAPES[kind].model_validate(event)
+    except ValidationError as error:
+        raise InputError(f"'{kind}' is not as it should be: {describe(error):.300}") from None

@@ -1,0 +1,258 @@
+"""The record of a search: an append-only file of events, on disk before anything they tell of takes effect.
+
+Of a storage on an object store the file is a copy: each record is an object there, before it is in the file.
+"""
+
+import contextlib
+import errno
+import fcntl
+import math
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from orchestrator.storage.files import what_is
+from orchestrator.storage.objects import refused_in_one_line
+from orchestrator.storage.paths import shown
+from orchestrator.storage.records import KEPT, Place, Record, decode, encode, go_on
+from orchestrator.storage.segments import Segments
+
+Event = Record
+
+TAKEN = "the search is running: another process is writing its journal"
+
+
+class JournalError(Exception):
+    """The journal cannot be read or written; one line with the file and, where known, the line number."""
+
+
+class OvertakenError(OSError, JournalError):
+    """Another process has written to the journal of a search on an object store; this one must not any more."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+class Journal:
+    """Append-only record of one search: one JSON object per line, with a checksum.
+
+    A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
+    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a
+    last line that a crash left torn, and goes on from there. Two processes never write one journal: on a disk a lock
+    keeps the second out, on an object store each number is taken once, and whoever comes too late has lost the journal
+    for good.
+
+    Raises:
+        JournalError: another process holds the journal, or a line is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._guard = threading.Lock()
+        self._segments = Segments.of(path)
+        self._fault: OSError | None = None
+        _refuse_others(path)
+        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (held for the journal's life)
+        try:
+            with alone(path):
+                if not lock(self._file):
+                    raise JournalError(f"{shown(path)}: {TAKEN}")
+                if self._segments is not None:
+                    self._segments.extend(self._file)
+            _, self._end = read_events(self._file, path, Place())
+            self._file.truncate(self._end.offset)
+        except BaseException:
+            self._file.close()
+            raise
+        self._synced = self._end
+
+    def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
+        """Write one record and return it as stored. Waiting for the disk is what costs: what could be known again
+        without its record need not wait, nor does what belongs to the next.
+
+        Raises:
+            ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`.
+            OSError: the disk is full or gone, or the object store; the journal stays whole.
+        """
+        if taken := fields.keys() & KEPT:
+            raise ValueError(f"journal event {event!r}: the field {min(taken)!r} is set by the journal")
+        if name := _non_finite(fields):
+            raise ValueError(f"journal event {event!r}: {name} is not finite; a number must be finite")
+        with self._guard:
+            record = {"event": event, "seq": self._end.number, "time": time.time_ns() // 1_000_000, **fields}
+            try:
+                data, stored, end = encode(record, self._end, _plain)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"journal event {event!r}: {error}") from None
+            if self._segments is not None:
+                self._publish(self._segments, data)
+            start = self._file.seek(0, os.SEEK_END)
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[self._file.write(rest) :]
+            except OSError as error:
+                # Half a line in the middle would spoil everything after it.
+                with contextlib.suppress(OSError):
+                    self._file.truncate(start)
+                if self._segments is not None:
+                    self._fault = error  # the record is there, and counts
+                raise
+            self._end = end
+            if sync:
+                try:
+                    os.fsync(self._file.fileno())
+                except OSError as error:  # none of what waited can be relied upon
+                    with contextlib.suppress(OSError):
+                        self._file.truncate(self._synced.offset)
+                    self._end = self._synced
+                    if self._segments is not None:
+                        self._fault = error
+                    raise
+                self._synced = end
+        return stored
+
+    def _publish(self, segments: Segments, data: bytes) -> None:
+        """After a failure nobody knows whether the record is there: whoever goes on must begin by reading them."""
+        if self._fault is not None:
+            raise self._fault
+        try:
+            if not segments.publish(self._end.number, data):
+                raise OvertakenError(errno.EIO, TAKEN, str(segments))
+        except OSError as error:
+            self._fault = error
+            raise
+
+    def close(self) -> None:
+        """Let go of the file, so that another process may write it."""
+        self._file.close()
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def read(path: Path) -> list[Event]:
+        """All whole records of the journal at `path`; a torn last line is left out.
+
+        Raises:
+            JournalError: the file cannot be read, or a line is damaged.
+        """
+        return read_noted(path)[0]
+
+
+def read_noted(path: Path) -> tuple[list[Event], list[str]]:
+    """What `Journal.read` gives, and notes on what could not be checked or was left out, each one line."""
+    try:
+        _refuse_others(path)
+        with open(path, "rb") as file:
+            events, end = read_events(file, path, Place())
+            notes = []
+            if end.number and not end.summed:
+                notes.append(f"{shown(path)}: is of an earlier version, without checksums: a change in it is not seen")
+            if os.fstat(file.fileno()).st_size > end.offset:
+                torn = "is not whole and was left out (the process that wrote it was ended, or its machine)"
+                notes.append(f"{shown(path)}:{end.number + 1}: the last line {torn}")
+    except OSError as error:
+        raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
+    return events, notes
+
+
+def _refuse_others(path: Path) -> None:
+    if (what := what_is(path)) is not None:
+        raise JournalError(f"{shown(path)}: is {what}, and should be the journal of a search")
+
+
+def refresh(path: Path) -> None:
+    """Bring the copy of a journal on an object store up to date, or remove it if there is none; nothing on a disk.
+
+    Raises InputError if the store cannot be asked, or a record is missing or damaged.
+    """
+    if (segments := Segments.of(path)) is None:
+        return
+    with refused_in_one_line(), alone(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a+b") as file:
+            if not lock(file):  # by the search's driver on this machine, which writes it
+                return
+            try:
+                segments.extend(file)
+            finally:
+                if not os.fstat(file.fileno()).st_size:
+                    shutil.rmtree(path.parent)
+
+
+@contextlib.contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Of the processes on this machine, one at a time brings the copy of a journal up to date; nothing on a disk."""
+    if Segments.of(path) is None:
+        yield
+        return
+    name = path.parent.with_name(f".{path.parent.name}.lock")
+    name.parent.mkdir(parents=True, exist_ok=True)
+    with name.open("wb") as file:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        yield
+
+
+def lock(file: BinaryIO) -> bool:
+    """Whether `file` is now locked for this process alone, until it is closed or the process dies."""
+    try:
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass  # a file system without locks: nothing can be said
+    return True
+
+
+def read_events(file: BinaryIO, path: Path, start: Place, limit: float = math.inf) -> tuple[list[Event], Place]:
+    """Whole records from a place on, at most `limit` of them, and the place behind the last. JournalError names the
+    first line that is damaged; a last line without its end is none, nor is one of zeros, which a crash leaves."""
+    file.seek(start.offset)
+    events: list[Event] = []
+    while len(events) < limit:
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            break
+        try:
+            record, start = decode(line, start)
+        except ValueError as error:
+            if not line.strip(b"\0\n") and not file.read(1):
+                break
+            where, how = f"{path}:{start.number + 1}", go_on(path.parent.name, start.number)
+            raise JournalError(f"{where}: corrupt journal line: {error}{how}") from None
+        events.append(record)
+    return events, start
+
+
+def _non_finite(value: Any, name: str = "") -> str | None:
+    """The dotted name and value of the first number that is not finite."""
+    if isinstance(value, Mapping):
+        items = [(f"{name}.{key}" if name else str(key), item) for key, item in value.items()]
+    elif isinstance(value, list | tuple):
+        items = [(f"{name}[{index}]", item) for index, item in enumerate(value)]
+    else:
+        number = value if isinstance(value, float) else _plain_or_none(value)
+        return f"{name} = {number}" if isinstance(number, float) and not math.isfinite(number) else None
+    return next((found for key, item in items if (found := _non_finite(item, key))), None)
+
+
+def _plain(value: Any) -> Any:
+    """A path or a numpy scalar as JSON knows it."""
+    if isinstance(value, Path):
+        return str(value)
+    if (plain := _plain_or_none(value)) is not None:
+        return plain
+    raise TypeError(f"{value!r} ({type(value).__name__}) is not JSON")
+
+
+def _plain_or_none(value: Any) -> Any:
+    return value.item() if hasattr(value, "item") and getattr(value, "shape", None) == () else None

@@ -1,0 +1,347 @@
+"""The state of a search, folded from its journal's events: the one answer to "what has happened so far"."""
+
+import bisect
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.errors import InputError
+from orchestrator.storage.events import check
+
+BENCHMARK = "orchestrator.benchmark"
+"""The tag of a search that names the benchmark it is part of."""
+STATES = ("running", "done", "pruned", "failed", "interrupted")
+
+
+@dataclass
+class TrialRecord:
+    """One trial: the point that it tries, how far it came, and its best validation."""
+
+    trial_id: str
+    number: int
+    kind: str
+    params: dict[str, Any]
+    started: int
+    state: str = "running"
+    reason: str | None = None
+    validations: int = 0
+    curve: list[float] = field(default_factory=list)
+    best: float | None = None
+    best_validation: int | None = None
+    best_metrics: dict[str, float] = field(default_factory=dict)
+    second: float | None = None
+    """The second objective at the best validation, where the search has two."""
+    last_metrics: dict[str, float] = field(default_factory=dict)
+    first_loss: float | None = None
+    """The mean training loss before its first validation."""
+    best_interval: tuple[float, float] | None = None
+    """The 95% interval of its best value over the held-out classes, where it was recorded."""
+    test: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    epochs: float = 0.0
+    epochs_planned: float = 0.0
+    resources: dict[str, float] = field(default_factory=dict)
+    """The CPUs and GPUs that it holds."""
+    hours: dict[str, float] = field(default_factory=dict)
+    """How many hours of each."""
+    ended: int | None = None
+    note: str | None = None
+    source: str | None = None
+    """The trial that a final run trains again."""
+    among: int = 0
+    """So many trials the search had when a final run began."""
+    stop_after: int | None = None
+    """After so many validations a final run ends; None where it was not recorded, or trains to its end."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """All settings of its training, the point among them."""
+
+
+@dataclass
+class Ledger:
+    """All of a search. `apply` one event after the other; the order is the journal's."""
+
+    name: str = ""
+    search_id: str = ""
+    config: dict[str, Any] = field(default_factory=dict)
+    tags: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[str, Any] = field(default_factory=dict)
+    """What its numbers are of, as `measured.sizes` gives it; empty in records of before."""
+    untrained: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The scores of networks before their training, by `training.untrained_key`."""
+    metric: str = ""
+    mode: str = "max"
+    started: int = 0
+    ended: int | None = None
+    state: str = "running"
+    reason: str | None = None
+    """Why it ended before its number of trials."""
+    elapsed: float = 0.0
+    """Seconds that it ran, without the time between an end and a resume."""
+    epochs: float = 0.0
+    hours: dict[str, float] = field(default_factory=lambda: {"CPU": 0.0, "GPU": 0.0})
+    """What its trials took, without the final runs."""
+    stale: int = 0
+    """How many trials ended since the last one that was better than (or beside) all before it."""
+    front: list[str] = field(default_factory=list)
+    """The ended trials that none beats in the objective, or in both."""
+    trials: dict[str, TrialRecord] = field(default_factory=dict)
+    finals: dict[str, TrialRecord] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list, compare=False)
+    """What of its journal could not be checked, or was left out."""
+    # kept beside them, so that no event costs more the more trials there are
+    _unfinished: dict[str, TrialRecord] = field(default_factory=dict, repr=False)
+    _ranked: list[tuple[tuple[float, ...], int, str]] = field(default_factory=list, repr=False)
+    """The trials that have a value, by their losses and numbers."""
+
+    @classmethod
+    def of(cls, events: Iterable[Mapping[str, Any]], where: str = "journal") -> "Ledger":
+        """The ledger after these events; InputError names the line of `where` that is none or fits none before it."""
+        ledger = cls()
+        for number, event in enumerate(events, start=1):
+            ledger.take(event, f"{where}:{number}")
+        if not ledger.search_id:
+            raise InputError(f"{where}: holds no search: its first event is missing")
+        return ledger
+
+    def take(self, event: Mapping[str, Any], where: str) -> None:
+        """`apply` an event that comes from a file; InputError names its place if it is none, or does not fit."""
+        try:
+            check(event)
+            if (event["event"] == "search_started") == bool(self.search_id):
+                raise InputError("a journal holds one search_started, as its first event")
+            self.apply(event)
+        except KeyError as error:
+            raise InputError(f"{where}: corrupt: trial {error} was never started") from None
+        except InputError as error:
+            raise InputError(f"{where}: corrupt: {error}") from None
+
+    def apply(self, event: Mapping[str, Any]) -> None:
+        """Take up one event; a validation that is known already changes nothing."""
+        kind = event["event"]
+        self.elapsed = event.get("elapsed", self.elapsed)
+        if kind == "search_started":
+            self.name, self.search_id = event["name"], event["search_id"]
+            self.config, self.started = event["config"], event["time"]
+            self.tags, self.sizes = event.get("tags", {}), event.get("sizes") or {}
+            self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
+        elif kind == "search_resumed":
+            self.state, self.ended, self.reason = "running", None, None
+            self.config = event.get("config", self.config)
+        elif kind == "search_ended":
+            self.state, self.ended, self.reason = event["state"], event["time"], event.get("reason")
+        elif kind == "trial_started":
+            self._start(event)
+        elif kind == "validation":
+            self._validate(self.find(event["trial_id"]), event)
+        elif kind == "result":
+            tests = {k.removeprefix("test/"): v for k, v in event["metrics"].items() if k.startswith("test/")}
+            trial = self.find(event["trial_id"])
+            trial.test |= tests
+            trial.best_interval = event.get("best_interval", trial.best_interval)
+            if (found := event.get("untrained")) is not None:
+                self.untrained[found["key"]] = found
+        elif kind == "trial_ended":
+            trial = self.find(event["trial_id"])
+            trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
+            if trial.state != "interrupted":
+                self._unfinished.pop(trial.trial_id, None)
+            if trial.kind == "trial" and trial.state != "interrupted":
+                self._judge(trial)
+
+    def _start(self, event: Mapping[str, Any]) -> None:
+        trial_id = event["trial_id"]
+        group = self.finals if event["kind"] == "final" else self.trials
+        known = group.get(trial_id)
+        if known is not None:
+            known.state, known.reason, known.ended = "running", None, None
+            known.resources = event.get("resources", known.resources)
+            known.note = event.get("note", known.note)
+            self._unfinished[trial_id] = known
+            return
+        trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
+        trial.note, trial.source = event.get("note"), event.get("source")
+        if trial.source is not None and trial.source not in self.trials:
+            raise InputError(f"its source '{trial.source}' was never started")
+        trial.among, trial.stop_after = len(self.trials), event.get("stop_after")
+        trial.settings = event.get("config", {})
+        trial.resources = event.get("resources", {})
+        trial.epochs_planned = event.get("config", {}).get("epochs", 0)
+        group[trial_id] = self._unfinished[trial_id] = trial
+
+    def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
+        if event["validation"] <= trial.validations:
+            return
+        trial.validations = event["validation"]
+        trial.seconds += event["seconds"]
+        trial.last_metrics = event["metrics"]
+        if trial.first_loss is None:
+            trial.first_loss = event["metrics"].get("train/loss")
+        hours = {kind: amount * event["seconds"] / 3600 for kind, amount in trial.resources.items()}
+        trial.hours = {kind: trial.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
+        epochs = event["metrics"].get("epoch", trial.epochs) - trial.epochs
+        trial.epochs += epochs
+        if trial.kind == "trial":
+            self.epochs += epochs
+            self.hours |= {kind: self.hours.get(kind, 0.0) + spent for kind, spent in hours.items()}
+        value = event["metrics"].get(self.metric)
+        if value is None:
+            return
+        trial.curve.append(value)
+        if trial.best is None or self.better(value, trial.best):
+            before = self._losses(trial)
+            trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
+            if (second := self.second) is not None:
+                costs = {"cost/seconds": trial.seconds, "cost/gpu_hours": trial.hours.get("GPU", 0.0)}
+                trial.second = costs[second] if second in costs else event["metrics"].get(second)
+            if trial.kind == "trial":
+                self._rank(trial, before)
+
+    def _rank(self, trial: TrialRecord, before: tuple[float, ...] | None) -> None:
+        """Put a trial, whose losses were `before`, where its losses belong now."""
+        if before is not None:
+            del self._ranked[bisect.bisect_left(self._ranked, (before, trial.number, trial.trial_id))]
+        if (losses := self._losses(trial)) is not None:
+            bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
+
+    def _judge(self, trial: TrialRecord) -> None:
+        """Whether a trial that ended belongs to the front, and who no longer does."""
+        self.stale += 1
+        mine = self._losses(trial)
+        if trial.state == "failed" or mine is None:
+            return
+        others = {trial_id: self._losses(self.trials[trial_id]) or () for trial_id in self.front}
+        if any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others.values()):
+            return
+        self.stale = 0
+        beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(mine, other, strict=True))}
+        self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
+
+    def _losses(self, trial: TrialRecord) -> tuple[float, ...] | None:
+        """A trial's objective, or both, so that less is better; None if it has none."""
+        if trial.best is None:
+            return None
+        first = -trial.best if self.mode == "max" else trial.best
+        if self.second is None:
+            return (first,)
+        if trial.second is None:
+            return None
+        return (first, -trial.second if self.config["second_objective"]["mode"] == "max" else trial.second)
+
+    def find(self, trial_id: str) -> TrialRecord:
+        """A trial by id, final runs included."""
+        return self.finals[trial_id] if trial_id in self.finals else self.trials[trial_id]
+
+    def better(self, value: float, other: float) -> bool:
+        """Whether the objective prefers `value`."""
+        return value > other if self.mode == "max" else value < other
+
+    def best_of(self, values: Iterable[float]) -> float:
+        """The one of these values that the objective prefers."""
+        return max(values) if self.mode == "max" else min(values)
+
+    def running(self) -> list[TrialRecord]:
+        """Trials that have begun and not ended, final runs included."""
+        return [trial for trial in self._unfinished.values() if trial.state == "running"]
+
+    def unfinished(self) -> list[TrialRecord]:
+        """Those, and what was interrupted."""
+        return list(self._unfinished.values())
+
+    def everyone(self) -> list[TrialRecord]:
+        """All trials, and last the final runs."""
+        return [*self.trials.values(), *self.finals.values()]
+
+    @property
+    def yet(self) -> str:
+        """` yet`, for sentences on what is missing, while it may still come."""
+        return "" if self.state in ("done", "failed") else " yet"
+
+    @property
+    def noun(self) -> str:
+        """What a user calls it: a training of `orchestrator train` is no search."""
+        return "training" if self.config.get("test_trials") else "search"
+
+    @property
+    def second(self) -> str | None:
+        """The metric of the second objective, if there are two."""
+        goal = self.config.get("second_objective")
+        return None if goal is None else str(goal["metric"])
+
+    @property
+    def selection(self) -> str:
+        """What its trainings select on: `validation` or `test` classes."""
+        return str(self.config.get("settings", {}).get("selection", "validation"))
+
+    @property
+    def final(self) -> TrialRecord | None:
+        """The winner's final run, the first if there are several; an earlier winner's while it has none."""
+        winner = self.winner()
+        of_winner = [run for run in self.finals.values() if winner is not None and run.source == winner.trial_id]
+        return next(iter(of_winner or self.finals.values()), None)
+
+    def ranking(self) -> list[TrialRecord]:
+        """All trials of the search, best first; those without a value last, in their order. With two objectives the
+        front comes first, and both parts are ordered by the first objective, then the second."""
+        return [*self.leaders(), *(trial for trial in self.trials.values() if self._losses(trial) is None)]
+
+    def leaders(self) -> Iterator[TrialRecord]:
+        """The trials that have a value, in the order of `ranking`; as quick as few are taken."""
+        front = set(self.front) if self.second is not None else set()
+        first = sorted((self._losses(self.trials[key]) or (), self.trials[key].number, key) for key in front)
+        others = (found for found in self._ranked if found[2] not in front)
+        return (self.trials[key] for _, _, key in itertools.chain(first, others))
+
+    def best_models(self, count: int) -> list[TrialRecord]:
+        """So many of the best trials; of trainings that hold nothing out, and have no value, the first that ended."""
+        best = list(itertools.islice(self.leaders(), count))
+        return best or [trial for trial in self.trials.values() if trial.state == "done"][:count]
+
+    def winner(self) -> TrialRecord | None:
+        """The best trial; an unfinished or failed one cannot win."""
+        won = next((trial for trial in self.leaders() if trial.state in ("done", "pruned")), None)
+        return won or next(iter(self.finished()), None)
+
+    def finished(self) -> list[TrialRecord]:
+        """The trials that may win, best first."""
+        return [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
+
+    def equal_age(self) -> int | None:
+        """The validations that every ended trial has; None where none was stopped early, and their bests compare."""
+        ended = self.finished()
+        stopped = any(trial.state == "pruned" for trial in ended)
+        return min(len(trial.curve) for trial in ended) if stopped else None
+
+    def best_at(self, trial: TrialRecord, age: int) -> float | None:
+        """A trial's best value after so many validations; None if it has fewer."""
+        return self.best_of(trial.curve[:age]) if len(trial.curve) >= age else None
+
+    def counts(self) -> dict[str, int]:
+        """How many trials are in each state."""
+        found = Counter(trial.state for trial in self.trials.values())
+        return {state: found[state] for state in STATES}
+
+
+def budget_used(ledger: Ledger) -> dict[str, float]:
+    """How much of each budget a search has taken, by the names that its file has for them."""
+    return {
+        "epochs": ledger.epochs,
+        "hours": ledger.elapsed / 3600,
+        "gpu_hours": ledger.hours["GPU"],
+        "cpu_hours": ledger.hours["CPU"],
+        "trials_without_improvement": ledger.stale,
+    }
+
+
+def value_columns(ledger: Ledger, *, compared: bool = True) -> dict[str, Callable[[TrialRecord], float | None]]:
+    """What a leaderboard tells of each trial on held-out classes: its best, the second objective there, and, where they
+    are `compared` and some were stopped early, its best after as many validations as all of them had."""
+    columns: dict[str, Callable[[TrialRecord], float | None]] = {ledger.metric: lambda trial: trial.best}
+    if ledger.second is not None:
+        columns[ledger.second] = lambda trial: trial.second
+    if compared and (age := ledger.equal_age()) is not None:
+        columns[f"{ledger.metric} at {age}"] = lambda trial: (
+            ledger.best_at(trial, age) if trial.kind == "trial" else None
+        )
+    return columns

@@ -1,0 +1,67 @@
+"""Working copies: folders of this machine that stand for storages in an object store; addresses of their files."""
+
+import os
+from pathlib import Path
+from urllib.parse import quote, unquote, urlsplit
+
+from orchestrator.errors import InputError
+from orchestrator.storage.address import Address
+
+
+def working_copy(address: str) -> Path:
+    """The folder of this machine that stands for the storage at `s3://bucket/prefix`; it need not exist.
+
+    InputError for what is no address, and for one with credentials, which it does not repeat."""
+    where = Address.parse(address)
+    name = quote(f"{endpoint_host()}/{where.bucket}/{where.prefix}", safe="")
+    return _root() / name.replace("%", "=")  # MLflow would decode a per cent sign in its database's path
+
+
+def address_of(path: Path) -> str | None:
+    """The address that a path beneath a working copy stands for; None for a path on a disk."""
+    found = split_path(path)
+    return None if found is None else f"s3://{'/'.join(filter(None, found))}"
+
+
+def shown(path: Path) -> str:
+    """A path as users know it, and as other machines find it: the address if it stands for one."""
+    return address_of(path) or str(path)
+
+
+def portable(path: Path) -> str:
+    """A path as a cluster's other machines find it with `place`: as it is, or the storage's address, `//`, the rest."""
+    found = split_path(path)
+    return str(path) if found is None else f"s3://{found[0]}//{found[1]}"
+
+
+def place(name: str) -> Path:
+    """What `portable` gave, on this machine."""
+    storage, found, inner = name.removeprefix("s3://").partition("//")
+    return working_copy(f"s3://{storage}") / inner if found and name.startswith("s3://") else Path(name)
+
+
+def split_path(path: Path) -> tuple[str, str] | None:
+    """`bucket/prefix` and the rest, of a path beneath a working copy."""
+    try:
+        store, *rest = path.absolute().relative_to(_root()).parts
+    except ValueError:  # on a disk, or all working copies themselves
+        return None
+    if ".." in rest:
+        raise InputError(f"{'/'.join(rest)}: should not hold '..'")
+    return unquote(store.replace("=", "%")).partition("/")[2], "/".join(rest)
+
+
+def _root() -> Path:
+    cache = os.environ.get("ORCHESTRATOR_CACHE")
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return (Path(cache) if cache else Path(home) / "orchestrator").resolve() / "storages"
+
+
+def endpoint_url() -> str | None:
+    return os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
+
+
+def endpoint_host() -> str:
+    """Only host and port: an address may hold a password."""
+    endpoint = endpoint_url()
+    return "AWS" if endpoint is None else urlsplit(endpoint).netloc.rpartition("@")[2] or "AWS_ENDPOINT_URL"

@@ -1,0 +1,123 @@
+"""Where things lie in a storage, what searches may be called, and whether a folder can be written."""
+
+import re
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import InputError, suggestion
+from orchestrator.storage import objects, paths
+from orchestrator.storage.files import what_is
+from orchestrator.storage.journal import refresh
+from orchestrator.storage.presence import driver
+from orchestrator.storage.trial_folder import IMAGES
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+NAME_CHARACTERS = 100
+
+
+def check_name(name: str, option: str = "--name") -> str:
+    """A search's name is a folder name and part of addresses."""
+    if len(name) > NAME_CHARACTERS:
+        raise InputError(f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are taken")
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{option}: '{name}' should be letters, digits, '.', '_' or '-', beginning with a letter or digit"
+        )
+    return name
+
+
+JOURNAL = "journal.jsonl"
+LEADERBOARD = "leaderboard.csv"
+PAGE = "report/search.html"
+MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things lie under a storage folder, or in the working copy of one on an object store, which what is asked
+    for brings up to date."""
+
+    storage: Path
+
+    @property
+    def data(self) -> Path:
+        """The data sets."""
+        return self.storage / "data"
+
+    @property
+    def artifacts(self) -> Path:
+        """MLflow's artifacts, for the default tracker."""
+        return self.storage / "mlartifacts"
+
+    def search(self, name: str) -> Path:
+        """The folder of one search."""
+        return self.storage / "searches" / check_name(name, "NAME")
+
+    def journal(self, name: str) -> Path:
+        """The journal of a search that exists; InputError with a suggestion otherwise."""
+        path = self.search(name) / JOURNAL
+        refresh(path)
+        where = paths.shown(self.storage)
+        if not self.storage.is_dir():
+            raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
+        if not has_begun(path):
+            if driver(path.parent):
+                raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
+            known = objects.folders(self.storage / "searches") or [other.parent.name for other in self.journals()]
+            hint = suggestion(name, known) if known else " (none yet)"
+            raise InputError(f"no search '{name}' under {where}{hint}")
+        return path
+
+    def journals(self) -> list[Path]:
+        """The journals of all searches."""
+        names = objects.folders(self.storage / "searches")
+        if names is None:
+            return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
+        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write there
+        for path in paths:
+            refresh(path)
+        return [path for path in paths if has_begun(path)]
+
+    def new_journal(self, name: str) -> Path:
+        """Where the journal of a new search goes; InputError if the name was used before."""
+        path = self.search(name) / JOURNAL
+        refresh(path)
+        if has_begun(path):
+            raise InputError(
+                f"--name: '{name}' exists in {paths.shown(path.parent)}: go on with it "
+                f"(orchestrator resume {name} --storage {paths.shown(self.storage)}) or choose another name"
+            )
+        return path
+
+
+def has_begun(journal: Path) -> bool:
+    """Whether a journal holds its first event: a driver that died before, or had no room for it, leaves none."""
+    try:
+        if what_is(journal) is not None:
+            return True  # something is in its place, which whoever reads it is told
+        with open(journal, "rb") as file:
+            return file.readline().endswith(b"\n")
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
+
+
+def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:
+    """The absolute folder, made if need be; InputError if nothing can be written there."""
+    folder = folder.expanduser().resolve()
+    probe = folder / f".write-test-{uuid.uuid4().hex}"
+    if folder.is_file():
+        raise InputError(f"{option}: {folder} is a file: name a folder")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): {remedy}") from None
+    objects.check_writable(folder, option)
+    return folder

@@ -1,0 +1,125 @@
+"""A driver's sign of life and the requests to it: two small files in a search's folder."""
+
+import contextlib
+import getpass
+import json
+import math
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import psutil
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
+
+from orchestrator.errors import InputError, describe
+from orchestrator.storage import objects, paths, s3
+from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.files import bounded, parse_json
+
+DRIVER = "driver.json"
+"""Who drives the search, and when they last said so; gone once the search has ended."""
+REQUEST = "request.json"
+"""What a driver is asked to do; gone once it has noticed."""
+LOOK_SECONDS = 2.0
+"""How often a driver looks for requests, and says that it is there."""
+SILENT_LOOKS = 8
+"""Who would drive a search on an object store waits so long for another driver to say something."""
+SILENT_SECONDS = 60.0
+"""A driver that has said nothing for so long is dead (on its own machine its process is looked for)."""
+
+Wish = Literal["stop", "pause"]
+DONE_BY = {"stop": "stopped", "pause": "paused"}
+
+
+class Driver(BaseModel):
+    by: str
+    host: str
+    pid: int = Field(gt=0, lt=2**31)
+    time: FiniteFloat = Field(0, ge=0)
+
+
+class Request(BaseModel):
+    wish: Wish
+    by: str = "somebody"
+
+
+Found = TypeVar("Found", Driver, Request)
+
+
+def myself() -> str:
+    """`user@host`"""
+    user = "somebody"
+    with contextlib.suppress(KeyError, OSError):
+        user = getpass.getuser()
+    return f"{user}@{socket.gethostname()}"
+
+
+def show_driver(folder: Path) -> None:
+    _write(folder / DRIVER, this_process())
+
+
+def this_process() -> dict[str, Any]:
+    return {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()}
+
+
+def request(folder: Path, wish: Wish) -> None:
+    """Ask the driver of the search in this folder; it notices within seconds."""
+    _write(folder / REQUEST, {"wish": wish, "by": myself()})
+
+
+def pending(folder: Path) -> Wish | None:
+    """What the driver was asked and has not noticed yet."""
+    request = read_note(folder / REQUEST, Request)
+    return None if request is None else request.wish
+
+
+def driver(folder: Path) -> dict[str, Any] | None:
+    """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
+    found = read_note(folder / DRIVER, Driver)
+    if found is None or _died_here(found):
+        return None
+    silent = time.time() - found.time / 1000
+    return found.model_dump() if abs(silent) < SILENT_SECONDS else None
+
+
+def await_silence(folder: Path) -> dict[str, Any] | None:
+    """The driver of a search on an object store that is alive, None if there is none; nothing on a disk, where a lock
+    tells. One that is alive says so again and again, and no clock is asked. OSError if the store cannot be."""
+    if paths.address_of(folder) is None or (before := objects.read(folder / DRIVER)) is None:
+        return None
+    end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
+    while time.monotonic() < end and (found := read_note(folder / DRIVER, Driver)) and not _died_here(found):
+        time.sleep(LOOK_SECONDS / 4)
+        if objects.read(folder / DRIVER) != before:
+            found = read_note(folder / DRIVER, Driver)
+            return None if found is None else found.model_dump()
+    return None
+
+
+def _died_here(found: Driver) -> bool:
+    """Whether a driver was a process of this machine, which is gone."""
+    return found.host == socket.gethostname() and not psutil.pid_exists(found.pid)
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    text = json.dumps(content | {"time": math.floor(time.time() * 1000)}).encode()
+    if paths.address_of(path) is None:
+        write_whole(path, text)
+    else:
+        objects.write(path, text, s3.IMPATIENCE_SECONDS)
+
+
+def read_note(path: Path, kind: type[Found]) -> Found | None:
+    """What this file says; None if there is none, or the storage does not answer. InputError if it is damaged."""
+    try:
+        content = objects.read(path, s3.IMPATIENCE_SECONDS)
+        return None if content is None else kind.model_validate(parse_json(bounded(content)))
+    except OSError:
+        return None
+    except ValidationError as error:
+        reason = describe(error)
+    except ValueError as error:
+        reason = str(error)
+    raise InputError(f"{paths.shown(path)}: damaged ({reason[:200]}): if nothing drives the search, delete this file")

@@ -1,0 +1,54 @@
+"""A search's journal, opened to go on with it or read to look at it."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError
+from orchestrator.storage import objects, paths
+from orchestrator.storage.cursors import events_sent
+from orchestrator.storage.files import what_is
+from orchestrator.storage.journal import TAKEN, Journal, JournalError, read_noted
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import LEADERBOARD, PAGE
+from orchestrator.storage.presence import DRIVER, REQUEST, await_silence
+from orchestrator.storage.records import go_on
+from orchestrator.text import counted
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Journal]:
+    """The journal, held by this process alone."""
+    with objects.refused_in_one_line():
+        alive = await_silence(path.parent)
+    if alive is not None:
+        raise InputError(f"{paths.shown(path)}: {TAKEN} ({alive['by']})")
+    for file in (path.parent / name for name in (LEADERBOARD, DRIVER, REQUEST, PAGE, "study.journal")):
+        if (what := what_is(file)) is not None:
+            raise InputError(f"{paths.shown(file)}: is {what}, where the search writes a file: move it away")
+    try:
+        journal = Journal(path)
+    except JournalError as error:
+        raise InputError(str(error)) from None
+    except OSError as error:
+        where = error.filename or path
+        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and try again") from None
+    with journal:
+        yield journal
+
+
+def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
+    """The events of a search and what they come to; InputError naming the line if the journal is damaged."""
+    try:
+        sent = events_sent(path)  # before the rest: of a search that runs, more may be sent meanwhile
+        events, notes = read_noted(path)
+    except JournalError as error:
+        raise InputError(str(error)) from None
+    ledger = Ledger.of(events, paths.shown(path))
+    if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
+        where = f"{paths.shown(path)}:{len(events) + 1}"
+        how = go_on(path.parent.name, len(events))
+        raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
+    ledger.notes = notes
+    return events, ledger

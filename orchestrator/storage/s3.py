@@ -1,0 +1,217 @@
+"""A storage at `s3://bucket/prefix`, behind a folder of this machine that stands for it.
+
+    working copy                                       object store, below the prefix
+    searches/NAME/journal.jsonl                        searches/NAME/journal/00000042.jsonl, one record each
+    searches/NAME/{driver,request}.json                the same, only there
+    searches/NAME/{leaderboard.csv,report/...}         the same
+    searches/NAME/trials/0003/*.pt, diagnostics/...    searches/NAME/trials/0003/FILE.WRITER.NUMBER, and manifest.json
+
+A path beneath a working copy names its object; every other path is a file on a disk, and nothing here touches it.
+An object store appends and renames nothing, and has no locks. So a record is an object of its own, made only if there
+is none of its number yet: of two drivers that believe to be alone one is refused. A trial's files are objects that
+never change, and the manifest, written last, says which of them count: an upload that was cut is never seen. Nothing
+of a working copy is needed again: another machine, or this one without it, begins with an empty one.
+
+Endpoint, region and credentials come from AWS's own environment variables and files. What the store refuses for a
+while is asked again, for a minute; then it is an OSError that `storage_fault` knows, and the search stops in order.
+"""
+
+import errno
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from orchestrator.storage.paths import endpoint_host, endpoint_url, split_path
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 60.0
+"""How long a request that the store refuses for the moment is repeated."""
+IMPATIENCE_SECONDS = 5.0
+"""The same for the first request of a command, and for what comes again by itself."""
+LONGEST_PAUSE_SECONDS = 5.0
+CONNECT_SECONDS = 5.0
+SILENT_SECONDS = 30.0
+THREADS = 16
+"""Records that are read at a time."""
+TRANSIENT = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException"}
+TRANSIENT |= {"ConditionalRequestConflict", "OperationAborted", "RequestTimeTooSkewed"}
+DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "Forbidden"}
+SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
+
+
+class Bucket:
+    """A bucket's objects, by key. What goes wrong is an OSError of one line with the address as its file name."""
+
+    def __init__(self, name: str, host: str) -> None:
+        import boto3
+        from botocore.config import Config
+
+        self.name, self.host = name, host
+        endpoint = endpoint_url()
+        self.client = boto3.session.Session().client(
+            "s3",
+            endpoint_url=endpoint,
+            config=Config(
+                connect_timeout=CONNECT_SECONDS,
+                read_timeout=SILENT_SECONDS,
+                max_pool_connections=THREADS,
+                retries={"mode": "standard", "total_max_attempts": 2},
+                s3={"addressing_style": "path" if endpoint else "auto"},
+                request_checksum_calculation="when_required",  # not every store knows the newer ones
+                response_checksum_validation="when_required",
+            ),
+        )
+        self.conditional = True
+        """Whether the store makes an object only if there is none (If-None-Match)."""
+        self.random = random.Random()
+
+    @classmethod
+    def of(cls, path: Path) -> tuple["Bucket", str] | None:
+        """The bucket and the key of a path beneath a working copy; None for a path on a disk."""
+        found = split_path(path)
+        if found is None:
+            return None
+        bucket, _, prefix = found[0].partition("/")
+        return _bucket(bucket, endpoint_host()), "/".join(filter(None, (prefix, found[1])))
+
+    def get(self, key: str, patience: float | None = None) -> bytes | None:
+        """An object, None if there is none."""
+
+        def ask() -> bytes:
+            data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
+            return data
+
+        return self._asked(ask, key, patience, missing=True)
+
+    def put(self, key: str, data: bytes, patience: float | None = None) -> None:
+        """Write or replace an object."""
+        self._asked(lambda: self.client.put_object(Bucket=self.name, Key=key, Body=data), key, patience)
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object that must not be there; False if another is. What an attempt wrote whose answer was lost is
+        recognised."""
+        if not self.conditional and (there := self.get(key)) is not None:
+            return there == data
+        condition = {"IfNoneMatch": "*"} if self.conditional else {}
+
+        def ask() -> bool:
+            try:
+                self.client.put_object(Bucket=self.name, Key=key, Body=data, **condition)
+            except Exception as error:
+                if _code(error) not in ("PreconditionFailed", "412"):
+                    raise
+                return False
+            return True
+
+        return bool(self._asked(ask, key)) or self.get(key) == data
+
+    def remove(self, keys: Iterable[str], patience: float | None = None) -> None:
+        """Delete objects; those that are not there need not be."""
+        for key in keys:
+            self._asked(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patience)  # type: ignore[misc]
+
+    def keys(self, prefix: str, after: str = "", patience: float | None = None) -> list[str]:
+        """The keys with this prefix, those behind `after`, in order."""
+        return self._listed(prefix, "Contents", "Key", patience, StartAfter=after)
+
+    def folders(self, prefix: str, patience: float | None = None) -> list[str]:
+        """The prefixes one level below this one, which ends in a slash; so do they."""
+        return self._listed(prefix, "CommonPrefixes", "Prefix", patience, Delimiter="/")
+
+    def _listed(self, prefix: str, kind: str, name: str, patience: float | None, **more: str) -> list[str]:
+        def ask() -> list[str]:
+            pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **more)
+            return [found[name] for page in pages for found in page.get(kind, [])]
+
+        return self._asked(ask, prefix, patience) or []
+
+    def upload(self, path: Path, key: str) -> None:
+        """A file as an object, in parts if it is large; it is there once all of it is."""
+
+        def ask() -> None:
+            with path.open("rb") as file:
+                self.client.upload_fileobj(file, self.name, key)
+
+        self._asked(ask, key)
+
+    def download(self, key: str, file: BinaryIO) -> bool:
+        """An object into an open file; False if there is none."""
+
+        def ask() -> bool:
+            file.seek(0)
+            file.truncate()
+            self.client.download_fileobj(self.name, key, file)
+            return True
+
+        return bool(self._asked(ask, key, missing=True))
+
+    def _asked(
+        self, ask: Callable[[], T], key: str, patience: float | None = None, *, missing: bool = False
+    ) -> T | None:
+        """The answer, after as many attempts as `patience` allows; None, if that may be, where nothing is."""
+        from boto3.exceptions import Boto3Error
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        patience = PATIENCE_SECONDS if patience is None else patience
+        begun, pause = time.monotonic(), 0.1
+        while True:
+            try:
+                return ask()
+            except (Boto3Error, BotoCoreError, ClientError) as error:
+                if missing and _code(error) in ("NoSuchKey", "404"):
+                    return None
+                waited = time.monotonic() - begun
+                if not _transient(error) or waited + pause > patience:
+                    raise OSError(errno.EIO, self._reason(error, waited), f"s3://{self.name}/{key}") from None
+            time.sleep(pause * self.random.uniform(0.5, 1))
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+
+    def _reason(self, error: Exception, waited: float) -> str:
+        from botocore.exceptions import ConnectionError, HTTPClientError, NoCredentialsError, PartialCredentialsError
+
+        code, look = _code(error), "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        text = " ".join(str(error).split())
+        if code == "NoSuchBucket":
+            return f"no bucket '{self.name}' at {self.host}"
+        if code in DENIED or code in ("403", "401"):
+            return f"access denied by {self.host}; {look}"
+        if isinstance(error, NoCredentialsError | PartialCredentialsError):
+            return f"no credentials for {self.host}; {look}"
+        if code in ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
+            return f"the bucket is of another region; set AWS_REGION ({text})"
+        if isinstance(error, HTTPClientError | ConnectionError):
+            what = f"{type(error).__name__.removesuffix('Error')}, for {waited:.0f} s"
+            return f"no connection to {self.host} ({what}); look at AWS_ENDPOINT_URL and the network"
+        for secret in filter(None, map(os.environ.get, SECRETS)):
+            text = text.replace(secret, "***")
+        return f"{self.host} answers {code or type(error).__name__}, for {waited:.0f} s ({text[:200]})"
+
+
+@cache
+def _bucket(name: str, host: str) -> Bucket:
+    return Bucket(name, host)
+
+
+def _code(error: Exception) -> str:
+    """S3's own name of an error, or the number of its status."""
+    return str(_response(error).get("Error", {}).get("Code", ""))
+
+
+def _response(error: Exception) -> dict[str, Any]:
+    return getattr(error, "response", None) or {}
+
+
+def _transient(error: Exception) -> bool:
+    from botocore.exceptions import ConnectionError, HTTPClientError, IncompleteReadError
+
+    if isinstance(error, HTTPClientError | ConnectionError | IncompleteReadError):
+        return True
+    if _code(error) == "NotImplemented":
+        return False
+    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return _code(error) in TRANSIENT or status in (408, 429) or status >= 500

@@ -1,0 +1,134 @@
+"""A journal in an object store: an object for each record, gathered into bundles."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, Self
+
+from orchestrator.errors import InputError
+from orchestrator.storage.records import Place, decode, go_on
+from orchestrator.storage.s3 import IMPATIENCE_SECONDS, THREADS, Bucket
+
+BUNDLE = 500
+
+
+class Segments:
+    """The records of a search, each an object of its own: `journal/00000042.jsonl` holds the line with `seq` 42.
+
+    For readers that begin with nothing, every so many are written again together; a store answers request by request.
+    """
+
+    def __init__(self, bucket: Bucket, prefix: str) -> None:
+        self.bucket, self.prefix = bucket, prefix
+        self.tail: list[bytes] = []
+        """The records since the last bundle."""
+
+    @classmethod
+    def of(cls, journal: Path) -> Self | None:
+        """Of the journal with this path; None if it is on a disk."""
+        found = Bucket.of(journal.with_suffix(""))
+        return None if found is None else cls(found[0], f"{found[1]}/")
+
+    def __str__(self) -> str:
+        return f"s3://{self.bucket.name}/{self.prefix}"
+
+    @property
+    def search(self) -> str:
+        """The name of the search."""
+        return self.prefix.split("/")[-3]
+
+    def key(self, number: int) -> str:
+        """Of one record."""
+        return f"{self.prefix}{number:08d}.jsonl"
+
+    def bundle(self, first: int) -> str:
+        """Of a copy of so many records together."""
+        return f"{self.prefix}by-{BUNDLE}/{first:08d}.jsonl"
+
+    def publish(self, number: int, line: bytes) -> bool:
+        """Make a record known to all; False if another process wrote one with this number."""
+        if not self.bucket.create(self.key(number), line):
+            return False
+        self.tail.append(line)
+        if len(self.tail) == BUNDLE:
+            with contextlib.suppress(OSError):  # readers can do without
+                self.bucket.put(self.bundle(number + 1 - BUNDLE), b"".join(self.tail), IMPATIENCE_SECONDS)
+            self.tail = []
+        return True
+
+    def extend(self, file: BinaryIO) -> None:
+        """Bring the local copy, open for reading and writing, to all whole records that there are.
+
+        InputError if one is missing or damaged; OSError if the store cannot be asked."""
+        lines, end = self._kept(file)
+        if lines and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != lines[0]:
+            lines, end = [], Place()  # of another search that had this name
+        keys = self._keys(len(lines) - 1)
+        if lines and self.key(len(lines) - 1) not in keys:
+            lines, end, keys = [], Place(), self._keys(0)
+        file.seek(end.offset)
+        file.truncate()
+        with ThreadPoolExecutor(THREADS, "journal") as pool:
+            wanted, missing = self._wanted(len(lines), keys)
+            for key, data in zip(wanted, pool.map(self.bucket.get, wanted), strict=True):
+                for line in (data or b"?").splitlines(keepends=True):
+                    try:
+                        _, end = decode(line, end)
+                    except ValueError as error:
+                        what = f"s3://{self.bucket.name}/{key}: damaged: not the journal's record {end.number}: {error}"
+                        if f"/by-{BUNDLE}/" in key:
+                            how = ": it is a copy of single ones: delete it, and they are read"
+                        else:
+                            how = go_on(self.search, end.number)
+                        file.flush()
+                        raise InputError(what + how) from None
+                    lines.append(line)
+                    file.write(line)
+        file.flush()
+        if missing:
+            raise InputError(missing + go_on(self.search, end.number))
+        self.tail = lines[len(lines) - len(lines) % BUNDLE :]
+
+    def cut(self, first: int, aside: str) -> None:
+        """Records from this number on do not count any more: they are put into a folder beside the journal's."""
+        kept = f"{self.prefix.removesuffix('journal/')}{aside}/journal/"
+        for key in self._keys(0):
+            if (numbered := key in self._numbered([key])) and key < self.key(first):
+                continue
+            if numbered and (data := self.bucket.get(key)) is not None:
+                self.bucket.put(kept + key.removeprefix(self.prefix), data)
+            self.bucket.remove([key])  # a bundle is a copy
+
+    def _keys(self, first: int) -> dict[str, None]:
+        """The keys of all records from the one with this number on, and of all bundles, in order."""
+        after = self.key(first - 1) if first > 0 else ""
+        return dict.fromkeys(self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS))
+
+    def _wanted(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
+        """What to fetch for all records from this number on, bundles where there are any, and what is missing."""
+        wanted = []
+        while (key := self.key(number)) in keys:
+            bundled = self.bundle(number) in keys and self.key(number + BUNDLE - 1) in keys
+            wanted.append(self.bundle(number) if bundled else key)
+            number += BUNDLE if bundled else 1
+        ends = [key for key in self._numbered(keys) if key > self.key(number)]
+        missing = f"{self}: record {number} is missing, the next is {ends[0].rpartition('/')[2]}" if ends else None
+        return wanted, missing
+
+    def _numbered(self, keys: Iterable[str]) -> list[str]:
+        """Those of single records."""
+        return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
+
+    def _kept(self, file: BinaryIO) -> tuple[list[bytes], Place]:
+        """The whole records of the local copy, and the place behind them."""
+        file.seek(0)
+        lines, end = [], Place()
+        for line in file.read().splitlines(keepends=True):
+            try:
+                _, end = decode(line, end)
+            except ValueError:
+                break
+            lines.append(line)
+        return lines, end

@@ -1,0 +1,159 @@
+"""The files of a trial in an object store, and the manifest that says which of them count."""
+
+import contextlib
+import errno
+import json
+import re
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from orchestrator.errors import InputError
+from orchestrator.storage.files import parse_json
+from orchestrator.storage.objects import download, sha256
+from orchestrator.storage.paths import place
+from orchestrator.storage.s3 import IMPATIENCE_SECONDS, Bucket
+
+MANIFEST = "manifest.json"
+
+
+class DamagedError(OSError):
+    """A trial's file is not the one that its manifest names."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+class TrialFiles:
+    """A trial's folder in the hands of the process that trains it. On a disk that is all; of a storage on an object
+    store it is a temporary one, and `keep` makes what is in it count."""
+
+    def __init__(self, name: str) -> None:
+        self.path = place(name)
+        self.found = Bucket.of(self.path)
+        self.folder = self.path if self.found is None else Path(tempfile.mkdtemp(prefix="trial-"))
+        self.manifest: dict[str, dict[str, Any]] = {}
+        self.stamps: dict[str, tuple[int, int, int]] = {}
+        self.writer, self.number = uuid.uuid4().hex[:8], 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.found is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def fetch(self, agreed: Callable[[Any], Any], *, leader: bool) -> str | None:
+        """Begin with the files that count. `agreed` gives all of a group's processes the leader's value.
+
+        Where they are damaged there are none to begin with: then it gives the reason, else None."""
+        if self.found is None:
+            return None
+        manifest: dict[str, dict[str, Any]] = {}
+        reason = None
+        if leader:
+            try:
+                manifest = _manifest(*self.found)
+                _fetch(*self.found, manifest, self.folder)
+            except (InputError, DamagedError) as error:
+                manifest, reason = {}, str(error)
+        manifest, reason = agreed((manifest, reason))
+        if not leader or reason is not None:
+            _fetch(*self.found, manifest, self.folder)
+        return reason
+
+    def share(self, agreed: Callable[[Any], Any], *, leader: bool, names: Collection[str]) -> None:
+        """The leader's files of these names, which it has kept, for the other processes of its group."""
+        manifest = agreed(self.manifest if leader else None)  # on a disk too: they wait until it is written
+        if self.found is not None and not leader:
+            wanted = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
+            _fetch(*self.found, wanted, self.folder)
+
+    def keep(self) -> None:
+        """What is in the folder counts from here on, all of it or, if this fails, nothing. One process of a group."""
+        if self.found is None:
+            return
+        bucket, prefix = self.found
+        paths = {path.relative_to(self.folder).as_posix(): path for path in sorted(self.folder.rglob("[!.]*"))}
+        files = {name: path for name, path in paths.items() if path.is_file()}
+        stamps = {name: (s.st_ino, s.st_mtime_ns, s.st_size) for name, path in files.items() if (s := path.stat())}
+        if stamps == self.stamps:
+            return
+        manifest, before = {}, self.manifest
+        for name, path in files.items():
+            if stamps[name] == self.stamps.get(name):
+                manifest[name] = before[name]
+                continue
+            self.number += 1
+            entry = {"object": f"{name}.{self.writer}.{self.number}", "size": path.stat().st_size}
+            manifest[name] = entry | {"sha256": sha256(path)}
+            bucket.upload(path, f"{prefix}/{entry['object']}")
+        _write_manifest(bucket, prefix, manifest)
+        self.manifest, self.stamps = manifest, stamps
+        # what others wrote is left to the trial's end: somebody may still count on it
+        replaced = {entry["object"] for entry in before.values()} - {entry["object"] for entry in manifest.values()}
+        with contextlib.suppress(OSError):
+            bucket.remove([f"{prefix}/{name}" for name in sorted(replaced)], IMPATIENCE_SECONDS)
+
+
+def bring_trial(folder: Path, part: str | None = None) -> None:
+    """A trial's files that count into the working copy, or those in the folders of this name; nothing on a disk.
+    OSError if the store cannot be asked, or they are damaged."""
+    if (found := Bucket.of(folder)) is not None:
+        manifest = _manifest(*found)
+        if part is not None:
+            manifest = {name: entry for name, entry in manifest.items() if part in name.split("/")[:-1]}
+        _fetch(*found, manifest, folder)
+
+
+def drop(folder: Path, names: Iterable[str]) -> None:
+    """The files with these names of an ended trial are not needed again, and what no manifest names is not either."""
+    if (found := Bucket.of(folder)) is None:
+        return
+    bucket, prefix = found
+    manifest = _manifest(bucket, prefix)
+    kept = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] not in set(names)}
+    if kept != manifest:
+        _write_manifest(bucket, prefix, kept)
+    counted = {f"{prefix}/{name}" for name in (MANIFEST, *(entry["object"] for entry in kept.values()))}
+    bucket.remove([key for key in bucket.keys(f"{prefix}/") if key not in counted])
+
+
+def _manifest(bucket: Bucket, prefix: str) -> dict[str, dict[str, Any]]:
+    """The files of a trial that count, by name: `object`, `size` and `sha256` of each. Others may write to the store:
+    no name leads out of the trial's folder."""
+    data = bucket.get(f"{prefix}/{MANIFEST}")
+    if data is None:
+        return {}
+    try:
+        files: dict[str, dict[str, Any]] = parse_json(data)["files"]
+        for name, entry in files.items():
+            for part in (*name.split("/"), *entry["object"].split("/")):
+                if not re.fullmatch(r"[\w-][\w.-]*", part):
+                    raise ValueError(f"the name {part!r}")
+            _ = int(entry["size"]), bytes.fromhex(entry["sha256"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"s3://{bucket.name}/{prefix}/{MANIFEST}: damaged ({error})") from None
+    return files
+
+
+def _write_manifest(bucket: Bucket, prefix: str, files: Mapping[str, Mapping[str, Any]]) -> None:
+    bucket.put(f"{prefix}/{MANIFEST}", json.dumps({"files": files}, indent=1).encode())
+
+
+def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+    """Make a folder hold what a manifest names, and no other model."""
+    for path in folder.rglob("*.pt"):
+        if path.relative_to(folder).as_posix() not in manifest:
+            path.unlink(missing_ok=True)
+    for name, entry in manifest.items():
+        path = folder / name
+        if path.is_file() and path.stat().st_size == entry["size"] and sha256(path) == entry["sha256"]:
+            continue
+        address = f"s3://{bucket.name}/{prefix}/{entry['object']}"
+        if download(bucket, f"{prefix}/{entry['object']}", path) != entry["sha256"]:
+            path.unlink(missing_ok=True)
+            raise DamagedError(errno.EIO, f"not what {MANIFEST} says: missing or damaged", address)

@@ -1,0 +1,26 @@
+"""Values, parameters, counts and durations as text."""
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def params_text(params: Mapping[str, Any]) -> str:
+    """`alpha 3.1, delta 0.24`"""
+    return ", ".join(f"{key} {value_text(value)}" for key, value in params.items())
+
+
+def value_text(value: Any) -> str:
+    """A setting's value, numbers to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """`1 trial`, `2 trials`; `2 classes` with its plural given."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03` or `2:03`"""
+    minutes, rest = divmod(int(max(0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,298 @@
+"""MLflow as a store of runs."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+import tempfile
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from orchestrator.tracking.address import SERVER_SCHEMES, check_tracking_uri, one_line, redact
+from orchestrator.tracking.projection import (
+    NOTE,
+    PARAM_CHARACTERS,
+    SOURCE,
+    TAG_CHARACTERS,
+    Identity,
+    Point,
+    mlflow_name,
+    mlflow_texts,
+)
+from orchestrator.tracking.store import Lost, Refused, TrackingError
+from orchestrator.tracking.views import TRIED
+
+CONNECT_SECONDS = 5.0
+# MLflow's limits per call and per value.
+METRICS_PER_CALL = 1000
+ENTRIES_PER_CALL = 100
+DIGEST_CHARACTERS = 36
+
+
+class MLflowStore:
+    """Runs in the MLflow database or server at `uri`."""
+
+    def __init__(self, uri: str, artifact_root: Path | None) -> None:
+        self.uri = check_tracking_uri(uri)
+        self.artifact_root = artifact_root
+        self._client: Any = None
+
+    def connect(self) -> None:
+        reach(self.uri)  # in seconds, and before the slow import
+        if self._client is None:
+            with self._errors(never=False):
+                self._client = _open_client(self.uri)
+
+    @contextlib.contextmanager
+    def _errors(self, never: bool = True) -> Iterator[None]:
+        """Sort MLflow's exceptions into the three kinds that a caller can act on."""
+        try:
+            yield
+        except (Refused, TrackingError):
+            raise
+        except Exception as error:
+            code = getattr(error, "error_code", None)
+            if never and code == "RESOURCE_DOES_NOT_EXIST":
+                raise Lost(one_line(error)) from None
+            if never and code in ("INVALID_PARAMETER_VALUE", "BAD_REQUEST"):
+                raise Refused(one_line(error)) from None
+            raise TrackingError(f"MLflow at {redact(self.uri)}: {one_line(error)}") from None
+
+    def experiment(self, name: str) -> str:
+        with self._errors(never=False):
+            if (found := self._client.get_experiment_by_name(name)) is None:
+                try:
+                    return str(self._client.create_experiment(name, artifact_location=self._artifacts(name)))
+                except Exception as error:  # another search of this data set made it first
+                    if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
+                        raise
+                found = self._client.get_experiment_by_name(name)
+            if found.lifecycle_stage != "active":
+                command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
+                raise TrackingError(f"experiment {name!r} was deleted in MLflow: `{command}` brings it back")
+            return str(found.experiment_id)
+
+    def _artifacts(self, name: str) -> str | None:
+        """A server knows its own place for artifacts; a bare database would take the working directory."""
+        if urlsplit(self.uri).scheme in SERVER_SCHEMES:
+            return None
+        root = self.artifact_root
+        if root is None:
+            if not self.uri.startswith("sqlite:"):
+                raise TrackingError(f"MLflow at {redact(self.uri)}: a database needs a folder for artifacts")
+            root = Path(self.uri.removeprefix("sqlite:///")).parent / "artifacts"
+        return (root.resolve() / re.sub(r"[^\w.-]", "_", name)).as_uri()
+
+    def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
+        query = " and ".join(f"tags.`{name}` = '{value}'" for name, value in key.items())
+        with self._errors():
+            order = ["attributes.start_time ASC"]
+            runs = self._client.search_runs([experiment_id], query, max_results=1, order_by=order)
+        return runs[0].info.run_id if runs else None
+
+    def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
+        tags = identity.key | ({"mlflow.parentRunId": parent} if parent else {})
+        with self._errors():
+            run = self._client.create_run(experiment_id, identity.start_time, tags, run_name=identity.name)
+        return str(run.info.run_id)
+
+    def check(self, run_id: str) -> None:
+        with self._errors():
+            self._client.get_run(run_id)
+
+    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+        entries = [Param(name, value) for name, value in params.items()]
+        labels = [RunTag(name, value) for name, value in tags.items()]
+        with self._errors():
+            most = max(len(entries), len(labels))
+            if most <= ENTRIES_PER_CALL and len(metrics) + len(entries) + len(labels) <= METRICS_PER_CALL:
+                self._client.log_batch(run_id, metrics, entries, labels, synchronous=True)
+                return
+            for start in range(0, max(len(entries), len(labels)), ENTRIES_PER_CALL):
+                part = slice(start, start + ENTRIES_PER_CALL)
+                self._client.log_batch(run_id, params=entries[part], tags=labels[part], synchronous=True)
+            for start in range(0, len(metrics), METRICS_PER_CALL):
+                part = slice(start, start + METRICS_PER_CALL)
+                self._client.log_batch(run_id, metrics=metrics[part], synchronous=True)
+
+    def log_config(self, run_id: str, config: dict[str, Any]) -> None:
+        with self._errors():
+            self._client.log_dict(run_id, config, "config.yaml")
+
+    def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
+        if not path.exists():
+            raise Refused(f"artifact {path} is not there any more")
+        send = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        with self._errors():
+            send(run_id, str(path), folder or None)
+
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = json.dumps({"name": name, "digest": digest})
+        known = Dataset(mlflow_name(name), digest[:DIGEST_CHARACTERS], "orchestrator", source)
+        with self._errors():
+            self._client.log_inputs(run_id, [DatasetInput(known, [InputTag("mlflow.data.context", "training")])])
+
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
+        """Log an MLflow model's folder as a model of the run, once, linked to its data set, code and scores; its id."""
+        from mlflow.entities import LoggedModelOutput
+        from mlflow.models import Model
+
+        if not (path / "MLmodel").exists():
+            raise Refused(f"{path} is no MLflow model (any more)")
+        with self._errors():
+            for model in self._client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"):
+                if str(model.status) == "READY":
+                    return str(model.model_id)
+            about = Model.load(str(path)).metadata or {}
+            run = self._client.get_run(run_id)
+            tags = {key: value for key, value in run.data.tags.items() if key in SOURCE}
+            tags[NOTE] = str(about.get("description", ""))[:TAG_CHARACTERS]
+            # not the name of a folder of its artifacts, which MLflow would take for the same
+            name = "-".join(str(about[part]) for part in ("search", "method") if part in about) or "model"
+            settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
+            model = self._client.create_logged_model(
+                experiment_id,
+                name.replace(".", "-"),
+                run_id,
+                tags,
+                mlflow_texts(settings, PARAM_CHARACTERS),
+                model_type="embedding",
+            )
+            with tempfile.TemporaryDirectory() as folder:  # it is to know its ids, which each tracker gives
+                copy = Path(folder) / "model"
+                shutil.copytree(path, copy)
+                description = Model.load(str(copy))
+                description.model_id = description.model_uuid = model.model_id
+                description.run_id, description.artifact_path = run_id, model.artifact_location
+                description.save(str(copy / "MLmodel"))
+                self._client.log_model_artifacts(model.model_id, str(copy))
+            self._link_scores(run, str(model.model_id), about)
+            self._client.finalize_logged_model(model.model_id, "READY")
+            self._client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
+            return str(model.model_id)
+
+    def _link_scores(self, run: Any, model_id: str, about: Mapping[str, Any]) -> None:
+        """Points of the run that are a model's scores become the model's too, on the data set that the run had."""
+        from mlflow.entities import Metric
+
+        run_id = run.info.run_id
+        if not run.inputs.dataset_inputs and {"dataset", "dataset_digest"} <= about.keys():
+            self.log_dataset(run_id, about["dataset"], about["dataset_digest"])
+            run = self._client.get_run(run_id)
+        used = [one.dataset for one in run.inputs.dataset_inputs][:1]
+        dataset = {"dataset_name": used[0].name, "dataset_digest": used[0].digest} if used else {}
+        points = []
+        for name, value in about.get("metrics", {}).items():
+            history = self._client.get_metric_history(run_id, mlflow_name(name))
+            same = [point for point in history if point.value == value][:1]  # the same point twice is one
+            points += [Metric(p.key, p.value, p.timestamp, p.step, model_id, run_id=run_id, **dataset) for p in same]
+        if points:
+            self._client.log_batch(run_id, points, synchronous=True)
+
+    def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
+        """The version that a run's model has under a name in the registry, new or known, with the alias."""
+        from mlflow.utils.validation import _validate_model_alias_name, _validate_model_name
+
+        with self._errors(never=False):
+            _validate_model_name(name)  # before anything is written
+            _validate_model_alias_name(alias)
+            experiment_id = self._client.get_run(run_id).info.experiment_id
+        model_id = self.log_model(experiment_id, run_id, folder)
+        with self._errors(never=False):
+            try:
+                self._client.create_registered_model(name)
+            except Exception as error:
+                if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
+                    raise
+            source = self._client.get_logged_model(model_id).artifact_location
+            known = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.source == source]
+            version = known[0] if known else None
+            if version is None:
+                version = self._client.create_model_version(
+                    name, source, run_id, description=description, model_id=model_id
+                )
+            self._client.set_registered_model_alias(name, alias, version.version)
+            return str(version.version)
+
+    def set_status(self, run_id: str, status: str, end_time: int | None) -> None:
+        with self._errors():
+            if end_time is None:
+                self._client.update_run(run_id, status=status)
+            else:
+                self._client.set_terminated(run_id, status, end_time)
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        with self._errors():
+            version = _server_version(self.uri)
+            if version.rpartition(".")[0] not in TRIED:
+                tried = ", ".join(TRIED)
+                raise Refused(f"no saved views: they were tried with MLflow {tried}, the server has {version}")
+            for key, tag in views.items():
+                self._client.set_experiment_tag(experiment_id, key, tag)
+
+
+def _server_version(uri: str) -> str:
+    """Of the server at `uri`; of a database, this machine's, which will show it."""
+    import mlflow
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    if urlsplit(uri).scheme not in SERVER_SCHEMES:
+        return str(mlflow.__version__)
+    answer = http_request(get_default_host_creds(uri), "/version", "GET", max_retries=0)
+    return str(answer.text).strip() if answer.ok else "no version that it tells"
+
+
+def _open_client(uri: str) -> Any:
+    """An MLflow client that neither prints nor waits long; makes the schema of a fresh sqlite file."""
+    quiet = {
+        # No retries below ours: a creation sent twice would make two runs, ours looks it up first.
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+    }
+    for name, value in quiet.items():
+        os.environ.setdefault(name, value)
+    from mlflow.tracking import MlflowClient
+
+    for name in ("mlflow", "alembic", "sqlalchemy", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    if not uri.startswith("sqlite:"):
+        return MlflowClient(tracking_uri=uri)
+    database = Path(uri.removeprefix("sqlite:///"))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    # Several processes migrating one fresh file break it: one at a time.
+    with open(database.with_name(database.name + ".lock"), "wb") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
+        return MlflowClient(tracking_uri=uri)
+
+
+def reach(uri: str) -> None:
+    """Raises TrackingError unless something accepts connections at an http(s) address."""
+    parts = urlsplit(uri)
+    host = parts.hostname or ""
+    if parts.scheme not in SERVER_SCHEMES:
+        return
+    if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
+        return  # reached through a proxy, which only the client knows how to use
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise TrackingError(f"no MLflow server answers at {redact(uri)}: {one_line(error)}") from None

@@ -1,0 +1,258 @@
+"""The projection of a journal's events into runs: parameters, metrics, tags."""
+
+import json
+import posixpath
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from orchestrator.storage.journal import Event, JournalError
+from orchestrator.tracking.views import rung, rung_key, saved_views
+
+PARAM_CHARACTERS = 6000
+TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
+NAME_CHARACTERS = 250
+
+NOTE = "mlflow.note.content"
+SOURCE = {
+    "mlflow.source.name": "command",
+    "mlflow.source.git.commit": "git.commit",
+    "mlflow.source.git.branch": "git.branch",
+    "mlflow.user": "user",
+}
+"""Tags in which MLflow's pages look for who ran what, by which code, and ours that know it."""
+LOGGED_TABLES = "mlflow.loggedArtifacts"
+
+TRIAL_STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+SEARCH_STATUS = {"done": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One metric point; `timestamp` in milliseconds since the epoch."""
+
+    key: str
+    value: float
+    timestamp: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What finds or makes a run: its name, start (milliseconds), and the tags that are its key."""
+
+    name: str
+    start_time: int
+    key: dict[str, str]
+
+
+@dataclass
+class Update:
+    """Writes to one run, merged over several events: the newest tag and status count."""
+
+    points: list[Point] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    config: dict[str, Any] | None = None
+    artifacts: dict[tuple[str, str], None] = field(default_factory=dict)  # (path, folder), ordered
+    models: dict[str, None] = field(default_factory=dict)  # paths of MLflow models' folders, ordered
+    dataset: tuple[str, str] | None = None  # name, digest
+    status: tuple[str, int | None] | None = None  # status, end time
+    views: dict[str, str] = field(default_factory=dict)  # tags of the experiment
+
+
+class Projection:
+    """Folds a search's events into updates per run; pure, without I/O. The key None is the parent run.
+
+    Every event must be folded once, in order: what counts depends on those before.
+    """
+
+    def __init__(self) -> None:
+        self.experiment: str | None = None
+        self.search_id: str | None = None
+        self._started: Event = {}
+        self._source: dict[str, str] = {}
+        self.identities: dict[str | None, Identity] = {}
+        self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
+        self._reasons: set[str] = set()  # trials whose run carries a reason
+        self._seen: set[tuple[str, int]] = set()  # (trial, validation)
+        self._results: dict[tuple[str, str], float] = {}
+        self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
+        self.dataset: tuple[str, str] | None = None
+
+    def fold(self, event: Event, updates: dict[str | None, Update]) -> None:
+        """Add what `event` changes to `updates`.
+
+        Raises:
+            JournalError: an event comes before the search's or its trial's start, or lacks a field.
+        """
+        kind, fold = event["event"], getattr(self, f"_{event['event']}", None)
+        where = f"journal event {event['seq']} ({kind})"
+        if kind not in EVENTS or fold is None:
+            raise JournalError(f"{where}: unknown event, known are {', '.join(EVENTS)}")
+        if (self.experiment is None) != (kind == "search_started"):
+            raise JournalError(f"{where}: a journal holds one search_started, as its first event")
+        trial_id = event.get("trial_id")
+        if trial_id is not None and kind != "trial_started" and trial_id not in self.identities:
+            raise JournalError(f"{where}: trial {trial_id!r} was never started")
+        try:
+            fold(event, lambda trial: updates.setdefault(trial, Update()))
+        except KeyError as error:
+            raise JournalError(f"{where}: the field or value {error} is missing or unknown") from None
+
+    def _search_started(self, event: Event, update: Any) -> None:
+        self.experiment, self.search_id = event["dataset"], event["search_id"]
+        self._started = event
+        key = {"orchestrator.search_id": event["search_id"], "orchestrator.kind": "search"}
+        self.identities[None] = Identity(event["name"], event["time"], key)
+        parent = update(None)
+        self._source = _source(event["tags"])
+        parent.tags |= mlflow_texts(event["tags"], TAG_CHARACTERS) | self._source
+        parent.tags |= {
+            "orchestrator.search": event["name"],
+            "orchestrator.dataset": event["dataset"],
+            "orchestrator.method": event["method"],
+            "orchestrator.objective": event["objective"]["metric"],
+            "orchestrator.mode": event["objective"]["mode"],
+            "orchestrator.state": "running",
+        }
+        parent.params |= mlflow_texts(event["params"], PARAM_CHARACTERS)
+        parent.config = event["config"]
+        parent.views = self._views()
+        if digest := event["tags"].get("dataset.digest"):
+            self.dataset = parent.dataset = (event["dataset"], str(digest))
+
+    def _views(self, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
+        """None of an event that is no search's, as tests make them."""
+        return saved_views(self._started, important, least) if "raw_space" in self._started["config"] else {}
+
+    def _search_resumed(self, event: Event, update: Any) -> None:
+        self._reconcile(event, update)
+        parent = update(None)
+        self._source |= _source(event["tags"])
+        parent.tags |= mlflow_texts(event["tags"], TAG_CHARACTERS) | self._source | {"orchestrator.state": "running"}
+        parent.config = event.get("config", parent.config)
+        parent.status = ("RUNNING", None)
+
+    def _search_ended(self, event: Event, update: Any) -> None:
+        self._reconcile(event, update)
+        parent = update(None)
+        parent.tags["orchestrator.state"] = event["state"]
+        if event["best"] is not None:
+            parent.tags |= mlflow_texts({"orchestrator.best": event["best"]}, TAG_CHARACTERS)
+        parent.status = (SEARCH_STATUS[event["state"]], event["time"])
+
+    def _reconcile(self, event: Event, update: Any) -> None:
+        """A trial without an end lost its process before `event`: interrupted, unless it starts again."""
+        for trial_id in self._unfinished:
+            update(trial_id).tags["orchestrator.state"] = "interrupted"
+            update(trial_id).status = ("KILLED", event["time"])
+        self._unfinished = {}
+
+    def _trial_started(self, event: Event, update: Any) -> None:
+        trial_id = event["trial_id"]
+        run = update(trial_id)
+        if trial_id not in self.identities:
+            parent = self.identities[None]
+            key = {"orchestrator.search_id": str(self.search_id), "orchestrator.trial_id": trial_id}
+            self.identities[trial_id] = Identity(trial_id, event["time"], key)
+            run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name} | self._source
+            run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
+            run.params |= mlflow_texts(event["params"], PARAM_CHARACTERS)
+            # Params are strings, which MLflow neither sorts nor plots as numbers.
+            run.points += _points({f"param/{name}": v for name, v in event["params"].items()}, event["time"], 0)
+            run.config = event["config"]
+            run.dataset = self.dataset if event["kind"] == "final" else None
+        else:
+            run.status = ("RUNNING", None)
+            if trial_id in self._reasons:
+                self._reasons.remove(trial_id)
+                run.tags["orchestrator.reason"] = ""
+        run.tags |= mlflow_texts(event["tags"], TAG_CHARACTERS) | {"orchestrator.state": "running"}
+        self._unfinished[trial_id] = None
+
+    def _validation(self, event: Event, update: Any) -> None:
+        key = (event["trial_id"], event["validation"])
+        if key not in self._seen:  # a resumed trial may repeat one: the first counts
+            self._seen.add(key)
+            update(event["trial_id"]).points += _points(event["metrics"], event["time"], event["validation"])
+            self._at_rung(event, update)
+
+    def _at_rung(self, event: Event, update: Any) -> None:
+        """Where trials are stopped early, each one's best at the age that all reach."""
+        goal, age, trial_id = self._started["objective"], rung(self._started.get("config", {})), event["trial_id"]
+        value = event["metrics"].get(goal["metric"])
+        if age is None or value is None or event["validation"] > age:
+            return
+        best = (max if goal["mode"] == "max" else min)(value, self._early.get(trial_id, value))
+        self._early[trial_id] = best
+        if event["validation"] == age:
+            update(trial_id).points += _points({rung_key(goal["metric"], age): best}, event["time"], 0)
+            del self._early[trial_id]
+
+    def _result(self, event: Event, update: Any) -> None:
+        for point in _points(event["metrics"], event["time"], 0):
+            key = (event["trial_id"], point.key)
+            if self._results.get(key) != point.value:  # the same value again stays one point
+                self._results[key] = point.value
+                update(event["trial_id"]).points.append(point)
+
+    def _note(self, event: Event, update: Any) -> None:
+        update(None).tags[NOTE] = str(event["text"])[:TAG_CHARACTERS]
+        update(None).views = self._views(event.get("important", ()), event.get("least"))
+
+    def _artifact(self, event: Event, update: Any) -> None:
+        run = update(event["trial_id"])
+        run.artifacts[str(event["path"]), event["folder"] or ""] = None
+        if tables := event.get("tables"):  # JSON files beneath it that MLflow shows as tables
+            run.tags[LOGGED_TABLES] = json.dumps([{"path": path, "type": "table"} for path in tables])
+
+    def _model(self, event: Event, update: Any) -> None:
+        update(event["trial_id"]).models[str(event["path"])] = None
+
+    def _trial_ended(self, event: Event, update: Any) -> None:
+        run, trial_id = update(event["trial_id"]), event["trial_id"]
+        run.status = (TRIAL_STATUS[event["state"]], event["time"])
+        run.tags["orchestrator.state"] = event["state"]
+        if event["reason"]:
+            self._reasons.add(trial_id)
+            run.tags |= mlflow_texts({"orchestrator.reason": event["reason"]}, TAG_CHARACTERS)
+        self._unfinished.pop(trial_id, None)
+
+
+EVENTS = (
+    "search_started",
+    "search_resumed",
+    "trial_started",
+    "validation",
+    "result",
+    "artifact",
+    "model",
+    "note",
+    "trial_ended",
+    "search_ended",
+)
+
+
+def mlflow_name(key: str) -> str:
+    """`key` as MLflow allows it: letters, digits, `_ - . : /` and spaces, a normal relative path."""
+    name = posixpath.normpath(re.sub(r"[^\w\-. :/]", "_", key)).lstrip("/")
+    return re.sub(r"^\.\.?(?=/|$)", "_", name)[:NAME_CHARACTERS] or "_"
+
+
+def mlflow_texts(values: Mapping[str, Any], length: int) -> dict[str, str]:
+    def text(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict | list) else str(value)
+
+    return {mlflow_name(key): text(value)[:length] for key, value in values.items()}
+
+
+def _source(tags: Mapping[str, Any]) -> dict[str, str]:
+    found = {name: str(tags[ours])[:TAG_CHARACTERS] for name, ours in SOURCE.items() if ours in tags}
+    return found | ({"mlflow.source.type": "LOCAL"} if "mlflow.source.name" in found else {})
+
+
+def _points(values: Mapping[str, Any], timestamp: int, step: int) -> list[Point]:
+    numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+    return [Point(mlflow_name(key), float(value), timestamp, step) for key, value in numbers.items()]

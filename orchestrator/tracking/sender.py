@@ -1,0 +1,187 @@
+"""Journal -> store: what was sent is remembered, what fails is sent again."""
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.storage.cursors import Cursor
+from orchestrator.storage.journal import JournalError, read_events
+from orchestrator.storage.records import Place
+from orchestrator.tracking.address import one_line
+from orchestrator.tracking.projection import NOTE, Projection, Update
+from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
+
+EVENTS_PER_ROUND = 1000
+NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
+"""A link to a trial in a note; its run's address is known once the run is there."""
+
+
+class Sender:
+    """Sends what a journal holds beyond the cursor. One thread at a time."""
+
+    def __init__(self, journal: Path, store: Store, cursor_path: Path | None, address: str) -> None:
+        self.journal, self.store, self.cursor_path, self.address = journal, store, cursor_path, address
+        self.cursor = Cursor.load(cursor_path)
+        self.refused: list[str] = []
+        self.no_views: str | None = None
+        self.sent = 0  # events acknowledged by this sender
+        self._projection: Projection | None = None
+        self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
+        self._end = self._ahead = Place()  # where the cursor stands, and where it will when they are
+        self._before = journal.stat().st_size if journal.exists() else 0  # bytes that others may have sent
+        self._new: set[str | None] = set()  # trials that began after that: nobody has made their runs
+
+    def backlog(self) -> int:
+        """Events in the journal that were not sent yet."""
+        try:
+            with open(self.journal, "rb") as file:
+                file.seek(self.cursor.offset)
+                return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+        except OSError:
+            return 0
+
+    def send(self) -> None:
+        """Send all there is.
+
+        Raises:
+            TrackingError, JournalError: what was not acknowledged is sent by the next call.
+        """
+        try:
+            while self.backlog():
+                self.store.connect()
+                self._projection = self._projection or self._replay()
+                if not self._updates and not self._fold(self._projection):
+                    return
+                self._write(self._projection)
+        except Lost as error:
+            self._forget()
+            raise TrackingError(f"{self.address} lost runs of this search, sending them again: {error}") from None
+        except Refused as error:  # of a run's creation, which nothing can do without
+            raise TrackingError(f"{self.address}: {error}") from None
+        except OSError as error:
+            raise TrackingError(f"{self.journal}: {one_line(error)}") from None
+
+    def _forget(self) -> None:
+        self.cursor, self._projection, self._updates = Cursor(), None, {}
+
+    def _replay(self) -> Projection:
+        """The projection of all acknowledged events; a cursor of another journal or store is dropped."""
+        projection = Projection()
+        with open(self.journal, "rb") as file:
+            events, self._end = read_events(file, self.journal, Place(), self.cursor.events)
+        stands = self._end.number, self._end.offset, events[0].get("search_id") if events else None
+        if stands != (self.cursor.events, self.cursor.offset, self.cursor.search_id):
+            self._forget()
+            self._end = Place()
+            return projection
+        for event in events:
+            projection.fold(event, {})
+        if None in self.cursor.runs:
+            self.store.check(self.cursor.runs[None])
+        return projection
+
+    def _fold(self, projection: Projection) -> bool:
+        """Take the next events from the journal into updates; False if there is no whole one."""
+        with open(self.journal, "rb") as file:
+            os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
+            events, ahead = read_events(file, self.journal, self._end, EVENTS_PER_ROUND)
+        updates: dict[str | None, Update] = {}
+        try:
+            for event in events:
+                trial_id = event.get("trial_id")
+                if self.cursor.offset >= self._before and trial_id not in projection.identities:
+                    self._new.add(trial_id)
+                projection.fold(event, updates)
+        except JournalError:
+            self._projection = None  # it is half-way: begin anew at the next call
+            raise
+        self._updates, self._ahead = updates, ahead
+        return bool(events)
+
+    def _write(self, projection: Projection) -> None:
+        """Write the updates and move the cursor behind them; on any failure the same are written again."""
+        cursor = self.cursor
+        cursor.search_id = projection.search_id
+        if cursor.experiment_id is None:
+            cursor.experiment_id = self.store.experiment(str(projection.experiment))
+        # Trials first, so that the search's run ends last; `_run` creates it when its first child needs it.
+        for trial_id in sorted(self._updates, key=lambda trial: trial is None):
+            self._write_run(trial_id, self._updates[trial_id], projection)
+        self.sent += self._ahead.number - cursor.events
+        cursor.events, cursor.offset = self._ahead.number, self._ahead.offset
+        self._updates, self._end = {}, self._ahead
+        self._save()
+
+    def _save(self) -> None:
+        if self.cursor_path:
+            self.cursor.save(self.cursor_path, self.address)
+
+    def _write_run(self, trial_id: str | None, update: Update, projection: Projection) -> None:
+        run_id = self._run(trial_id, projection)
+        if NOTE in update.tags:
+            update.tags[NOTE] = self._linked(update.tags[NOTE])
+        try:
+            self.store.log(run_id, update.points, update.params, update.tags)
+        except Refused:  # of some of it: the rest must not be lost with it
+            with self._noting():
+                self.store.log(run_id, [], update.params, {})
+            with self._noting():
+                self.store.log(run_id, update.points, {}, update.tags)
+        if update.config is not None:
+            with self._noting():
+                self.store.log_config(run_id, update.config)
+        if update.dataset is not None:
+            with self._noting():
+                self.store.log_dataset(run_id, *update.dataset)
+        for path, folder in update.artifacts:
+            with self._noting():
+                self.store.log_artifact(run_id, self._place(path), folder)
+        for path in update.models:
+            with self._noting():
+                self.store.log_model(str(self.cursor.experiment_id), run_id, self._place(path))
+        if update.status:
+            with self._noting():
+                self.store.set_status(run_id, *update.status)
+        if update.views:
+            try:
+                self.store.set_views(str(self.cursor.experiment_id), update.views)
+            except Refused as error:  # nothing of the search is missing without them
+                self.no_views = str(error)
+
+    def _place(self, path: str) -> Path:
+        """Where an artifact of the journal lies; others may write to the storage."""
+        place = Path(os.path.normpath(self.journal.parent.resolve() / path))
+        if not place.is_relative_to(self.journal.parent.resolve()):
+            raise Refused(f"artifact {path} is not in the search's folder")
+        return place
+
+    def _linked(self, note: str) -> str:
+        """A note whose links to trials lead to their runs; a trial that has none stands as text."""
+
+        def address(link: re.Match[str]) -> str:
+            run_id = self.cursor.runs.get(link[1])
+            return f"](#/experiments/{self.cursor.experiment_id}/runs/{run_id})" if run_id else "]"
+
+        return NOTE_LINK.sub(address, note)
+
+    def _run(self, trial_id: str | None, projection: Projection) -> str:
+        """The trial's run (None: the search's own), found by its tags or else created."""
+        runs, experiment_id = self.cursor.runs, str(self.cursor.experiment_id)
+        if trial_id not in runs:
+            parent = self._run(None, projection) if trial_id is not None else None
+            identity = projection.identities[trial_id]
+            # looked up where it may be there: by an earlier process, or by a creation that failed half-way
+            found = None if trial_id in self._new else self.store.find(experiment_id, identity.key)
+            self._new.discard(trial_id)
+            runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
+        return runs[trial_id]
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """A write that will never be accepted must not hold up all others."""
+        try:
+            yield
+        except Refused as error:
+            self.refused.append(f"not recorded in {self.address}: {error}")

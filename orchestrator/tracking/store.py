@@ -1,0 +1,123 @@
+"""What a tracker's store takes, and one in memory that counts and breaks for tests."""
+
+import posixpath
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.tracking.projection import Identity, Point
+
+
+class TrackingError(Exception):
+    """The tracker's address is wrong or does not answer; one line, without credentials."""
+
+
+class Refused(Exception):
+    """The tracker will never accept this write: it is noted and left out."""
+
+
+class Lost(Exception):
+    """A run or experiment sent before is not there any more: another database stands at this address."""
+
+
+class Store(Protocol):
+    """Where runs are written. Raises TrackingError (try again), _Refused (never) or _Lost (start over)."""
+
+    def connect(self) -> None: ...
+    def experiment(self, name: str) -> str: ...
+    def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None: ...
+    def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str: ...
+    def check(self, run_id: str) -> None: ...
+    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None: ...
+    def log_config(self, run_id: str, config: dict[str, Any]) -> None: ...
+    def log_artifact(self, run_id: str, path: Path, folder: str) -> None: ...
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None: ...
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str: ...
+    def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
+
+
+class MemoryStore:
+    """Runs as plain dicts: name, status, start_time, end_time, params, tags, metrics, config, artifacts.
+
+    `metrics` maps a key to its points (step, timestamp, value) in order; `artifacts` is a set of paths.
+    """
+
+    def __init__(self) -> None:
+        self.experiments: dict[str, str] = {}
+        self.views: dict[str, str] = {}
+        self.runs: dict[str, dict[str, Any]] = {}
+
+    def connect(self) -> None:
+        pass
+
+    def experiment(self, name: str) -> str:
+        return self.experiments.setdefault(name, str(len(self.experiments) + 1))
+
+    def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
+        found = (r for r, run in self.runs.items() if key.items() <= run["tags"].items())
+        return next(found, None)
+
+    def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
+        run_id = f"run{len(self.runs)}"
+        tags = identity.key | ({"mlflow.parentRunId": parent} if parent else {})
+        self.runs[run_id] = {
+            "experiment_id": experiment_id,
+            "name": identity.name,
+            "status": "RUNNING",
+            "start_time": identity.start_time,
+            "end_time": None,
+            "params": {},
+            "tags": dict(tags),
+            "metrics": {},
+            "config": None,
+            "artifacts": set(),
+        }
+        return run_id
+
+    def check(self, run_id: str) -> None:
+        self._run(run_id)
+
+    def _run(self, run_id: str) -> dict[str, Any]:
+        if run_id not in self.runs:
+            raise Lost(f"no run {run_id}")
+        return self.runs[run_id]
+
+    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+        run = self._run(run_id)
+        run["params"] |= params
+        run["tags"] |= tags
+        for point in points:
+            rows = run["metrics"].setdefault(point.key, [])
+            if (row := (point.step, point.timestamp, point.value)) not in rows:
+                rows.append(row)
+                rows.sort()
+
+    def log_config(self, run_id: str, config: dict[str, Any]) -> None:
+        run = self._run(run_id)
+        run["config"] = config
+        run["artifacts"].add("config.yaml")
+
+    def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
+        if not path.exists():
+            raise Refused(f"artifact {path} is not there any more")
+        files = [f for f in path.rglob("*") if f.is_file()] if path.is_dir() else [path]
+        base = path if path.is_dir() else path.parent
+        self._run(run_id)["artifacts"] |= {posixpath.join(folder, f.relative_to(base).as_posix()) for f in files}
+
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None:
+        self._run(run_id)["dataset"] = (name, digest)
+
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
+        if not path.exists():
+            raise Refused(f"model {path} is not there any more")
+        self._run(run_id).setdefault("models", []).append(path)
+        return f"{run_id}/model"
+
+    def set_status(self, run_id: str, status: str, end_time: int | None) -> None:
+        run = self._run(run_id)
+        run["status"] = status
+        run["end_time"] = end_time or run["end_time"]
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        self.views |= views

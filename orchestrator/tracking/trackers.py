@@ -1,0 +1,190 @@
+"""Trackers of a running search, and the sync of one that has ended."""
+
+import hashlib
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from orchestrator.storage.journal import JournalError, lock
+from orchestrator.tracking.address import check_tracking_uri, one_line, redact
+from orchestrator.tracking.mlflow_store import MLflowStore
+from orchestrator.tracking.sender import Sender
+from orchestrator.tracking.store import MemoryStore, TrackingError
+
+LONGEST_BACKOFF_SECONDS = 30.0
+GATHER_SECONDS = 3.0
+
+
+class Tracker(Protocol):
+    """Keeps a tracking store in step with a journal. `problem` is one line, None while all is well."""
+
+    @property
+    def experiment_id(self) -> str | None: ...
+    @property
+    def parent_run_id(self) -> str | None: ...
+    @property
+    def problem(self) -> str | None: ...
+    @property
+    def backlog(self) -> int: ...
+    @property
+    def no_views(self) -> str | None: ...
+    def run_id(self, trial_id: str) -> str | None: ...
+    def notify(self) -> None: ...
+    def close(self, timeout: float) -> bool: ...
+
+
+class _SenderTracker:
+    """What both trackers share: the ids, the backlog and the last problem of their sender."""
+
+    def __init__(self, sender: Sender) -> None:
+        self._sender = sender
+        self._problem: str | None = None
+
+    @property
+    def experiment_id(self) -> str | None:
+        """The experiment's id, None until it was sent."""
+        return self._sender.cursor.experiment_id
+
+    @property
+    def parent_run_id(self) -> str | None:
+        """The search's own run, None until it was sent."""
+        return self._sender.cursor.runs.get(None)
+
+    @property
+    def problem(self) -> str | None:
+        """Why events wait, or else which were refused for good."""
+        return self._problem or next(iter(self._sender.refused), None)
+
+    @property
+    def backlog(self) -> int:
+        """Journaled events that were not sent yet."""
+        return self._sender.backlog()
+
+    @property
+    def no_views(self) -> str | None:
+        """Why the server got no saved views, if it got none."""
+        return self._sender.no_views
+
+    def run_id(self, trial_id: str) -> str | None:
+        """The trial's run, None until it was sent."""
+        return self._sender.cursor.runs.get(trial_id)
+
+    def _try(self) -> bool:
+        try:
+            self._sender.send()
+        except Exception as error:  # tracking never ends a search
+            self._problem = one_line(error)
+            return False
+        self._problem = None
+        return True
+
+
+class MemoryTracker(_SenderTracker):
+    """The same projection into plain dicts (`runs`, see MemoryStore), at once and in the caller's thread."""
+
+    def __init__(self, journal_path: Path) -> None:
+        self.store = MemoryStore()
+        super().__init__(Sender(journal_path, self.store, None, "memory"))
+
+    @property
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """Run id -> run."""
+        return self.store.runs
+
+    def notify(self) -> None:
+        """Project what is new in the journal."""
+        self._try()
+
+    def close(self, timeout: float) -> bool:
+        """Whether everything is projected."""
+        return self._try() and self.backlog == 0
+
+
+class MLflowTracker(_SenderTracker):
+    """Sends a journal to MLflow from a daemon thread that never raises and never prints.
+
+    A failure is kept as `problem` and tried again after 1, 2, 4, ... 30 seconds. Make the tracker after the
+    heavy imports of the process, for the thread imports mlflow.
+
+    Raises:
+        TrackingError: `tracking_uri` is not one to send to; the only moment at which anything is raised.
+    """
+
+    def __init__(self, journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> None:
+        super().__init__(_mlflow_sender(journal_path, tracking_uri, artifact_root))
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        delay = 1.0
+        while True:
+            last = self._closing.is_set()
+            self._wake.clear()
+            sent = self._try()
+            if last:
+                return
+            if sent:
+                delay = 1.0
+                self._wake.wait()
+                self._closing.wait(GATHER_SECONDS)  # one write for the events of some seconds costs a trial less
+            else:
+                self._closing.wait(delay)
+                delay = min(2 * delay, LONGEST_BACKOFF_SECONDS)
+
+    def notify(self) -> None:
+        """New events were journaled. Returns at once and never raises."""
+        self._wake.set()
+
+    def close(self, timeout: float) -> bool:
+        """Send the rest, trying once more if the server was away; True if everything was sent.
+
+        Waits at most `timeout` seconds. The first sending of a process spends some on importing mlflow.
+        """
+        self._closing.set()
+        self._wake.set()
+        self._thread.join(timeout)
+        return not self._thread.is_alive() and self.backlog == 0
+
+
+def _mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:
+    store = MLflowStore(tracking_uri, artifact_root)
+    address = redact(store.uri)
+    short_hash = hashlib.sha256(address.encode()).hexdigest()[:8]
+    return Sender(journal_path, store, journal_path.parent / f"tracking-{short_hash}.json", address)
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What `sync` did: events sent now, runs there, ids, and writes that MLflow refused for good."""
+
+    events: int
+    runs: int
+    experiment_id: str | None
+    parent_run_id: str | None
+    refused: list[str]
+
+
+def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> SyncReport:
+    """Send what MLflow lacks of a journal, in the foreground.
+
+    Raises:
+        TrackingError: the address is wrong, does not answer, or the search is running and sends by itself.
+        JournalError: there is no such journal, or it is corrupt.
+    """
+    check_tracking_uri(tracking_uri)
+    try:
+        journal = open(journal_path, "r+b")  # noqa: SIM115 (closed below)
+    except OSError as error:
+        raise JournalError(f"{journal_path}: cannot read the journal: {error.strerror}") from None
+    with journal:
+        if not lock(journal):
+            raise TrackingError(f"{journal_path}: the search is running and sends its events itself")
+        sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
+        try:
+            sender.send()
+        except TrackingError:
+            sender.send()  # once more: a runs' database that was replaced, a connection that was stale
+    cursor = sender.cursor
+    return SyncReport(sender.sent, len(cursor.runs), cursor.experiment_id, cursor.runs.get(None), sender.refused)

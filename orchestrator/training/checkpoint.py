@@ -1,0 +1,82 @@
+"""Checkpoints: files that hold no code."""
+
+import zipfile
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import torch
+
+from orchestrator.errors import InputError, storage_fault
+from orchestrator.storage.atomic import write_atomically
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_folders
+
+
+def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """`state` (tensors, numbers, strings, lists, dicts) as one file; OSError if the disk takes it not."""
+
+    def write(file: BinaryIO) -> None:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch hides a full disk
+                raise error.__context__ from None
+            raise
+
+    write_atomically(path, write)
+
+
+def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
+    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged.
+
+    `mapped`: tensors are read when they are used, so that a glance at the rest costs nothing."""
+    try:
+        state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such checkpoint") from None
+    except Exception:  # torch raises many kinds for a damaged file
+        raise InputError(f"{path}: not a checkpoint of this tool, or damaged") from None
+    if not isinstance(state, dict):
+        raise InputError(f"{path}: not a checkpoint of this tool (it holds a {type(state).__name__})")
+    return state
+
+
+def damage(path: Path) -> str | None:
+    """What is wrong with a file of `save_checkpoint`, in a few words; None if nothing. Its check sums are compared, as
+    torch does not: it takes a wrong bit for a weight."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.testzip() is not None:
+                return "is damaged"
+        load_checkpoint(path, mapped=True)
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:  # the disk's fault, not the file's
+        if storage_fault(error):
+            raise
+        return "is damaged"
+    except (InputError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError):
+        return "is damaged"
+    return None
+
+
+def discard_damaged(folder: Path) -> str | None:
+    """Where a training in a folder, or one of its folds, cannot go on exactly from what is saved, that is removed, so
+    that it begins anew. Gives the reason, None if all is well.
+
+    Raises OSError if the disk does not let itself be read."""
+    found: list[str] = []
+    for place in model_folders(folder):
+        if not (place / CHECKPOINT).exists():
+            continue
+        # in this order: a checkpoint that cannot be read says of no model whether there should be one
+        if (wrong := damage(place / CHECKPOINT)) is not None:
+            told = f"{CHECKPOINT} {wrong}"
+        else:
+            needed = load_checkpoint(place / CHECKPOINT, mapped=True).get("best") is not None
+            models = [name for name in (BEST, MODEL) if (name == BEST and needed) or (place / name).exists()]
+            told = next((f"{name} {wrong}" for name in models if (wrong := damage(place / name)) is not None), "")
+        if told:
+            found.append(told if place == folder else f"{place.name}/{told}")
+            for name in (CHECKPOINT, BEST, MODEL):
+                (place / name).unlink(missing_ok=True)
+    return ", ".join(found) or None

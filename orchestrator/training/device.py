@@ -1,0 +1,77 @@
+"""The device of a training: choice, precision, random numbers, memory."""
+
+import contextlib
+import gc
+import traceback
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from orchestrator.config.training import Training
+from orchestrator.errors import InputError, OutOfMemory
+
+NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
+"""What torch says in a RuntimeError where others raise MemoryError."""
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` is CUDA where there is a GPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device: 'cuda' is not available here: use 'cpu' or 'auto'")
+    return torch.device(name)
+
+
+def random_state(device: torch.device) -> list[Tensor]:
+    """The state of torch's global generators: of the CPU, and of the GPU that trains."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def set_random_state(state: list[Tensor], device: torch.device) -> None:
+    """Take a `random_state` up again."""
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+
+
+def to_device(images: Tensor, training: Training, device: torch.device) -> Tensor:
+    """Images as the network takes them; pinned on their way to a GPU, so that the copy overlaps with its work."""
+    layout = torch.channels_last if training.channels_last else torch.contiguous_format
+    dtype = torch.float64 if training.precision == "float64" else torch.float32
+    images = images.to(dtype=dtype, memory_format=layout)
+    return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images
+
+
+def autocast(training: Training, device: torch.device) -> torch.autocast:
+    """Half precision for the network where asked."""
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
+    return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
+
+
+@contextlib.contextmanager
+def memory_faults(training: Training, *, validating: bool = False) -> Iterator[None]:
+    """Out of memory, of the GPU or of the machine, said as such: OutOfMemory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        if not on_gpu and not isinstance(error, MemoryError) and NO_MEMORY not in str(error):
+            raise
+        found = "out of GPU memory" if on_gpu else "out of memory"
+        found += " in a validation" if validating else f" with a batch of {training.batch_size} images"
+        if on_gpu and torch.cuda.is_available():
+            free, total = (size / 2**30 for size in torch.cuda.mem_get_info())
+            found += f" ({free:.1f} of {total:.1f} GiB are free)"
+        raise OutOfMemory(found, of_batch=not validating) from error
+
+
+def free_memory(error: BaseException | None = None) -> None:
+    """Give back what nobody holds any more, or only the calls that ended in this error."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__cause__
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,227 @@
+"""Embeddings of a split, and all that is measured on them."""
+
+import math
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from orchestrator.data.pipeline import Reader, Request
+from orchestrator.data.store import Store
+from orchestrator.data.transforms import Degradation
+from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.evaluation.insight import Insight, insight
+from orchestrator.evaluation.intervals import Ends, Over, of_auroc
+from orchestrator.evaluation.metrics import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, auroc, evaluate_queries
+from orchestrator.method import Embedded, Outputs
+from orchestrator.storage.atomic import write_atomically
+from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
+from orchestrator.training.device import choose_device
+from orchestrator.training.distributed import broadcast_object, gather, rank, world_size
+from orchestrator.training.learner import Learner
+from orchestrator.training.model_file import load_learner, save_diagnostics, save_table
+from orchestrator.training.splits import leave_out, new_reader, rows_to_test
+
+EVALUATION_BATCH = 256
+
+
+@torch.no_grad()
+def run_network(
+    learner: Learner,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: torch.device,
+    reader: Reader | None = None,
+    *,
+    normalized: bool = True,
+) -> Outputs:
+    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks.
+
+    Without a `reader` the images are taken as they are in the store.
+    """
+    was_training = learner.training
+    learner.eval()
+    size = math.ceil(len(rows) / world_size())
+    padded = np.resize(rows, size * world_size())
+    mine = padded[rank() * size : (rank() + 1) * size]
+    dtype = next(learner.parameters()).dtype
+    blocks: list[Outputs] = []
+    wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
+    for _, block in (reader or Reader(store)).read(wanted):
+        images = block.to(device, dtype)
+        blocks.append(learner.outputs(images) if normalized else learner.network(images))
+    learner.train(was_training)
+    return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
+
+
+def embed_split(
+    learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device, reader: Reader | None = None
+) -> Embedded:
+    """These images as the network sees them; their labels are the data set's own."""
+    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device, reader).items()}
+    return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
+
+
+def validate(held_out: Embedded, store: Store) -> tuple[dict[str, float], Evaluation | None]:
+    """`val/...`: the retrieval metrics on the classes that the training selects on, queries among the gallery where
+    they have both; and on rank 0 what they are means of."""
+    if not torch.isfinite(held_out.outputs["embedding"]).all():
+        raise TrainingFailed("the embeddings are not finite")
+    found = None
+    if rank() == 0:
+        rows, parts = queries_and_gallery(held_out, store)
+        found = evaluate_queries(**parts, clustering=False)
+        found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
+    metrics = broadcast_object(found.metrics if found is not None else None)
+    return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}, found
+
+
+def evaluate_model(
+    model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto", *, folder: Path | None = None
+) -> dict[str, float]:
+    """The metrics of `evaluate_model_by_query` alone; arguments and errors are its own."""
+    return evaluate_model_by_query(model, store, rows, device, folder=folder).metrics
+
+
+def evaluate_model_by_query(
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    folder: Path | None = None,
+    approximate: bool = False,
+) -> Evaluation:
+    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`.
+
+    Rows of the data set's split `query` are searched for among the others, where it has one; otherwise each row among
+    all. In the table of queries, `query` is the image's row in the data set. `images_left_out` counts photographs that
+    cannot be decoded, if there are any. Raises InputError if none can be evaluated or the embeddings are not finite.
+    """
+    return evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)[0]
+
+
+def evaluate_and_embed(
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    folder: Path | None = None,
+    approximate: bool = False,
+    degradation: Degradation | None = None,
+) -> tuple[Evaluation, Embedded]:
+    """`evaluate_model_by_query`, and the images as the model sees them: degraded where asked."""
+    learner, embedded = embed_model(model, store, rows, device, degradation)
+    result = retrieve(embedded, store, device, what=str(model), approximate=approximate)
+    seen_of_method = learner.method.diagnostics(None, embedded)
+    if folder is not None and rank() == 0:
+        save_diagnostics(folder, seen_of_method, prefix="test_")
+    scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    if left_out := len(rows) - len(embedded.samples):
+        scalars["images_left_out"] = float(left_out)
+    return replace(result, metrics=result.metrics | scalars), embedded
+
+
+def detect_outside(
+    model: Path, inside: Store, outside: Store, device: str = "auto"
+) -> tuple[dict[str, float], dict[Over, Ends | None]]:
+    """`out_of_distribution/auroc`: how well the uncertainty ||u|| tells the images of another data set (they should
+    have more) from those of its own; of both data sets, the images that `rows_to_test` gives. And its intervals over
+    the classes of both (None if one has too few) and over their images; see `intervals.of_auroc`.
+
+    Raises InputError if the model has no uncertainty embedding: one is the output `uncertainty` (N, D) of the network,
+    a head of the method's. Source: IDML's Table 4.
+    """
+    sides = []
+    for store in (inside, outside):  # whatever is wrong is found before anything is computed
+        learner, experiment = load_learner(model, store)
+        if "uncertainty" not in learner.network.heads:
+            raise InputError(
+                f"{model}: trained by '{experiment.method}' it has no uncertainty embedding to detect images with; "
+                "idml learns one"
+            )
+        sides.append((store, rows_to_test(experiment.training, store)))
+    levels, labels = [], []
+    for store, rows in sides:
+        _, embedded = embed_model(model, store, rows, device)
+        levels.append(torch.linalg.vector_norm(embedded.outputs["uncertainty"].double(), dim=1))
+        labels.append(embedded.labels)
+    try:
+        metrics = {"out_of_distribution/auroc": auroc(*levels)}
+    except ValueError as error:
+        raise InputError(f"{model} on {inside.name} and {outside.name}: {error}") from None
+    classes = (labels[0].numpy(), labels[1].numpy())
+    return metrics, {"classes": of_auroc(levels[0], levels[1], classes), "queries": of_auroc(levels[0], levels[1])}
+
+
+def embed_model(
+    model: Path,
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    degradation: Degradation | None = None,
+) -> tuple[Learner, Embedded]:
+    """A saved model's learner, and these images as it sees them; photographs that cannot be decoded are left out."""
+    learner, experiment = load_learner(model, store)
+    chosen = choose_device(device)
+    readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
+    with new_reader(store, experiment.training, degradation) as reader:
+        return learner, embed_split(learner.to(chosen), store, readable, chosen, reader)
+
+
+def retrieve(
+    embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
+) -> Evaluation:
+    """All metrics of these embeddings, as `evaluate_model_by_query` says. `what` is named in errors."""
+    rows, parts = queries_and_gallery(embedded, store, choose_device(device))
+    try:
+        result = evaluate_queries(
+            **parts,
+            recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
+            approximate=approximate,
+        )
+    except ValueError as error:
+        raise InputError(f"{what} on {store.name}: {error}") from None
+    return replace(result, queries=result.queries.set_column(0, "query", [rows]))
+
+
+def queries_and_gallery(
+    embedded: Embedded, store: Store, device: torch.device | None = None
+) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+    """The queries' rows in the data set, and what `evaluate_queries` is given: rows of the split `query` are searched
+    for among the others; where there are not both, each row among all."""
+    embeddings, labels, rows = embedded.outputs["embedding"].to(device), embedded.labels, embedded.samples.numpy()
+    queries = torch.from_numpy(store.splits[rows] == "query")
+    if not queries.any() or queries.all():
+        return rows, {"embeddings": embeddings, "labels": labels}
+    gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
+    return rows[queries.numpy()], {"embeddings": embeddings[queries], "labels": labels[queries]} | gallery
+
+
+def look(evaluation: Evaluation, embedded: Embedded, store: Store) -> Insight:
+    """What there is to see of an evaluation of these images, whose `query` column holds rows of the data set."""
+    queries = store.splits[embedded.samples.numpy()] == "query"
+    apart = queries.any() and not queries.all()
+    return insight(evaluation, embedded, store.class_names, np.flatnonzero(~queries) if apart else None)
+
+
+def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store: Store) -> None:
+    """Save what there is to see; what goes wrong in looking is told, and costs no training."""
+    try:
+        found = look(evaluation, embedded, store)
+    except Exception as error:
+        warnings.warn(f"what the model confuses is not kept ({type(error).__name__}: {error})", stacklevel=2)
+        return
+    save_insight(folder, found)
+
+
+def save_insight(folder: Path, found: Insight) -> None:
+    """Its tables as `insight/<name>.csv`, the rest as one file beside the model."""
+    for name, table in found.tables.items():
+        save_table(folder / INSIGHT / f"{name}.csv", table)
+    arrays: dict[str, Any] = found.arrays
+    write_atomically(folder / SAMPLE, lambda file: np.savez(file, **arrays))

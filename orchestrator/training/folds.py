@@ -1,0 +1,120 @@
+"""A training over folds (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020; METHODS section 8).
+
+The training classes are cut into folds; each fold holds out its classes in turn and trains a model on the rest. The
+models train in lockstep, a validation of each in turn, so that a search sees one curve: their mean.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from orchestrator.config.search import Objective
+from orchestrator.config.training import Experiment
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.evaluation.metrics import Evaluation
+from orchestrator.storage.trial_folder import DIAGNOSTICS, fold_folder
+from orchestrator.training.distributed import rank
+from orchestrator.training.embed import evaluate_and_embed, keep_insight, retrieve
+from orchestrator.training.loop import Validation, fit
+
+
+def evaluate_folds(
+    models: Sequence[Path],
+    store: Store,
+    rows: np.ndarray[Any, Any],
+    device: str = "auto",
+    *,
+    keep: bool = False,
+    approximate: bool = False,
+) -> tuple[dict[str, float], Evaluation, Evaluation]:
+    """The folds' models on these images: each metric's mean over the models ("separated"), and as
+    `concatenated_<metric>` that of their normalised embeddings side by side. Beside them the evaluation of these, and
+    that of the models' mean, whose queries each have the mean of their values by the models.
+
+    `keep`: the methods' own arrays and tables go to each model's folder, the insight of the embeddings side by side to
+    theirs."""
+    found: list[Evaluation] = []
+    parts: list[Tensor] = []
+    for model in models:
+        folder = model.parent / DIAGNOSTICS if keep else None
+        evaluation, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
+        found.append(evaluation)
+        parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
+    both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
+    place = models[0].parent.parent
+    together = retrieve(both, store, device, what=str(place), approximate=approximate)
+    if keep and rank() == 0:
+        keep_insight(place, together, both, store)
+    separated = mean_evaluation(found)
+    metrics = separated.metrics | {f"concatenated_{name}": value for name, value in together.metrics.items()}
+    return metrics, together, separated
+
+
+def mean_evaluation(found: Sequence[Evaluation]) -> Evaluation:
+    """The mean of several models' evaluations of the same queries: of each metric, and of each query's values."""
+    metrics = {name: fmean(one.metrics[name] for one in found) for name in found[0].metrics}
+    queries = found[0].queries
+    for name in found[0].names:
+        # one null where a query is left out, of all models alike, for that depends on labels alone
+        values = np.mean([one.queries[name].to_numpy() for one in found], axis=0)
+        queries = queries.set_column(queries.column_names.index(name), name, [pa.array(values, from_pandas=True)])
+    return Evaluation(metrics, queries)
+
+
+def fit_folds(
+    experiment: Experiment,
+    store: Store,
+    splits: Sequence[Split],
+    *,
+    folder: Path | None = None,
+    objective: Objective | None = None,
+    stop_after: int | None = None,
+) -> Iterator[Validation]:
+    """`fit` on each split in lockstep: the mean of the folds' metrics at each validation.
+
+    A fold that has come to its end before the others counts with its last validation. Each fold keeps its own
+    checkpoint and its own best model; a training that was interrupted anywhere goes on exactly.
+    """
+    trainings = [
+        fit(
+            experiment,
+            store,
+            split,
+            folder=fold_folder(folder, number) if folder is not None else None,
+            objective=objective,
+            stop_after=stop_after,
+        )
+        for number, split in enumerate(splits)
+    ]
+    latest: dict[int, Validation] = {}
+    number = 0
+    try:
+        while not (latest and all(validation.finished for validation in latest.values())):
+            seconds = 0.0
+            for fold, training in enumerate(trainings):
+                if fold not in latest or not latest[fold].finished:
+                    latest[fold] = next(training)
+                    seconds += latest[fold].seconds
+            number += 1
+            folds = [latest[fold] for fold in range(len(trainings))]
+            names = [name for name in folds[0].metrics if all(name in fold.metrics for fold in folds)]
+            yield Validation(
+                number=number,
+                epoch=max(fold.epoch for fold in folds),
+                step=max(fold.step for fold in folds),
+                metrics={name: fmean(fold.metrics[name] for fold in folds) for name in names},
+                seconds=seconds,
+                finished=all(fold.finished for fold in folds),
+            )
+    finally:
+        for training in trainings:
+            training.close()  # type: ignore[attr-defined]

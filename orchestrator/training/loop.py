@@ -1,0 +1,287 @@
+"""fit(): the whole training loop in one explicit function, no callbacks.
+
+It is a generator that yields once per validation, and so needs to know nothing of who runs it: a plain process
+drains it, a Tune trial takes one validation per step, a Ray Train worker reports each. To stop is to close it.
+"""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+
+from orchestrator.config.search import Objective, chosen_by
+from orchestrator.config.training import VALIDATE_EVERY, Experiment
+from orchestrator.data.pipeline import without
+from orchestrator.data.splits import Split, noisy_labels, train_labels
+from orchestrator.data.store import Store
+from orchestrator.errors import TrainingFailed
+from orchestrator.method import Batch, Embedded, Method, Outputs
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
+from orchestrator.training.device import (
+    autocast,
+    choose_device,
+    memory_faults,
+    random_state,
+    set_random_state,
+    to_device,
+)
+from orchestrator.training.distributed import data_parallel, rank, world_size
+from orchestrator.training.embed import embed_split, keep_insight, validate
+from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
+from orchestrator.training.optimizer import build_optimizer, clip_gradients, set_learning_rates
+from orchestrator.training.scope import build_scope
+from orchestrator.training.splits import build_sampler, leave_out, new_reader, requests
+
+SMALLEST_SCALE = 2.0**-64
+"""Of fp16's loss, which is halved wherever a gradient overflows: below it gradients are infinite or not numbers."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What is known after one validation. `metrics` holds finite numbers only and is repeatable bit for bit;
+    `seconds` is the wall time since the last one."""
+
+    number: int
+    epoch: float
+    step: int
+    metrics: dict[str, float]
+    seconds: float
+    finished: bool
+
+
+def fit(
+    experiment: Experiment,
+    store: Store,
+    split: Split,
+    *,
+    folder: Path | None = None,
+    objective: Objective | None = None,
+    stop_after: int | None = None,
+) -> Iterator[Validation]:
+    """Train, and yield at every validation.
+
+    With a `folder` the state is saved there at each validation, and a training found there goes on: its past
+    validations are yielded again first, then the new ones, the same bit for bit as without the interruption.
+    `stop_after` ends the training at that validation. Without held-out classes (`split.validation` empty) the
+    clock ticks the same, and `metrics` hold the training's terms only.
+
+    Raises TrainingFailed if the loss is not finite, InputError if the batch does not fit the data.
+    """
+    training, objective = experiment.training, objective or chosen_by(experiment.training)
+    torch.set_num_threads(training.threads)
+    torch.manual_seed(training.seed)
+    device = choose_device(training.device)
+    unreadable = leave_out(store, training, folder)
+    split = without(split, unreadable) if unreadable else split
+    labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
+    reader = new_reader(store, training)
+    learner = new_learner(experiment, store, split).to(device)
+    if training.precision == "float64":
+        learner.double()
+    if training.channels_last:
+        learner.network.to(memory_format=torch.channels_last)
+    if training.compile:
+        learner.network.compile()
+    if training.freeze_batch_norm:
+        learner.freeze_batch_norm()
+    elif world_size() > 1 and device.type == "cuda":
+        learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
+    module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+    optimizer = build_optimizer(learner, training)
+    scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
+    rng = Generator().manual_seed(training.seed)
+    sampler = build_sampler(learner.method, labels, training)
+    clock = Clock(training.validate_every, sampler.steps_per_epoch, training.epochs, stop_after)
+    window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
+    history: list[Validation] = []
+    best: float | None = None
+    stopped = False
+    stops: list[bool] = []
+    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops, reader)
+    step = 0
+
+    def state() -> dict[str, Any]:
+        return {
+            "model": model_state(experiment, store, learner),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict(),
+            "rng": rng.get_state(),
+            "global_rng": random_state(device),
+            "step": step,
+            "best": best,
+            "history": [asdict(validation) for validation in history],
+        }
+
+    if folder is not None and (folder / CHECKPOINT).exists():
+        saved = load_checkpoint(folder / CHECKPOINT)
+        learner.load_state_dict(saved["model"]["learner"])
+        optimizer.load_state_dict(saved["optimizer"])
+        if saved["scaler"]:  # none where it was not needed
+            scaler.load_state_dict(saved["scaler"])
+        rng.set_state(saved["rng"])
+        set_random_state(saved["global_rng"], device)
+        step, best = saved["step"], saved["best"]
+        history = [Validation(**validation) for validation in saved["history"]]
+        yield from history
+        set_random_state(saved["global_rng"], device)
+        stopped = bool(history) and history[-1].finished
+    else:
+        learner.method.begin(scope)
+
+    started = time.monotonic()
+    with reader:
+        last = step if stopped else clock.total_steps
+        for (_, epoch, positions), images in reader.read(requests(sampler, split, step, last)):
+            # one step: this rank's block of images, the whole batch's labels
+            set_learning_rates(optimizer, training, epoch)
+            module.train()
+            if training.freeze_batch_norm:
+                learner.freeze_batch_norm()
+            batch = Batch(
+                to_device(images, training, device),
+                torch.from_numpy(labels[positions]).unsqueeze(1).to(device),
+                torch.from_numpy(split.train[positions]).to(device),
+            )
+            with memory_faults(training), autocast(training, device):
+                terms, seen = module(batch, rng)
+            loss = torch.stack([term.double() for term in terms.values()]).sum()
+            if not torch.isfinite(loss):
+                values = ", ".join(f"{name} {float(term.detach()):g}" for name, term in terms.items())
+                raise TrainingFailed(f"the loss is not finite at step {step + 1}, epoch {epoch + 1} ({values})")
+            optimizer.zero_grad(set_to_none=True)
+            with memory_faults(training):
+                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if epoch < training.warmup_epochs:
+                for parameter in learner.network.backbone.parameters():
+                    parameter.grad = None
+            scaler.unscale_(optimizer)
+            clip_gradients(learner, training)
+            with memory_faults(training):  # its first step makes its state
+                scaler.step(optimizer)
+            scaler.update()
+            step += 1
+            window.add(terms, seen, batch)
+
+            if not clock.ticks(step):
+                continue
+            if scaler.get_scale() < SMALLEST_SCALE:  # each further step would be left out too, and nobody told
+                raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")
+            metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
+            held_out, evaluation = None, None
+            if len(split.validation):
+                with memory_faults(training, validating=True):
+                    held_out = embed_split(learner, store, split.validation, device, reader)
+                    scores, evaluation = validate(held_out, store)
+                    metrics |= scores
+            seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
+            metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+            window.clear()
+            for name, value in metrics.items():
+                if not math.isfinite(value):
+                    raise TrainingFailed(f"{name} is {value} at validation {len(history) + 1}")
+            score = metrics.get(objective.metric)
+            if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
+                best = score
+                if folder is not None and rank() == 0:
+                    save_checkpoint(folder / BEST, model_state(experiment, store, learner))
+                    save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
+                    if held_out is not None and evaluation is not None:
+                        keep_insight(folder, evaluation, held_out, store)
+            if len(split.validation):
+                learner.method.after_validation(metrics["val/map_at_r"], replace(scope, metrics=dict(metrics)))
+            stopped = bool(stops) or step == clock.total_steps
+            seconds, started = time.monotonic() - started, time.monotonic()
+            history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))
+            if folder is not None and rank() == 0:
+                if stopped and not len(split.validation):
+                    save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
+                    save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
+                save_checkpoint(folder / CHECKPOINT, state())
+            before = random_state(device)
+            yield history[-1]
+            # whoever runs the loop may draw random numbers of its own in between
+            set_random_state(before, device)
+            torch.set_num_threads(training.threads)
+            if stopped:
+                return
+
+
+@dataclass(frozen=True)
+class Clock:
+    """When to validate: every so many epochs or steps, and at the end."""
+
+    every: str
+    steps_per_epoch: int
+    epochs: int
+    stop_after: int | None = None
+
+    @property
+    def interval(self) -> int:
+        """Steps between validations."""
+        match = VALIDATE_EVERY.fullmatch(self.every)
+        assert match is not None
+        return int(match[1]) * (self.steps_per_epoch if match[2] == "epoch" else 1)
+
+    @property
+    def total_steps(self) -> int:
+        """Steps of the whole training."""
+        steps = self.epochs * self.steps_per_epoch
+        return steps if self.stop_after is None else min(steps, self.stop_after * self.interval)
+
+    @property
+    def total_validations(self) -> int:
+        """Validations of the whole training."""
+        return math.ceil(self.total_steps / self.interval)
+
+    def ticks(self, step: int) -> bool:
+        """Whether a validation follows the step with this number (from 1)."""
+        return step % self.interval == 0 or step == self.total_steps
+
+
+class Window:
+    """What the training did since the last validation: mean loss terms, outputs for the diagnostics."""
+
+    def __init__(self, keep_outputs: bool) -> None:
+        self.keep_outputs = keep_outputs
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.steps = 0
+        self.sums: dict[str, Tensor] = {}
+        self.batches: list[Embedded] = []
+
+    def add(self, terms: dict[str, Tensor], seen: list[Outputs], batch: Batch) -> None:
+        """One step. Only the first run of the network belongs to the batch's own images."""
+        self.steps += 1
+        for name, term in terms.items():
+            value = term.detach().double()
+            self.sums[name] = self.sums[name] + value if name in self.sums else value
+        if self.keep_outputs and seen:
+            outputs = {name: output.float().cpu() for name, output in seen[0].items()}
+            self.batches.append(Embedded(outputs, batch.labels[:, 0].cpu(), batch.samples.cpu()))
+
+    def means(self) -> dict[str, float]:
+        """`train/loss` and `train/<term>`."""
+        means = {name: float(total) / self.steps for name, total in self.sums.items()}
+        metrics = {"train/loss": sum(means.values())}
+        if len(means) > 1 or "loss" not in means:
+            metrics |= {f"train/{name}": value for name, value in means.items()}
+        return metrics
+
+    def embedded(self) -> Embedded | None:
+        """All batches together, None if they are not kept."""
+        if not self.batches:
+            return None
+        names = self.batches[0].outputs
+        return Embedded(
+            {name: torch.cat([batch.outputs[name] for batch in self.batches]) for name in names},
+            torch.cat([batch.labels for batch in self.batches]),
+            torch.cat([batch.samples for batch in self.batches]),
+        )

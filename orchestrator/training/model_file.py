@@ -1,0 +1,105 @@
+"""A trained model's files: what they hold, how they are written and read."""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from orchestrator.config.training import Experiment, resolve_experiment
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError
+from orchestrator.method import Diagnostics, find_method
+from orchestrator.storage.atomic import write_atomically
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.learner import Learner
+
+
+def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
+    """The learner of a new training; InputError if its weights, or what its method reads, cannot be had."""
+    names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
+    return build_learner(experiment, store, num_classes=len(names), class_names=names)
+
+
+def build_learner(
+    experiment: Experiment, store: Store, *, num_classes: int, class_names: tuple[str, ...] = ()
+) -> Learner:
+    """The module that is trained, for a data set's images. Only training needs the names of its classes."""
+    training = experiment.training
+    return Learner(
+        find_method(experiment.method),
+        experiment.config,
+        num_classes=num_classes,
+        class_names=class_names,
+        batch_size=training.batch_size,
+        channels=store.channels,
+        backbone=training.backbone,
+        weights=training.weights,
+        weights_sha256=training.weights_sha256,
+        embedding_dim=training.embedding_dim,
+        pooling=training.pooling,
+        input_convention=training.input_convention,
+    )
+
+
+def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:
+    """A method's arrays as `<prefix><name>.npy`, its tables as `<prefix><name>.csv`."""
+    for name, array in diagnostics.arrays.items():
+        write_atomically(folder / f"{prefix}{name}.npy", partial(np.save, arr=array))
+    for name, table in diagnostics.tables.items():
+        save_table(folder / f"{prefix}{name}.csv", table)
+
+
+def save_table(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
+    """Columns of equal length, by name, as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    write_atomically(path, partial(_write, text.getvalue().encode()))
+
+
+def _write(content: bytes, file: BinaryIO) -> None:
+    file.write(content)
+
+
+def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[str, Any]:
+    """What is needed to build the learner again and use it."""
+    return {
+        "format": 1,
+        "experiment": experiment.flat(),
+        "dataset_digest": store.manifest["digest"],
+        "channels": store.channels,
+        "num_classes": learner.method.task.num_classes,
+        "learner": learner.state_dict(),
+    }
+
+
+def saved_model(path: Path) -> dict[str, Any]:
+    """The `model_state` of a model file or of a checkpoint."""
+    saved: dict[str, Any] = load_checkpoint(path, mapped=True)
+    saved = saved.get("model", saved)
+    if "learner" not in saved or "experiment" not in saved:
+        raise InputError(f"{path}: holds no model of this tool")
+    return saved
+
+
+def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
+    """The learner of a model file or of a checkpoint, on the CPU."""
+    saved = saved_model(path)
+    settings = saved["experiment"]
+    settings = settings | {"weights": "random", "weights_sha256": None}  # the weights come from this file
+    experiment = resolve_experiment(settings, str(path))
+    if saved["channels"] != store.channels:
+        raise InputError(
+            f"{path}: trained on images of {saved['channels']} channels, the data set has {store.channels}"
+        )
+    learner = build_learner(experiment, store, num_classes=saved["num_classes"])
+    if experiment.training.precision == "float64":
+        learner.double()
+    learner.load_state_dict(saved["learner"])
+    return learner, experiment

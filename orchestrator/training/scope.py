@@ -1,0 +1,65 @@
+"""What a method may see of its training after a validation."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from orchestrator.data.pipeline import Reader
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.method import Scope
+from orchestrator.training.embed import run_network
+from orchestrator.training.learner import Learner
+
+
+def build_scope(
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    store: Store,
+    split: Split,
+    labels: np.ndarray[Any, Any],
+    rng: Generator,
+    device: torch.device,
+    stops: list[bool],
+    reader: Reader | None = None,
+) -> Scope:
+    """What a method's `begin` and `after_validation` may do."""
+
+    def class_embeddings(n: int, rng: Generator) -> Tensor:
+        rows = []
+        for label in range(int(labels.max()) + 1):
+            members = split.train[labels == label]
+            # a class with fewer images than asked gives some of them more than once
+            order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
+            rows.append(members[torch.cat(order)[:n].numpy()])
+        raw = run_network(learner, store, np.concatenate(rows), device, reader, normalized=False)["embedding"]
+        return raw.view(len(rows), n, -1)
+
+    def reset_moments(parameters: list[nn.Parameter]) -> None:
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)
+
+    def moments(parameters: list[nn.Parameter]) -> list[Tensor]:
+        found = []
+        for parameter in parameters:
+            state, zeros = optimizer.state.get(parameter, {}), torch.zeros_like(parameter)
+            found += [state.get("step", torch.zeros(())), state.get("exp_avg", zeros), state.get("exp_avg_sq", zeros)]
+        return [moment.detach().clone() for moment in found]
+
+    def set_moments(parameters: list[nn.Parameter], moments: list[Tensor]) -> None:
+        optimised = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for index, parameter in enumerate(parameters):
+            if id(parameter) not in optimised:  # a frozen one
+                continue
+            step, mean, square = moments[3 * index : 3 * index + 3]
+            optimizer.state[parameter] = {
+                "step": step.detach().to(parameter.device, torch.float32, copy=True),
+                # in the parameter's memory layout, which a fused optimiser takes for granted
+                "exp_avg": torch.empty_like(parameter.detach()).copy_(mean),
+                "exp_avg_sq": torch.empty_like(parameter.detach()).copy_(square),
+            }
+
+    return Scope(rng, class_embeddings, reset_moments, moments, set_moments, lambda: stops.append(True))

@@ -1,0 +1,164 @@
+"""Which images a training reads: splits, readers, what cannot be read, batches."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from orchestrator.config.training import Training
+from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable
+from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
+from orchestrator.data.splits import Split, class_folds, class_split, rows_for_testing
+from orchestrator.data.store import Store
+from orchestrator.data.transforms import Degradation
+from orchestrator.errors import InputError
+from orchestrator.method import Method
+from orchestrator.training.distributed import broadcast_object, rank, world_size
+from orchestrator.training.learner import Learner
+from orchestrator.training.model_file import save_table
+
+UNREADABLE = "unreadable.csv"
+"""The images of a data set that a training or a test went without."""
+
+
+def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> list[Split]:
+    """The split that a training asks for, or the folds of MLRC. Without `hold_out` the whole training half trains
+    (folds hold out in any case). With `selection: test` it does too, and validations are of the test classes."""
+    if training.protocol == "mlrc":
+        return class_folds(store, class_subset=training.class_subset)
+    on_test = training.selection == "test"
+    share = training.validation_share if hold_out and not on_test else 0.0
+    cut = image_split if training.protocol == "classification" else class_split
+    split = cut(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
+    return [replace(split, validation=split.test, validation_classes=split.test_classes) if on_test else split]
+
+
+def image_split(store: Store, *, validation_share: float, seed: int, class_subset: int | None = None) -> Split:
+    """All classes train, on the data set's own training images; its other images test. Of each class, a share of the
+    training images drawn by `seed`, two at least, is held out; with a share of 0 there are none.
+
+    Raises InputError where a class has no image on either side, or the share leaves one none to train on.
+    """
+    own = store.splits == "train"
+    classes = np.unique(store.labels[own])
+    if not len(classes) or not np.array_equal(classes, np.unique(store.labels[~own])):
+        raise InputError(
+            f"protocol: 'classification': the data set {store.name} has no training and test images of every class: "
+            "take protocol: conventional"
+        )
+    if class_subset is not None and class_subset > len(classes):
+        raise InputError(f"class_subset: {class_subset}: {store.name} has {len(classes)} classes; give fewer")
+    classes = classes[:class_subset]
+    rng = np.random.default_rng(seed)
+    held_out: list[np.ndarray[Any, Any]] = [np.empty(0, np.int64)]
+    for label in classes if validation_share else ():
+        members = rng.permutation(np.flatnonzero(own & (store.labels == label)))
+        count = max(2, round(validation_share * len(members)))
+        if count >= len(members):
+            raise InputError(
+                f"validation_share: {validation_share:g} holds out {count} of the {len(members)} training images of "
+                f"class {store.class_names[label]!r} (at least 2, unless it is 0); take a smaller share or 0"
+            )
+        held_out.append(members[:count])
+    chosen, validation = np.isin(store.labels, classes), np.sort(np.concatenate(held_out))
+    return Split(
+        train=np.setdiff1d(np.flatnonzero(own & chosen), validation),
+        validation=validation,
+        test=np.flatnonzero(~own & chosen),
+        train_classes=classes,
+        validation_classes=classes if validation_share else classes[:0],
+        test_classes=classes,
+    )
+
+
+def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
+    """The images of any data set that a model so trained is tested on: all of its test classes, or, of a model for
+    classification, its test images."""
+    if training.protocol == "classification":
+        return image_split(store, validation_share=0.0, seed=0).test
+    return rows_for_testing(store)
+
+
+def new_reader(store: Store, training: Training, degradation: Degradation | None = None) -> Reader:
+    """Reads images as this training and its evaluations see them; with a `degradation`, as tests on images that are
+    degraded see them."""
+    return Reader(
+        store,
+        augmentation=training.augmentation,
+        seed=training.seed,
+        degradation=degradation or training.degraded,
+        degrade_tests=degradation is not None,
+        threads=training.loader_threads,
+    )
+
+
+def requests(sampler: ClassBalancedSampler | UniformSampler, split: Split, step: int, total: int) -> Iterator[Request]:
+    """This rank's blocks of the batches from a step on, which may be in the middle of an epoch."""
+    while step < total:
+        epoch, first = divmod(step, sampler.steps_per_epoch)
+        for positions in sampler.batches(epoch)[first : first + total - step]:
+            yield Request(split.train[rank_block(positions, rank(), world_size())], epoch, positions)
+            step += 1
+
+
+def leave_out(store: Store, training: Training, folder: Path | None = None) -> dict[int, str]:
+    """The rows that cannot be decoded, with the reasons: the same on all ranks, told once, listed in the `folder`.
+
+    Raises DataError if they are too many, or the images are not of the kind that the augmentation is for.
+    """
+    found = find_unreadable(store, training.augmentation, threads=training.loader_threads) if rank() == 0 else None
+    unreadable: dict[int, str] = broadcast_object(found)
+    check_images(store, training.augmentation, unreadable)
+    if unreadable and rank() == 0:
+        warnings.warn(describe_unreadable(store, unreadable), stacklevel=2)
+        if folder is not None:
+            rows = list(unreadable)
+            names = [store.class_names[label] for label in store.labels[rows]]
+            table = {
+                "image": rows,
+                "class": names,
+                "split": store.splits[rows].tolist(),
+                "reason": list(unreadable.values()),
+            }
+            save_table(folder / UNREADABLE, table)
+    return unreadable
+
+
+def check_image_size(learner: Learner, store: Store, split: Split, training: Training) -> None:
+    """InputError if the network cannot take images of the size that the training's augmentation makes."""
+    with new_reader(store, training) as reader:
+        ((_, images),) = reader.read([Request(split.train[:1])])
+    try:
+        with torch.no_grad():
+            learner.eval().network(images)
+    except RuntimeError as error:
+        size = " x ".join(map(str, images.shape[2:]))
+        raise InputError(
+            f"backbone: {training.backbone} cannot take images of {size} pixels, which augmentation "
+            f"'{training.augmentation}' makes of {store.name} ({' '.join(str(error).split())[:100]})"
+        ) from None
+
+
+def build_sampler(
+    method: Method, labels: np.ndarray[Any, Any], training: Training
+) -> ClassBalancedSampler | UniformSampler:
+    """Batches of P classes x K images, or plain ones for a method that must not see classes."""
+    if training.batch_size % world_size():
+        raise InputError(
+            f"the global batch of {training.batch_size} images ({training.classes_per_batch} classes x "
+            f"{training.images_per_class}) cannot be shared by {world_size()} workers: make it a multiple"
+        )
+    if method.sampler == "uniform":
+        return UniformSampler(len(labels), batch_size=training.batch_size, seed=training.seed)
+    if method.sampler != "class_balanced":  # a label-free method must not be given classes for a misspelling
+        raise InputError(f"method '{method.name}': sampler {method.sampler!r} must be 'class_balanced' or 'uniform'")
+    return ClassBalancedSampler(
+        labels,
+        classes_per_batch=training.classes_per_batch,
+        images_per_class=training.images_per_class,
+        seed=training.seed,
+    )

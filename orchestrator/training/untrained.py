@@ -1,0 +1,119 @@
+"""The score of a network before its training: what a training must better to have learned anything.
+
+It is measured once for each set of `training.SHAPING` settings, by the first trial that has them, on its own device,
+before its first step; the storage keeps it for all later searches.
+"""
+
+import json
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from orchestrator.config.training import Experiment
+from orchestrator.data.measured import Measured
+from orchestrator.data.pipeline import without
+from orchestrator.data.splits import Split
+from orchestrator.data.store import Store
+from orchestrator.errors import TrainingFailed
+from orchestrator.evaluation.intervals import SUFFIXES, mean_interval, over_classes
+from orchestrator.storage.atomic import write_whole
+from orchestrator.training.distributed import broadcast_object, rank
+
+FOLDER = "untrained"
+"""Of the storage, where these scores are kept, a file each."""
+Found = dict[str, Any]
+
+
+def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Found | None:
+    """The retrieval metrics of the network as its training begins it, on the held-out set (over folds: the mean), on
+    the test set where nothing is held out: `metrics`, the 95% interval over classes of each as `intervals`, what they
+    are `of` (a `Measured`), and on which `split`. None if it gives no finite embeddings.
+
+    The training is the same whether or not this came before it: it seeds all that it draws.
+    """
+    from orchestrator.training.device import choose_device, memory_faults
+    from orchestrator.training.embed import embed_split, validate
+    from orchestrator.training.model_file import new_learner
+    from orchestrator.training.splits import leave_out, new_reader
+
+    training = experiment.training
+    torch.set_num_threads(training.threads)
+    device = choose_device(training.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the training tells of them
+        unreadable = leave_out(store, training)
+    name = "validation" if len(splits[0].validation) else "test"
+    found, intervals, parts = [], [], []
+    with new_reader(store, training) as reader:
+        for split in splits:
+            split = without(split, unreadable) if unreadable else split
+            torch.manual_seed(training.seed)
+            learner = new_learner(experiment, store, split).to(device)
+            if training.precision == "float64":
+                learner.double()
+            rows = split.validation if name == "validation" else split.test
+            try:
+                with memory_faults(training, validating=True):
+                    metrics, evaluation = validate(embed_split(learner, store, rows, device, reader), store)
+            except TrainingFailed:
+                return None
+            ends = over_classes(evaluation) if evaluation is not None else {}
+            found.append(metrics)
+            intervals.append(broadcast_object(ends if rank() == 0 else None))
+            parts.append(rows)
+    of = Measured.of(store, parts)
+    names = [name.removeprefix("val/") for name in found[0]]
+    return {
+        "split": name,
+        "metrics": {name: fmean(fold[f"val/{name}"] for fold in found) for name in names},
+        "intervals": {name: mean_interval([fold[name] for fold in intervals]) for name in names}
+        if all(intervals)
+        else {},
+        "of": of.plain if of is not None else None,
+    }
+
+
+def known(storage: Path, key: str) -> Found | None:
+    """The score that the storage keeps under this key; None if there is none, or it cannot be read."""
+    try:
+        found = json.loads((storage / FOLDER / f"{key}.json").read_text(encoding="utf-8"))
+        return found if valid(found) else None
+    except (OSError, ValueError):
+        return None
+
+
+def keep(storage: Path, key: str, found: Mapping[str, Any]) -> None:
+    """Keep a score for later searches; where the storage takes no file, they measure it again."""
+    try:
+        write_whole(storage / FOLDER / f"{key}.json", json.dumps(found).encode())
+    except OSError as error:
+        warnings.warn(f"{storage / FOLDER}: the untrained score is not kept ({error.strerror})", stacklevel=2)
+
+
+def valid(found: Any) -> bool:
+    """Whether it is what `measure` gives, numbers and all."""
+    if not isinstance(found, dict) or found.get("split") not in ("validation", "test"):
+        return False
+    metrics, intervals = found.get("metrics"), found.get("intervals")
+    if not isinstance(metrics, dict) or not isinstance(intervals, dict) or "map_at_r" not in metrics:
+        return False
+    pairs = [list(ends) if isinstance(ends, list | tuple) else [None] for ends in intervals.values()]
+    numbers = [*metrics.values(), *(end for ends in pairs for end in ends)]
+    finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
+    return finite and all(len(ends) == 2 for ends in pairs) and Measured.read(found.get("of")) is not None
+
+
+def as_metrics(found: Mapping[str, Any]) -> dict[str, float]:
+    """For a journal and the tracker: `untrained/val_map_at_r` and so on."""
+    stem = "untrained/val_" if found["split"] == "validation" else "untrained/test_"
+    ends = {
+        f"{name}_over_classes{suffix}": end
+        for name, pair in found["intervals"].items()
+        for suffix, end in zip(SUFFIXES, pair, strict=True)
+    }
+    return {f"{stem}{name}": value for name, value in (found["metrics"] | ends).items()}
