@@ -29,7 +29,6 @@ PLUGIN = '''
 import os, sys, time
 import torch
 from orchestrator.method import Method, MethodConfig
-from orchestrator.search.conductor import Conductor
 
 
 class Stuck(Method):
