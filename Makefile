@@ -18,10 +18,10 @@ demo: setup ## a real search on embedded data, in minutes
 
 test: setup ## all quick tests, two files at a time
 	@echo "== running the tests"
-	@$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile $(TESTS)
+	@$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --durations 10 $(TESTS)
 
 test-slow: setup ## the tests that take minutes, two files at a time: half of it is waiting
-	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile $(TESTS)
+	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --durations 10 $(TESTS)
 
 lint: setup ## style, format and types
 	@$(BIN)/ruff check .

@@ -38,7 +38,7 @@ def node_lives(node_id: str) -> bool:
 
 
 COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")
-"""What a node must have in the driver's version, lest its trainings be others."""
+"""Packages that a node must have in the same version as the driver, so that its trainings are the same."""
 
 
 def code() -> list[str]:

@@ -23,7 +23,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
-"""What must be equal, lest numbers be of different things; beside the data set's digest."""
+"""What must be equal for numbers to be comparable, besides the data set's digest."""
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a word: it is told elsewhere, or changes no result."""
 

@@ -1,4 +1,4 @@
-"""Who stood higher: trials compared after equally much training, for one that was stopped early trained for less."""
+"""Which trial stood higher, compared after equally much training: one that was stopped early had less of it."""
 
 import bisect
 import itertools

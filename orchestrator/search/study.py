@@ -1,4 +1,4 @@
-"""Which point next, and who is stopped early: Optuna's ask and tell over a journaled search."""
+"""Which point is tried next, and which trial is stopped early: Optuna's ask and tell over a journaled search."""
 
 import copy
 import json
