@@ -47,10 +47,10 @@ class Objective(BaseModel):
 
 
 class Scheduler(BaseModel):
-    """Who is stopped early. All of them count validations, and compare the best so far.
+    """Which trials are stopped early. All of them count validations, and compare the best so far.
 
-    asha: at each rung only the best 1 / reduction_factor of the trials go on. median: stops a trial that is below the median of the
-    finished trials at the same validation stops. hyperband: brackets of asha, from the most impatient to none.
+    asha: at each rung only the best 1 / reduction_factor of the trials go on. median: stops a trial that is below the
+    median of the finished trials at the same validation. hyperband: brackets of asha, from the most impatient to none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
