@@ -1,17 +1,17 @@
-"""The program: Ctrl-C, and any error, ends it in one line from its first moment on, also while modules are loaded."""
+"""The program. Ctrl-C and any error end it with one line, even while modules are being loaded."""
 
 import sys
 
 
 def main() -> None:
-    """What the console script and `python -m orchestrator` run."""
+    """The entry point of the console script and of `python -m orchestrator`."""
     try:
         from orchestrator.endings import prepare, unforeseen
 
         prepare()
         try:
             from orchestrator.cli.main import main as run
-        except Exception as error:  # of an installation that is not whole
+        except Exception as error:  # an incomplete installation, for example
             sys.exit(unforeseen(error))
         run()
     except KeyboardInterrupt:

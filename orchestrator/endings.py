@@ -1,4 +1,4 @@
-"""How the program ends whatever comes: streams that are closed or full, and errors that nobody foresaw."""
+"""How the program ends: closed or full output streams, and unexpected errors."""
 
 import contextlib
 import errno
@@ -17,11 +17,11 @@ from orchestrator.errors import visible
 
 
 class OutputFailed(OSError):
-    """Standard output is closed, or what takes it is full."""
+    """Standard output is closed, or its target is full."""
 
 
 class _Results(io.FileIO):
-    """Standard output; its errors are told from all others."""
+    """Standard output; its errors have a class of their own."""
 
     def write(self, data: Any) -> int:
         try:
@@ -33,7 +33,7 @@ class _Results(io.FileIO):
 
 
 class _Words(io.FileIO):
-    """Standard error: a word that nobody takes ends nothing."""
+    """Standard error; a failed write is ignored."""
 
     def write(self, data: Any) -> int:
         try:
@@ -44,8 +44,8 @@ class _Words(io.FileIO):
 
 
 def _left(descriptor: int, error: OSError) -> bool:
-    """Whether whoever read this stream has gone, with its pipe or terminal. Then this process gets a SIGHUP, as of any
-    closed terminal, and what is written to the stream from here on goes nowhere."""
+    """Whether the reader of this stream is gone, with its pipe or terminal. Then this process gets a SIGHUP, as for any
+    closed terminal, and later output to the stream is discarded."""
     if error.errno not in (errno.EPIPE, errno.EIO) or stat.S_ISREG(os.fstat(descriptor).st_mode):
         return False
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -56,15 +56,15 @@ def _left(descriptor: int, error: OSError) -> bool:
 
 
 def say(line: str) -> None:
-    """A line on standard error, from a signal's handler or another thread."""
+    """Write a line to standard error, from a signal handler or another thread."""
     with contextlib.suppress(OSError):
         os.write(2, f"{line}\n".encode())
 
 
 def prepare() -> None:
-    """Before anything else: no file that is opened later becomes a standard stream because that was closed, writing to
-    them fails in one way, and an error in a thread is one line too."""
-    for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # what is written to 1 then fails
+    """Run this first. If a standard stream is closed, no file opened later can take its descriptor; write errors are
+    uniform, and an error in a thread is reported in one line too."""
+    for descriptor, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):  # writing to 1 then fails
         try:
             os.fstat(descriptor)
         except OSError:
@@ -75,7 +75,7 @@ def prepare() -> None:
 
 
 def _stream(given: Any, raw: io.FileIO) -> io.TextIOWrapper:
-    """Text of any kind can be written to it: what its encoding lacks is escaped."""
+    """A text stream that accepts any text: characters missing from its encoding are escaped."""
     lines = raw.isatty() or raw.fileno() == 2
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
@@ -87,7 +87,7 @@ def _stream(given: Any, raw: io.FileIO) -> io.TextIOWrapper:
 
 
 def flush() -> int:
-    """Standard output is written out; the exit code if it cannot be, after one line."""
+    """Flush standard output. If that fails, print one line and return the exit code."""
     try:
         sys.stdout.flush()
     except OSError as error:
@@ -97,7 +97,7 @@ def flush() -> int:
 
 
 def silenced(code: int) -> int:
-    """What is left in the buffer of standard output goes nowhere, so that Python does not try again; the code."""
+    """Discard the rest of standard output's buffer, so that Python does not retry; returns the code."""
     with contextlib.suppress(OSError, ValueError, AttributeError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -106,9 +106,9 @@ def silenced(code: int) -> int:
 
 
 def unforeseen(error: BaseException) -> int:
-    """One line about an error that is the program's own fault, and a file with the rest; the exit code."""
+    """Print one line about an internal error and write the traceback to a file; returns the exit code."""
     what = " ".join(traceback.format_exception_only(error)[-1].split())
-    what = re.sub(r"://[^\s'\"]*@", "://***@", what)  # an address may hold a password
+    what = re.sub(r"://[^\s'\"]*@", "://***@", what)  # an address may contain a password
     where = ""
     with (
         contextlib.suppress(OSError),

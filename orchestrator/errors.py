@@ -1,4 +1,4 @@
-"""The errors that a user reads: one line each, and the exit code that goes with it."""
+"""The errors shown to a user: one line each, and the exit code of each."""
 
 import contextlib
 import difflib
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class InputError(ValueError):
-    """Bad input. The message is one line naming the file or option, the value, and what would be right; of several
-    problems, all of them.
+    """Bad input. The message is one line: the file or option, the value, and what is allowed. It lists all problems
+    if there are several.
 
-    The command line prints it without a traceback, a line for each of the problems, and exits with code 2.
+    The command line prints it without a traceback, one line per problem, and exits with code 2.
     """
 
     def __init__(self, *problems: str) -> None:
@@ -25,31 +25,31 @@ class InputError(ValueError):
 
 
 class Problems:
-    """Collects what is wrong with a file or a command line, to tell it at once."""
+    """Collects the problems of a file or a command line, to report them at once."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """An InputError ends this part only."""
+        """An InputError in this block is collected; it ends only the block."""
         try:
             yield
         except InputError as error:
             self.found += error.problems
 
     def tell(self) -> None:
-        """InputError with all of them, each once, if there are any."""
+        """Raise InputError with all problems, each once, if there are any."""
         if self.found:
             raise InputError(*dict.fromkeys(self.found))
 
 
 class TrainingFailed(RuntimeError):
-    """A training that cannot go on (its loss is not finite, say). Ends its trial; the search goes on."""
+    """A training that cannot continue (e.g. a loss that is not finite). It ends its trial; the search continues."""
 
 
 class OutOfMemory(TrainingFailed):
-    """A training that asks for more memory than there is; it would again. `of_batch`: a smaller batch asks for less."""
+    """A training that needs more memory than there is; a retry would too. `of_batch`: a smaller batch needs less."""
 
     def __init__(self, message: str, *, of_batch: bool) -> None:
         super().__init__(message)
@@ -57,7 +57,7 @@ class OutOfMemory(TrainingFailed):
 
 
 class ClusterFailed(RuntimeError):
-    """Ray could not be started here. One line; exit code 1."""
+    """Ray could not be started on this machine. One line; exit code 1."""
 
 
 STORAGE_FAULTS = {
@@ -68,10 +68,10 @@ STORAGE_FAULTS = {
 
 
 def storage_fault(error: BaseException) -> str | None:
-    """What is wrong with the disk that an error tells of, in one line; None if it tells of something else.
+    """The disk fault behind an error, in one line; None if it is another error.
 
-    No point of a search is to blame for it: the search stops, and goes on when the disk is mended. An error from
-    another process brings only its text.
+    It is not the fault of a point: the search stops, and can be resumed when the disk is repaired. Of an error in
+    another process only the text is known.
     """
     if not isinstance(error, OSError):
         numbers = [int(number) for number in re.findall(r"\bOSError: \[Errno (\d+)\]", str(error))]
@@ -82,11 +82,11 @@ def storage_fault(error: BaseException) -> str | None:
 
 
 UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters but for tab and line feed, those that turn the direction of a text, and halves of characters."""
+"""Control characters except tab and line feed, characters that change the text direction, and lone surrogates."""
 
 
 def visible(text: str) -> str:
-    """A text with these escaped: what comes from files and names must not steer a terminal."""
+    """A text with these escaped: text from files and names must not control the terminal."""
     return UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
@@ -95,16 +95,16 @@ MOST_OF_A_LINE = 2_000
 
 
 def shown(value: object) -> str:
-    """A value that somebody gave, as a message says it: a long one is cut."""
+    """A given value as shown in a message; a long one is truncated."""
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an integer of more digits than Python writes
+    except (ValueError, RecursionError):  # an integer with more digits than Python prints
         return f"a very long {type(value).__name__}"
     return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 20]}... ({len(text):,} characters)"
 
 
 def one_line(message: str) -> str:
-    """A message as one line for a terminal: words and lines that are too long are cut."""
+    """A message as one line for a terminal: words and lines that are too long are truncated."""
     words = [
         w if len(w) <= 10 * MOST_SHOWN else f"{w[:MOST_SHOWN]}... ({len(w):,} characters)" for w in message.split()
     ]
@@ -124,12 +124,12 @@ def suggestion(name: object, known: Iterable[str]) -> str:
 
 
 def describe(error: "ValidationError") -> str:
-    """pydantic's first complaint as `field: value: what would be right`."""
+    """pydantic's first error as `field: value: what is allowed`."""
     return complaints(error)[0]
 
 
 def complaints(error: "ValidationError") -> list[str]:
-    """pydantic's complaints, one of each field, as `field: value: what would be right`."""
+    """pydantic's errors, one per field, as `field: value: what is allowed`."""
     found: dict[str, str] = {}
     for number, its in enumerate(error.errors()):
         found.setdefault(str(its["loc"][0]) if its["loc"] else f" {number}", _complaint(its))
@@ -149,7 +149,7 @@ def _complaint(its: Any) -> str:
     for theirs, ours in PLAIN_WORDS.items():
         message = message.replace(theirs, ours)
     message = re.sub(r" or instance of \w+", "", message)
-    given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may hold a password
+    given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may contain a password
     return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
 
 
@@ -163,8 +163,8 @@ PLAIN_WORDS = {
     "a valid dictionary": "a mapping",
     "String should match pattern '^[0-9a-fA-F]{64}$'": "should be 64 hexadecimal digits",
 }
-"""pydantic's words, and those of somebody who writes a search file."""
+"""pydantic's terms, and those for the author of a search file."""
 
 
 class DataError(InputError):
-    """Something is wrong with a data set or with what is asked of it; one line that says how to make it right."""
+    """An error in a data set or in its use; one line that says how to fix it."""

@@ -17,21 +17,21 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Generator, Tensor, nn
 
-from orchestrator.errors import InputError as InputError  # methods may raise it, for files they cannot read
+from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
 from orchestrator.errors import suggestion
 
 ENTRY_POINTS = "orchestrator.methods"
 BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
 
 Outputs = dict[str, Tensor]
-"""What the network says of a batch: `embedding` (B, D), and one entry per head of the method."""
+"""The network's outputs for a batch: `embedding` (B, D), and one entry per head of the method."""
 
 Network = Callable[[Tensor], Outputs]
 """Maps this rank's images to the outputs of the *global* batch, gathered over ranks."""
 
 
 SharedSum = Callable[[Callable[[int, int], Tensor]], Tensor]
-"""Sums part(i, n) over the shares i = 0 ... n - 1, each computed on a rank of its own; all ranks get the same sum."""
+"""Sums part(i, n) over the shares i = 0 ... n - 1, each computed on a different rank; all ranks get the same sum."""
 
 
 def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
@@ -39,30 +39,30 @@ def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
 
 
 class MethodConfig(BaseModel):
-    """A method's hyperparameters: frozen, unknown keys refused, every default that of the paper."""
+    """A method's hyperparameters: frozen, unknown keys refused, defaults from the paper."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """Hyperparameters that mean something for one value of another only, by that other one."""
+    """Hyperparameters that only have an effect for one value of another hyperparameter, keyed by the latter."""
 
     def idle(self) -> dict[str, tuple[str, ...]]:
-        """Hyperparameters without effect, each with those whose values leave it none: a user who gives one is told."""
+        """Hyperparameters without effect, each with the ones that disable it; setting such a one is reported."""
         return {}
 
     def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
-        """Hyperparameters that a training of so many steps ends too early for, each with those whose values are beyond
-        its end."""
+        """Hyperparameters without effect because a training of `steps` steps is too short, each with the ones whose
+        values lie beyond its end."""
         return {}
 
 
 @dataclass(frozen=True)
 class Task:
-    """The facts that a method may size itself by.
+    """The facts from which a method may derive its sizes.
 
-    `class_names` are those of the training classes, in the order of the batches' labels; there are none where a saved
-    model is only loaded, so what a method makes of them belongs into a buffer. `batch_size` is the global batch's, 0
-    where nothing is trained. A method that cannot do with these raises InputError from `__init__`.
+    `class_names` are those of the training classes, in the order of the batches' labels; they are empty when
+    a saved model is only loaded, so values derived from them belong in a buffer. `batch_size` is the global batch size,
+    0 without training. A method that cannot work with these facts raises InputError from `__init__`.
     """
 
     num_classes: int
@@ -88,7 +88,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Embedded:
-    """Images as the network sees them, without gradients and on the CPU: its outputs of each, `labels` (N,) and
+    """The network's results for images, without gradients and on the CPU: the outputs of each, `labels` (N,) and
     `samples` (N,), as in a batch."""
 
     outputs: Outputs
@@ -98,8 +98,8 @@ class Embedded:
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """What a method wants to be seen: numbers per validation; arrays, and tables (column name -> column), which are
-    kept as files of the best validation."""
+    """What a method reports: numbers per validation; arrays and tables (column name -> column), which are kept as
+    files of the best validation."""
 
     scalars: dict[str, float] = field(default_factory=dict)
     arrays: dict[str, np.ndarray[Any, Any]] = field(default_factory=dict)
@@ -111,10 +111,10 @@ class Scope:
     """What `begin` and `after_validation` may use.
 
     `class_embeddings(n, rng)` embeds n random training images of each class in eval mode -> raw (C, n, D);
-    `metrics` are all numbers of the validation by their names, as `val/recall_at_1` and `train/loss`, none in `begin`;
-    `reset_moments(parameters)` forgets the optimiser's state of these parameters, `moments(parameters)` gives a copy of
-    it (for each its step (), mean and mean square in turn, zeros where it has none yet or is frozen), and
-    `set_moments(parameters, moments)` puts such a copy back; `rng` is equal on all ranks; `stop()` ends the training
+    `metrics` are all numbers of the validation by name, such as `val/recall_at_1` and `train/loss`, empty in `begin`;
+    `reset_moments(parameters)` resets the optimiser's state of these parameters, `moments(parameters)` gives a copy of
+    it (for each its step (), mean and mean square in turn, zeros if it has none yet or is frozen), and
+    `set_moments(parameters, moments)` restores such a copy; `rng` is equal on all ranks; `stop()` ends the training
     after this validation.
     """
 
@@ -128,18 +128,18 @@ class Scope:
 
 
 class Method(nn.Module):
-    """Turns embeddings into named loss terms. A pure loss overrides `loss` only.
+    """Turns embeddings into named loss terms. A pure loss only overrides `loss`.
 
     A method sees the gathered outputs of the whole global batch, as if on one device, and never imports
     torch.distributed: every rank computes the same loss, and DDP's mean gradient is exactly the one-device
-    gradient. A costly sum can be shared out over the ranks by `shared_sum`, with the same value and gradients:
+    gradient. A costly sum can be split over the ranks by `shared_sum`, with the same value and gradients:
     `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. Its mutable state
-    lives in parameters and buffers, hence in every checkpoint; a buffer must not
+    lives in parameters and buffers, and is therefore in every checkpoint; a buffer must not
     change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
 
     A subclass gives `name`, `paper`, a `Config`, and a docstring with its formula. A misspelt hook or a config
-    that is not a `MethodConfig` is a TypeError when the class is defined. What several methods share goes into a
-    class of their own, `class Shared(Method, abstract=True)`, which is not itself a method.
+    that is not a `MethodConfig` is a TypeError when the class is defined. Code shared by several methods goes
+    into a base class, `class Shared(Method, abstract=True)`, which is not itself a method.
     """
 
     name: ClassVar[str]
@@ -148,10 +148,10 @@ class Method(nn.Module):
     needs_validation: ClassVar[bool] = False
     """True: keeps the held-out classes in its final run too, because its algorithm reads their score."""
     expected_failures: ClassVar[Mapping[str, str]] = {}
-    """Conformance checks that the method cannot pass, each with the reason: listed, not hidden."""
+    """Conformance checks that the method cannot pass, each with the reason; they are listed, not hidden."""
     sampler: Literal["class_balanced", "uniform"] = "class_balanced"
     """`uniform` for training that must not see classes (label-free methods). A class attribute, or set by `__init__`
-    where it depends on the config; read once, when the training begins."""
+    if it depends on the config; read once, at the start of the training."""
 
     _abstract: ClassVar[bool] = True
 
@@ -185,11 +185,11 @@ class Method(nn.Module):
     def bind(self, network: nn.Module) -> None:
         """Called once, before DDP and the optimiser: allocate what depends on the network.
 
-        A reference to it is kept in a tuple, if at all: as an attribute it would become a part of the method.
+        Keep a reference to it only in a tuple: as an attribute it would become a submodule of the method.
         """
 
     def heads(self) -> nn.ModuleDict:
-        """Extra outputs on the backbone's pooled features (B, feature_dim); built here, owned by the network."""
+        """Extra outputs on the backbone's pooled features (B, feature_dim); created here, owned by the network."""
         return nn.ModuleDict()
 
     def normalize(self, embedding: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class Method(nn.Module):
         return [{"params": parameters, "lr": lr}] if parameters else []
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
-        """Named loss terms of one batch. Override to mix inputs or to run the network more than once.
+        """Named loss terms of one batch. Override it to mix inputs or to run the network more than once.
 
         `rng` (on the CPU) draws the same numbers on every rank and is part of the checkpoint.
         """
@@ -213,23 +213,23 @@ class Method(nn.Module):
         raise NotImplementedError(f"{type(self).__name__} must override loss() or step()")
 
     def begin(self, scope: Scope) -> None:
-        """Called on every rank before the first step of a new training, not of a resumed one."""
+        """Called on every rank before the first step of a new training, but not of a resumed one."""
 
     def after_validation(self, score: float, scope: Scope) -> None:
-        """Called on every rank after each validation, once its model is kept, with its MAP@R on the held-out classes.
+        """Called on every rank after each validation, once its model is saved, with its MAP@R on the held-out classes.
 
-        The score is `val/map_at_r` whatever the search optimises: the same hyperparameters train the same model under
-        every objective, and it is the score that the published algorithms read (CCP's patience). An algorithm that
-        reads another number takes it from `scope.metrics`. Where nothing is held out it is not called: a method that
+        The score is always `val/map_at_r`: the same hyperparameters train the same model under
+        every objective, and the published algorithms read this score (CCP's patience). An algorithm that
+        reads another number takes it from `scope.metrics`. Not called if no classes are held out: a method that
         overrides it sets `needs_validation`.
         """
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """Called at each validation, on every rank.
 
-        `trained` is the batches since the last validation, as they were trained on; `held_out` the images of the
-        held-out classes, whose labels are the data set's own numbers, or None where nothing is held out. For the test
-        it is called once, with the test classes' images as `held_out` and no `trained`.
+        `trained` holds the batches since the last validation, as used in training; `held_out` the images of the
+        held-out classes, with the data set's own class numbers as labels, or None if no classes are held out. For the
+        test it is called once, with the test classes' images as `held_out` and `trained` None.
         """
         return Diagnostics()
 
@@ -250,7 +250,7 @@ def registry() -> dict[str, type[Method]]:
 
 
 def plugin_problems() -> list[str]:
-    """One line per plugin, or method of one, that was left out: its distribution and the reason."""
+    """One line per plugin, or method of a plugin, that was left out: its distribution and the reason."""
     _, problems = _discover()
     return list(problems)
 
@@ -269,13 +269,13 @@ def find_method(name: str) -> type[Method]:
 def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
     methods: dict[str, type[Method]] = {}
     problems: list[str] = []
-    # the built-in methods first: a plugin cannot take their names; they are here without an installation too
+    # built-in methods first: a plugin cannot take their names, and they are available without an installation too
     plugins = (entry for entry in entry_points(group=ENTRY_POINTS) if entry.value != BUILT_IN.value)
     for entry in (BUILT_IN, *sorted(plugins, key=lambda entry: entry.name)):
         distribution = entry.dist.name if entry.dist else "this package"
         try:
             found = list(_methods_of(entry))
-        except (Exception, SystemExit) as error:  # a broken plugin must not take the others with it
+        except (Exception, SystemExit) as error:  # a broken plugin must not affect the others
             if entry is BUILT_IN and isinstance(error, InputError):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
@@ -296,7 +296,7 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
 
 
 def _unusable(method: type[Method]) -> str:
-    """Why a method cannot be configured, "" if it can: its defaults are all there, and within their own bounds."""
+    """Why a method cannot be configured, "" if it can: it has all defaults, and they are within their bounds."""
     try:
         method.Config(**method.Config().model_dump())
     except Exception as error:  # a validator may raise anything
@@ -322,11 +322,11 @@ def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
 
 
 def _refuse_shadow(imported: str | None) -> None:
-    """A user's own folder called `methods` may come first on the path of the driver or of a worker."""
+    """Refuse a user's own folder called `methods` that comes first on the path of the driver or of a worker."""
     expected = Path(__file__).resolve().parent.parent / "methods" / "__init__.py"
     ours = expected.parents[2]
     if imported and ours.name == "py_modules_files" and Path(imported).resolve().parents[2] == ours:
-        return  # on a cluster's node, where each package that the driver sent has a folder of its own
+        return  # on a cluster node, each package sent by the driver has a folder of its own
     if imported is None or Path(imported).resolve() != expected:
         raise InputError(
             f"the package 'methods' was imported from {imported or 'a folder without __init__.py'}, "

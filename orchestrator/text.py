@@ -10,12 +10,12 @@ def params_text(params: Mapping[str, Any]) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A setting's value, numbers to four digits."""
+    """A setting's value, with numbers to four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """`1 trial`, `2 trials`; `2 classes` with its plural given."""
+    """`1 trial`, `2 trials`; `2 classes` with the plural given."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 

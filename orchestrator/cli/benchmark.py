@@ -113,11 +113,11 @@ def benchmark(
         named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
         before = None if name is None else known(places_of(storage).storage, name)
         wanted = {key: value for key, value in changes.items() if value is not None}
-        same = limits.keys() - {"trials_without_improvement"}  # which ends each at its own time
+        same = limits.keys() - {"trials_without_improvement"}  # this one ends each search at its own time
         if before is None and named and not same and num_trials is None:
             raise InputError("--budget: missing; give each method the same, such as epochs=200 (or --num-trials)")
         if before is None and name is not None:
-            places_of(storage).new_journal(name)  # no search's name
+            places_of(storage).new_journal(name)  # refuses the name of a search
         given = None
         if before is not None or named:
             methods_ = named or (before.methods if before is not None else [])

@@ -1,4 +1,4 @@
-"""The data sets: what is known, made ready, published."""
+"""The commands for data sets: show, prepare, publish."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ class _DatasetsGroup(TyperGroup):
     """`orchestrator datasets [NAME]` is short for `orchestrator datasets show [NAME]`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """What typer calls first."""
+        """typer calls this first."""
         short = not args or args[0] not in {*self.commands, "--help"}
         return super().parse_args(ctx, ["show", *args] if short else args)
 

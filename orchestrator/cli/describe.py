@@ -1,4 +1,4 @@
-"""What a method and its settings say of themselves."""
+"""Descriptions of methods and settings."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ def describe_method(method: type[Method]) -> dict[str, Any]:
 
 
 def describe_settings(settings: type[BaseModel]) -> list[dict[str, Any]]:
-    """Name, type, default, range and description of each, as plain values."""
+    """Name, type, default, range and description of each setting, as plain values."""
     rows = []
     for name, info in settings.model_fields.items():
         bounds = [str(bound) for bound in info.metadata if re.match("G[te]|L[te]", type(bound).__name__)]

@@ -1,4 +1,4 @@
-"""The display of a running search: a live table, or a line per event where there is no terminal."""
+"""The display of a running search: a live table, or one line per event without a terminal."""
 
 import math
 import sys
@@ -25,7 +25,7 @@ class Display(Watcher):
     """Shows what the conductor does. Everything goes to stderr: stdout is for results."""
 
     def __init__(self, stream: TextIO | None = None, status: Status | None = None) -> None:
-        """`status` moves until the search begins."""
+        """`status` is an animation that runs until the search begins."""
         self.console = Terminal(file=stream or sys.stderr)
         self.status = status
         self.live: Live | None = None
@@ -76,11 +76,11 @@ class Display(Watcher):
             self.line(f"{self.label(trial)} {trial.state} after {counted(trial.validations, 'validation')}{best}{why}")
 
     def line(self, text: str) -> None:
-        """One event. Written whole, unwrapped: it may be read by a program."""
+        """Print one event as a single unwrapped line: a program may read it."""
         self.console.print(Text(text), soft_wrap=True)
 
     def carried(self) -> str:
-        """What goes with a number of a search that selects on the test classes."""
+        """The remark on each number of a search that selects on the test classes."""
         return " (selection: test)" if self.conductor.ledger.selection == "test" else ""
 
     def label(self, trial: TrialRecord) -> str:
@@ -92,7 +92,7 @@ class Display(Watcher):
         return f"final run of trial {trial.source}{seed}" if several else "final run"
 
     def time_left(self) -> str:
-        """An estimate from the validations so far: trials to come cost what the average trial did."""
+        """An estimate from the validations so far: future trials are assumed to cost the average so far."""
         ledger = self.conductor.ledger
         ended = [trial for trial in ledger.trials.values() if trial.state in ("done", "pruned", "failed")]
         seconds = [trial.seconds for trial in ended if trial.seconds]
@@ -111,7 +111,7 @@ class Display(Watcher):
         return duration(trials + final_waves * final)
 
     def render(self) -> Group:
-        """Counts, the best so far, and the latest trials."""
+        """Counts, the best value so far, and the latest trials."""
         ledger, search = self.conductor.ledger, self.conductor.search
         counts = ledger.counts()
         planned = self.conductor.study.budget

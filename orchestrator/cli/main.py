@@ -1,4 +1,4 @@
-"""The command line: the commands in the order of its help, and what becomes of their errors."""
+"""The command line: the commands in the order of the help text, and the handling of their errors."""
 
 import re
 import signal
@@ -19,10 +19,10 @@ from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, one_l
 
 
 class _Interruptible(TyperGroup):
-    """Ctrl-C in any command is told: typer by itself takes it for an exit without a word."""
+    """Reports Ctrl-C in any command; typer itself would exit silently."""
 
     def invoke(self, ctx: Any) -> Any:
-        """What runs a command, once its words are understood."""
+        """Runs a command after its arguments are parsed."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -80,19 +80,19 @@ app.add_typer(datasets.app, name="datasets")
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """The console script (`arguments`: in place of the command line's). Bad input is one line and exit code 2."""
+    """The console script (`arguments` replace those of the command line). Bad input: one line, exit code 2."""
     from orchestrator.storage.journal import JournalError
     from orchestrator.tracking.store import TrackingError
 
-    # a user has no use for our line numbers
+    # our line numbers are of no use to a user
     warnings.formatwarning = lambda message, *_, **__: visible(f"warning: {message}") + "\n"
     if threading.current_thread() is threading.main_thread():
-        # so that what is half-written is removed; nobody reads the words of the second, which `nohup` ignores
+        # both remove half-written files; SIGHUP prints nothing, since the terminal is gone, and `nohup` ignores it
         for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _hung_up)):
             if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, handler)
     try:
-        # typer gives the code of an Exit back as the command's value
+        # typer returns the code of an Exit as the command's value
         code = app(arguments, prog_name="orchestrator", standalone_mode=False) or 0
     except Exception as error:
         code = _explain(error, (InputError, JournalError, TrackingError))
@@ -109,12 +109,12 @@ def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
     if isinstance(error, WrongOptions):
         return max(_explain(one, input_errors) for one in error.errors)
-    if hasattr(error, "format_message"):  # a usage error; which class it has depends on typer's version
+    if hasattr(error, "format_message"):  # a usage error; its class depends on typer's version
         if type(error).__name__ == "NoArgsIsHelpError":
             return 0  # the help has been printed
         _complain(_usage(error))
         return 2
-    if isinstance(error, typer.Abort):  # Ctrl-C in a command that has no way of its own to end
+    if isinstance(error, typer.Abort):  # Ctrl-C in a command that does not handle it itself
         print("interrupted", file=sys.stderr)
         return 130
     if isinstance(error, input_errors):
@@ -139,7 +139,7 @@ def _complain(what: str) -> None:
 
 
 def _usage(error: Any) -> str:
-    """A usage error by its option or argument, the value, and what would be right."""
+    """The text of a usage error: the option or argument, the value, and what is allowed."""
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     where = f" (see {context.command_path} --help)" if context else ""
     if type(error).__name__ == "NoSuchOption":
@@ -162,7 +162,7 @@ def _usage(error: Any) -> str:
     complaints: list[Any] = getattr(error.__cause__, "errors", list)()
     value = f"{complaints[0]['input']!r}: " if complaints else ""
     message = error.message.removeprefix("Value error, ").rstrip(".")
-    if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this says the value itself
+    if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this message already contains the value
         value, known = "", re.findall(r"'([^']*)'", choice[2])
         message = f"'{choice[1]}' is unknown{suggestion(choice[1], known)}" if len(known) > 3 else message
     return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"

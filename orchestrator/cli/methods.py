@@ -1,4 +1,4 @@
-"""The methods and their presets, and how to make one."""
+"""The commands for methods and presets: list, check, create."""
 
 import json
 import shlex

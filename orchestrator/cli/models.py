@@ -180,8 +180,8 @@ def evaluate(
     seen: list[Any] = []
 
     def evaluated(rows: Any) -> "tuple[Evaluation, dict[str, Any], dict[str, Any], dict[str, Any]]":
-        """Of a single model, or of the folds' embeddings side by side; what it says in JSON, as columns, and the
-        intervals of these, for the claim that is made."""
+        """The evaluation of a single model, or of the folds' concatenated embeddings; its JSON object, its columns, and
+        their intervals for the reported claim."""
         if len(models) == 1:
             found, embedded = evaluate_and_embed(
                 models[0], store, rows, device, approximate=approximate, degradation=degraded
@@ -354,7 +354,7 @@ def export(
             if owner.run_id is None:
                 again = f"orchestrator sync {owner.ledger.name}"
                 raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
-            reach(uri)  # before anything is written
+            reach(uri)  # before any file is written
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
         source = Source.of(models[0], store, facts(owner.ledger, owner.trial) if owner is not None else None)
     done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
@@ -410,7 +410,7 @@ def _with_ends(values: Mapping[str, float | str], ends: Mapping[str, Sequence[fl
 
 
 def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], as_json: Any) -> None:
-    """A row per metric, with what each column says of it; or the JSON object given."""
+    """A row per metric, with its value in each column; or the given JSON object."""
     if as_json is not None:
         print(json.dumps(as_json))
         return
@@ -432,7 +432,7 @@ def _cell(metric: str, value: float | str) -> str:
 
 
 def _refuse_table(option: str, path: Path | None) -> None:
-    """Before anything is computed: a table that could not be written at the end."""
+    """Refuse, before any computation, a table that could not be written at the end."""
     if path is not None and path.suffix.lower() not in TABLES:
         raise InputError(f"{option}: {path}: need a file name that ends in .csv or .parquet")
     if path is not None:
@@ -440,7 +440,7 @@ def _refuse_table(option: str, path: Path | None) -> None:
 
 
 def _write_table(option: str, path: Path, table: Any) -> None:
-    """A table as CSV or Parquet, whole or not at all."""
+    """Write a table as CSV or Parquet, completely or not at all."""
     from pyarrow import csv, parquet
 
     from orchestrator.storage.atomic import write_atomically

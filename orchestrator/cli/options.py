@@ -1,4 +1,4 @@
-"""What several commands take: their arguments and options, and what these stand for."""
+"""Arguments and options shared by several commands, and how their values are interpreted."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,15 +25,15 @@ class WrongOptions(Exception):
 
 
 class Command(TyperCommand):
-    """A command that tells all its wrong options at once; typer by itself ends at the first."""
+    """A command that reports all wrong options at once; typer itself stops at the first."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Raises WrongOptions if a value cannot be taken."""
+        """Raises WrongOptions if a value is invalid."""
         given = list(args)
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
-            if getattr(error, "param", None) is None:  # no such option, say: what stands behind it is anybody's guess
+            if getattr(error, "param", None) is None:  # for example an unknown option: the rest cannot be parsed
                 raise
         values, rest, _ = self.make_parser(ctx).parse_args(args=given)
         errors: list[Exception] = []
@@ -49,18 +49,18 @@ class Command(TyperCommand):
 
 DEFAULT_STORAGE = Path("runs")
 PORT = 5000
-"""Where `ui` shows MLflow, and where the end of a search says to look."""
+"""The port on which `ui` shows MLflow, also named at the end of a search."""
 
 
 def not_empty(value: str | None) -> str | None:
-    """An empty word is an unset shell variable, not a wish for the default."""
+    """An empty value comes from an unset shell variable; it does not mean the default."""
     if value is not None and not value.strip():
         raise typer.BadParameter("empty; give a value or leave the option out")
     return value
 
 
 def local_path(given: str | Path) -> Path:
-    """A path; typer hands the default over as one already."""
+    """A path; typer passes the default as a Path already."""
     if isinstance(given, str) and "://" in given:
         raise typer.BadParameter("an address cannot be taken here; give a path")
     return Path(not_empty(str(given)) or ".")
@@ -81,7 +81,7 @@ def _disk(given: str | Path) -> Path:
 
 
 def _storage(given: str | Path) -> Path:
-    """A folder, or the one that stands for an address."""
+    """A folder; for an address, its working copy."""
     if isinstance(given, str) and "://" in given:
         try:
             return paths.working_copy(given)
@@ -152,7 +152,7 @@ RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own me
 
 
 def assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
-    """The values of `--set`; one that an option of its own gives too is refused."""
+    """The values of `--set`; a value that is also given by its own option is refused."""
     from orchestrator.config.files import parse_assignments
 
     overrides = parse_assignments(words)
@@ -169,20 +169,20 @@ def check_format(format_: str, *, as_json: bool) -> None:
 
 
 def places_of(storage: Path) -> "Places":
-    """Where things lie in a storage folder."""
+    """The locations in a storage folder."""
     from orchestrator.storage.places import Places
 
     return Places(storage.expanduser().resolve())
 
 
 def refuse_benchmark(name: str, storage: Path, instead: str) -> None:
-    """InputError if the name is a benchmark's where a search is asked for."""
+    """InputError if the name of a benchmark is given where a search is expected."""
     if (found := benchmark_of(name, storage)) is not None:
         raise InputError(f"NAME: {name}: is a benchmark: {instead} ({', '.join(map(found.member, found.labels))})")
 
 
 def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
-    """The benchmark of this name, unless a search has it."""
+    """The benchmark of this name, unless a search has the same name."""
     from orchestrator.search.benchmark import known
     from orchestrator.storage.places import JOURNAL
 

@@ -1,4 +1,4 @@
-"""What several commands say, print and write."""
+"""Output shared by several commands: messages, tables, files."""
 
 import json
 from collections.abc import Callable, Collection
@@ -20,23 +20,23 @@ PAGES = (".html", ".htm")
 
 
 def say(line: str) -> None:
-    """A line that is no result, on stderr."""
+    """Print a line that is not a result to stderr."""
     echo(line, err=True)
 
 
 def tell_notes(ledger: "Ledger") -> None:
-    """What of a search's journal could not be checked, or was left out."""
+    """Report what could not be checked in a search's journal, or was left out."""
     for note in ledger.notes:
         say(f"note: {note}")
 
 
 def waiting(doing: str) -> Status:
-    """Something moves in the terminal while heavy libraries load."""
+    """An animation in the terminal while heavy libraries load."""
     return Terminal(stderr=True).status(f"{doing} ...")
 
 
 def warn_of_plugins() -> None:
-    """Plugins that were left out, each with its reason."""
+    """Warn of plugins that were left out, each with the reason."""
     from orchestrator.method import plugin_problems
 
     for problem in plugin_problems():
@@ -44,7 +44,7 @@ def warn_of_plugins() -> None:
 
 
 def plain(value: object) -> str:
-    """A value as a search file would have it."""
+    """A value as written in a search file."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key}: {plain(item)}" for key, item in value.items()) + "}"
     if isinstance(value, bool) or value is None:
@@ -53,7 +53,7 @@ def plain(value: object) -> str:
 
 
 def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
-    """The verdict on several searches, as tables or one JSON object."""
+    """Show the comparison of several searches, as tables or one JSON object."""
     from orchestrator.cli.tables import comparison_table
 
     if as_json:
@@ -63,7 +63,7 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
 
 
 def check_page(option: str, path: Path | None) -> None:
-    """Before anything is computed: a page that could not be written at the end, or would take another file's place."""
+    """Refuse, before any computation, a page that could not be written at the end or would replace another file."""
     if path is not None:
         output_place(option, path, PAGES)
 
@@ -71,7 +71,7 @@ def check_page(option: str, path: Path | None) -> None:
 def write_output(
     option: str, path: Path, write: Callable[[Path], None], what: str, endings: Collection[str] = ()
 ) -> None:
-    """A file by its writer, which writes it whole or not at all; InputError names `option` if it cannot."""
+    """Write a file by `write`, completely or not at all; InputError names `option` if that fails."""
     place = output_place(option, path, endings)
     try:
         write(place)
@@ -82,5 +82,5 @@ def write_output(
 
 
 def write_html(option: str, path: Path, write: Callable[[Path], None], what: str) -> None:
-    """The same of a page."""
+    """Write an HTML page; see `write_output`."""
     write_output(option, path, write, what, PAGES)

@@ -1,4 +1,4 @@
-"""What searches found out: reports, comparisons, MLflow's pages."""
+"""The commands for results: reports, comparisons, MLflow's pages."""
 
 import contextlib
 import errno
@@ -175,7 +175,7 @@ def ui(
             if browser:
                 threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
             code = server.wait()
-        except (KeyboardInterrupt, SystemExit):  # of this process alone perhaps: the server has processes of its own
+        except (KeyboardInterrupt, SystemExit):  # perhaps of this process only: end the server's processes too
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(server.pid, signal.SIGTERM)
             code = 0
@@ -189,7 +189,7 @@ def _no_runs(storage: Path) -> str:
 
 
 def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:
-    """Once the server answers, and where there is a screen: a browser in the terminal would take its place."""
+    """Open a browser once the server answers; not without a screen, since a text browser would occupy the terminal."""
     if sys.platform not in ("darwin", "win32") and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
         return
     while server.poll() is None:

@@ -1,4 +1,4 @@
-"""A plugin project to begin a method with: a loss that works, a search space, tests that run the checks."""
+"""A plugin project for a new method: a working loss, a search space, tests that run the checks."""
 
 import importlib.util
 import keyword
@@ -14,9 +14,9 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 def new_method(name: str, folder: Path) -> Path:
-    """Write the project of a method called `name` into a new or empty folder; it is there whole or not at all.
+    """Write the project of a method called `name` into a new or empty folder, completely or not at all.
 
-    InputError if the name is no Python name in snake_case or is taken, or if something is in the folder already.
+    InputError if the name is not a Python name in snake_case or is taken, or if the folder is not empty.
     """
     check_method_name(name)
     folder = folder.expanduser().absolute()
@@ -25,7 +25,7 @@ def new_method(name: str, folder: Path) -> Path:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise InputError(f"{folder} is there already, and not an empty folder: name another with --folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        there = folder.is_dir()  # then it stays the same folder: somebody may be in it
+        there = folder.is_dir()  # then keep the same folder: it may be a shell's working directory
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder if there else folder.parent))
     except OSError as error:
         raise InputError(f"--folder: {folder} cannot be written ({error.strerror}): name another") from None
@@ -49,7 +49,7 @@ def new_method(name: str, folder: Path) -> Path:
 
 
 def class_name(name: str) -> str:
-    """`MyLoss` for `my_loss`; never a name that the generated files import."""
+    """`MyLoss` for `my_loss`; never a name imported by the generated files."""
     camel = "".join(part.capitalize() for part in name.split("_"))
     return (
         f"{camel}Loss"
@@ -195,4 +195,4 @@ orchestrator search {name}.yaml
 The loss is in `{name}/__init__.py`; `pytest` runs the checks and compares the loss with numbers by hand.
 """,
 }
-"""The project's files; `{name}` is the method's name, `{Name}` that of its class."""
+"""The project's files; `{name}` is the method's name, `{Name}` its class's name."""

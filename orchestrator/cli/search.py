@@ -1,4 +1,4 @@
-"""`search` and `resume`: a search, or a benchmark, begun and gone on with."""
+"""`search` and `resume`: start or continue a search or a benchmark."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -229,7 +229,7 @@ def resume(
 
 
 def _warn_of_machine(search: "Search") -> None:
-    """Threads that this machine does not have, and GPU-hours that it cannot count; the search would be refused here."""
+    """Warn of threads that this machine does not have and GPU-hours it cannot count: it would refuse the search."""
     from orchestrator.execution.inline import InlineRunner, check_threads
     from orchestrator.search.preflight import check_hours
 

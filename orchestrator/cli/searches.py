@@ -1,4 +1,4 @@
-"""Searches that there are: how far they came, how to stop them, what MLflow missed of them."""
+"""The commands for existing searches: status, stop, pause, list, sync."""
 
 import json
 import shlex
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.storage.ledger import Ledger
 
 STOP_SECONDS = 120.0
-"""How long `stop` waits for a search to end in order."""
+"""How long `stop` waits for a search to end cleanly."""
 
 
 def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
@@ -103,7 +103,7 @@ def sync(
     places = places_of(storage)
     journal = places.journal(name)
     uri = tracking_address(tracking_uri, places, journal)
-    if paths.address_of(journal) is not None:  # there, no lock tells
+    if paths.address_of(journal) is not None:  # an object store has no locks
         if driver(journal.parent):
             raise InputError(f"{paths.shown(journal)}: the search is running and sends its events itself")
         bring_artifacts(journal, *read_journal(journal))
@@ -115,7 +115,7 @@ def sync(
 
 
 def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
-    """Ask the driver of a search, and wait until it has stopped or has noticed."""
+    """Send the request to the driver of a search, and wait until it has stopped or taken the request."""
     from orchestrator.search.control import status as state_of
     from orchestrator.search.models import read_search
     from orchestrator.storage.presence import driver, pending
@@ -145,7 +145,7 @@ def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json:
 def _steer_benchmark(
     found: "Benchmark", storage: Path, wish: Literal["stop", "pause"], again: str, *, as_json: bool
 ) -> None:
-    """Ask its driver, and that of the search which it is at, and wait until it has ended, or its search has noticed."""
+    """Send the request to its driver and that of its current search; wait for its end, or for its search to react."""
     from orchestrator.storage.presence import driver, pending
 
     home, *searches = folders = _folders(found, storage)
@@ -180,7 +180,7 @@ def _ask(folder: Path, wish: Literal["stop", "pause"]) -> None:
 
 
 def _folders(found: "Benchmark", storage: Path) -> list[Path]:
-    """Where drivers show themselves: the benchmark's own folder, then those of its searches."""
+    """The folders with driver records: the benchmark's own folder, then those of its searches."""
     from orchestrator.search.benchmark import folder
 
     places = places_of(storage)
@@ -188,7 +188,7 @@ def _folders(found: "Benchmark", storage: Path) -> list[Path]:
 
 
 def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
-    """The searches of a benchmark that have begun, and their folders."""
+    """The started searches of a benchmark, and their folders."""
     from orchestrator.search.benchmark import members
 
     places = places_of(storage)
@@ -196,7 +196,7 @@ def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
 
 
 def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None:
-    """Its searches, also those to come, and what to do next."""
+    """Show its searches, including those still to come, and what to do next."""
     from orchestrator.search.control import status as state_of
     from orchestrator.storage.ledger import BENCHMARK, Ledger
     from orchestrator.storage.presence import driver

@@ -1,4 +1,4 @@
-"""What the commands that train share: resolving what was asked for, notes before the start, and the end."""
+"""Shared code of the commands that train: resolving the options, notes before the start, the summary at the end."""
 
 import json
 import re
@@ -50,7 +50,7 @@ def resolved_search(
     overrides: dict[str, object] = {}
     with problems.noted():
         overrides = fixed_settings(words, changes, epochs)
-    if problems.found:  # what else is wrong is told too
+    if problems.found:  # report the other errors too
         overrides = sound_assignments(words)
     with problems.noted():
         search = resolve_search(
@@ -71,13 +71,13 @@ def resolved_search(
 
 
 def fixed_settings(words: list[str], changes: Mapping[str, object], epochs: int | None) -> dict[str, object]:
-    """The settings that `--set` and `--epochs` fix; none may be given twice, also not by another option."""
+    """The settings fixed by `--set` and `--epochs`; none may be given twice, or by another option too."""
     overrides = assignments(words, {**changes, "epochs": epochs})
     return overrides if epochs is None else overrides | {"epochs": epochs}
 
 
 def parsed_limits(words: list[str]) -> dict[str, Any]:
-    """The limits of `--budget`; `none` lifts one."""
+    """The limits of `--budget`; `none` removes a limit."""
     from orchestrator.config.files import parse_assignments
 
     words = [f"hours={word}" if re.fullmatch(r"[0-9.]+", word) else word for word in words]
@@ -139,7 +139,7 @@ def run_benchmark(
 
 
 def note_idle(search: "Search") -> None:
-    """Settings that change nothing, so that nobody waits for what they do."""
+    """Report settings that have no effect, so that the user does not expect one."""
     from orchestrator.config.resolve import idle_settings
 
     for line in idle_settings(search):
@@ -161,7 +161,7 @@ def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
 
 
 def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
-    """The leaderboard and where to look; the exit code says how the search ended."""
+    """Print the leaderboard and where to look; the exit code says how the search ended."""
     from orchestrator.cli.tables import closing, leaderboard
     from orchestrator.report.tables import summary
 
@@ -186,8 +186,8 @@ def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
 
 
 def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
-    """Trials on a cluster of our own or at an address; InputError if nothing answers there, or workers would import
-    something else here."""
+    """Trials on our own cluster or on the one at an address; InputError if nothing answers there, or if workers would
+    import another package from the working directory."""
     from orchestrator.execution.ray_tune import RayRunner
 
     refuse_shadows()

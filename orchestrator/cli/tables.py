@@ -38,12 +38,12 @@ HEADLINES = ("map_at_r", "recall_at_1")
 
 
 def short(metric: str) -> str:
-    """`val/map_at_r` -> `map@r`: for the head of a narrow column."""
+    """`val/map_at_r` -> `map@r`, as the head of a narrow column."""
     return metric.removeprefix("val/").replace("_at_", "@")
 
 
 class Fitting:
-    """The first of some tables that fits the terminal's width; they go from rich to lean."""
+    """The first of several tables that fits the terminal's width; the tables are ordered from wide to narrow."""
 
     def __init__(self, tables: Sequence[Table]) -> None:
         self.tables = tables
@@ -55,8 +55,8 @@ class Fitting:
 
 
 def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) -> Fitting:
-    """One row per trial. Where the terminal is narrow, long heads are folded, then the less important columns go,
-    and at last the whole point stands in one column."""
+    """One row per trial. In a narrow terminal, long heads are folded, then the less important columns are dropped,
+    and finally the whole point is shown in one column."""
     keys = list(dict.fromkeys(key for trial in trials for key in trial.params))
     on_front = set(ledger.front) if ranked and ledger.second is not None else set()
     values = value_columns(ledger, compared=ranked)
@@ -100,7 +100,7 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
 
 
 def _state(ledger: Ledger, trial: TrialRecord) -> Text:
-    """Green is for what has learned something, as far as that is known."""
+    """The state in color: green for a trial that has learned something, as far as that is known."""
     word = learning.state_word(ledger, trial)
     return Text(word, style=STYLES.get(word, "red"))
 
@@ -118,7 +118,7 @@ def _param(trial: TrialRecord, key: str) -> str:
 
 
 def _folded(head: str) -> str:
-    """`proxies_per_class` on two lines of about one length; short heads stay whole."""
+    """`proxies_per_class` on two lines of similar length; short heads are not folded."""
     if len(head) <= 8:
         return head
     if head == "validations":
@@ -226,7 +226,7 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
 
 
 def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """A row per search, the newest first, those that have not begun last."""
+    """One row per search, newest first; searches that have not begun come last."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     several = len({one["benchmark"] for one in found}) > 1
     for head in ("search", *(["benchmark"] if several else []), "state", "trials", "best", "began"):
@@ -243,7 +243,7 @@ def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def comparison_table(comparison: Comparison) -> Group:
-    """The verdict over several searches, and what it rests on."""
+    """The comparison of several searches, and the data behind it."""
     heads, lines = rows(comparison)
 
     def table(leave_out: Sequence[str] = ()) -> Table:
@@ -283,7 +283,7 @@ def _spread(name: str, interval: Interval, classes: str) -> Text:
 
 
 def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
-    """The lines after the leaderboard: how it ended, and where it is to be looked at: its page, and in MLflow."""
+    """The lines after the leaderboard: how the search ended, and where to look at it (its page, MLflow)."""
     name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(paths.shown(storage))
     lines = []
     if outcome.state == "interrupted":
@@ -310,7 +310,7 @@ def landing(journal: Path, tracking_uri: str, port: int) -> str:
     """Where MLflow shows a search; InputError if it is not there."""
     runs, (events, ledger) = recorded_runs(journal), read_journal(journal)
     begun = [event for event in events if event["event"] in ("search_started", "search_resumed")]
-    # the storage's own database moves with it, and the cursor has the address where it was
+    # the storage's own database moves with it; the cursor still has the old address
     moved = begun[-1].get("tracking_uri") is None and tracking_uri == default_tracking_uri(journal.parents[2])
     if runs.experiment_id is None or not (moved or runs.tracking_uri == redact(tracking_uri)):
         raise InputError(
@@ -321,7 +321,7 @@ def landing(journal: Path, tracking_uri: str, port: int) -> str:
 
 
 def links(outcome: Outcome, port: int) -> dict[str, str]:
-    """What to look at in MLflow, and where; of a database, once it is served at `port`."""
+    """Names and addresses of the views in MLflow; for a database, those once it is served at `port`."""
     if outcome.experiment_id is None or outcome.parent_run_id is None:
         return {}
     base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id

@@ -1,4 +1,4 @@
-"""What goes to the terminal: its own control characters come from here alone, those in names and texts are shown."""
+"""Output to the terminal. Only this module emits control characters; those in names and texts are escaped."""
 
 from collections.abc import Iterable
 
@@ -10,17 +10,17 @@ from orchestrator.errors import visible
 
 
 class Terminal(Console):
-    """rich's console, to which brackets in a text are no styles, and control characters in it no commands."""
+    """rich's console; brackets in a text are not styles, and control characters in it are not commands."""
 
     def __init__(self, **how: object) -> None:
         super().__init__(**{"markup": False, "emoji": False, **how})  # type: ignore[arg-type]
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of what is shown."""
+        """The segments of the renderable."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(visible(segment.text), segment.style)
 
 
 def echo(text: str, *, err: bool = False) -> None:
-    """A line, to standard error if it is no result."""
+    """Print a line; to standard error if it is not a result."""
     typer.echo(visible(text), err=err)

@@ -1,3 +1,3 @@
-"""Where a trial runs: in this process, in a Ray actor, or by a group of workers. The only package that imports Ray;
-it decides nothing about which trial runs.
+"""Where a trial runs: in this process, in a Ray actor, or in a group of workers. The only package that imports Ray; it
+does not decide which trial runs.
 """

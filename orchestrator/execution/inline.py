@@ -1,4 +1,4 @@
-"""Trials in this process, one after the other."""
+"""Trials in this process, one at a time."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from orchestrator.execution.protocol import TrialSource
 
 
 class InlineRunner:
-    """The `process` backend: one trial after the other in this process. For one training, and to debug."""
+    """The `process` backend: one trial at a time in this process. For single trainings and debugging."""
 
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:

@@ -1,6 +1,6 @@
-"""Processes that train and may be lost: what they leave in Ray's logs, and what of it belongs to a trial.
+"""Lost training processes: what they leave in Ray's logs, and which part of it belongs to a trial.
 
-Both sides: the process says where a trial begins, and how the trial's code ends it; whoever asks reads it there.
+Both sides: the process logs where a trial begins and how the trial's code ends it; the driver reads that log.
 """
 
 import contextlib
@@ -20,37 +20,37 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator.storage import objects, paths, s3
 
 PROCESS_LOG = "process.log"
-"""The last lines of a process that was lost, in the trial's folder."""
+"""The file in the trial's folder with the last lines of a lost process."""
 LINES = 30
 BEFORE = 10
-"""How many lines before a long stack are kept with it."""
+"""How many lines before a long stack trace are kept with it."""
 CHARACTERS = 1000
 """How many characters of each line are kept."""
 SHOWN = 300
-"""How many characters of them a reason holds."""
+"""How many characters of the last line are put into a reason."""
 READ_BYTES = 1 << 18
 SECONDS = 20.0
-"""How long a node may take to find them."""
+"""How long a node may take to find these lines."""
 ENDED = "the code ended its own process by os._exit"
 CRASHED = "Fatal Python error: "
 NOISE = re.compile(
-    r":|Extension modules: |\[[^\]]*\] logging\.cc:"  # Ray's marks, Python's list, and Ray's second copy of a crash
+    r":|Extension modules: |\[[^\]]*\] logging\.cc:"  # Ray's markers, Python's list, and Ray's second copy of a crash
     r"|(Loading|Successfully loaded) faiss|Could not load library with .* due to:$|ModuleNotFoundError\(.*'faiss\."
 )
-"""How lines begin that tell nothing of a trial."""
+"""Beginnings of lines that say nothing about a trial."""
 LIBRARIES = re.compile(
     r"<frozen|.*/lib/python3\.\d+/(?!(site|dist)-packages/)|.*/(torch|torchvision|timm|numpy|faiss)/"
 )
-"""The files of code that is neither ours nor a plugin's."""
+"""Files whose code is neither ours nor a plugin's."""
 EARLY = 0.9
-"""A process that hangs shows where, when so much of its time has passed."""
+"""A hanging process prints its stacks after this fraction of its time limit."""
 
 
 # In the process that trains -----------------------------------------------------------------------------------
 
 
 def begins(trial_id: str) -> str:
-    """The line after which a process's output is a trial's."""
+    """The line after which a process's output belongs to a trial."""
     return f"orchestrator: trial {trial_id} begins here"
 
 
@@ -74,8 +74,8 @@ def _exit(theirs: Callable[[int], NoReturn], owner: int, status: int) -> NoRetur
 
 @contextlib.contextmanager
 def stack_if_late(limits: Mapping[str, float]) -> Iterator[None]:
-    """Where a step takes longer than the shortest of its limits, in seconds, write all threads' stacks to the output, a
-    little before: also those of code that keeps Python's lock."""
+    """Shortly before a step exceeds the shortest of its limits, in seconds, write all threads' stacks to the output,
+    including those of code that holds the GIL."""
     if limits:
         faulthandler.dump_traceback_later(max(0.1, EARLY * min(limits.values())), file=2)
     try:
@@ -89,8 +89,8 @@ def stack_if_late(limits: Mapping[str, float]) -> Iterator[None]:
 
 
 def last_words(actor: Any, trial_id: str) -> str:
-    """The last lines that an actor's process wrote for a trial; empty where nothing is known of it, or its node is gone
-    or does not answer."""
+    """The last lines that an actor's process wrote for a trial; empty if it is not known, or if its node is gone or
+    does not answer."""
     with contextlib.suppress(Exception):
         found = ray._private.state.actors(actor._actor_id.hex())
         return words_of(found["Address"]["NodeID"], int(found["Pid"]), trial_id)
@@ -109,7 +109,7 @@ def words_of(node_id: str, pid: int, trial_id: str) -> str:
 
 
 def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
-    """On the process's node: what it wrote last for a trial, to stdout and then to stderr."""
+    """Runs on the process's node: its last lines for a trial, from stdout and then from stderr."""
     logs = logs or Path(ray._private.worker._global_node.get_logs_dir_path())
     told = []
     for kind in ("out", "err"):
@@ -125,7 +125,7 @@ def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
 
 
 def _telling(lines: list[str]) -> list[str]:
-    """The last lines; of a stack that is longer than these its beginning, which is where the process was."""
+    """The last lines; of a longer stack trace the beginning, which shows where the process was."""
     for mark in (CRASHED, "most recent call first):"):
         if found := [number for number, line in enumerate(lines) if mark in line]:
             if len(lines) - found[-1] > LINES:
@@ -144,7 +144,7 @@ def keep(folder: Path, words: str) -> None:
 
 
 def cause(words: str) -> str | None:
-    """Why the process ended, as far as its last lines tell: by its own code, or by a fault of the machine code."""
+    """Why the process ended, if its last lines say so: by its own code, or by a crash of native code."""
     frame = r'(?:File "([^"]+)", line (\d+), in (\S+)[^\n]*\n[^\n]*\n)?'
     if found := re.search(rf"{frame}{re.escape(ENDED)}\((-?\d+)\)", words):
         where = f", in {found[3]}, {Path(found[1]).name} line {found[2]}" if found[1] else ""
@@ -156,7 +156,7 @@ def cause(words: str) -> str | None:
 
 
 def _place(stack: str) -> str | None:
-    """Of a stack, the most recent call first, the function that is ours or a plugin's; else the first one."""
+    """The first function of ours or a plugin's in a stack (most recent call first); else the first function."""
     frames = re.findall(r'^  File "([^"]+)", line (\d+) in (\S+)', stack, re.M)
     for file, line, function in [*(frame for frame in frames if not LIBRARIES.match(frame[0])), *frames[:1]]:
         return f"in {function}, {Path(file).name} line {line}"
@@ -164,14 +164,14 @@ def _place(stack: str) -> str | None:
 
 
 def stuck_at(words: str) -> str | None:
-    """Where a process was that was too late: the function of ours, or of a plugin's, that its main thread was in."""
+    """Where an overdue process was: the function of ours, or of a plugin's, in which its main thread was."""
     found = re.findall(r"most recent call first\):\n((?:  File [^\n]+\n?)+)", words.rpartition("Timeout (")[2])
     return next((place for stack in reversed(found) if (place := _place(stack))), None)  # the main thread comes last
 
 
 def quoted(words: str, folder: Path) -> str:
-    """The last line that a lost process's code wrote, for a reason, and where the others are; empty if there is
-    none."""
+    """The last line that a lost process's code wrote, to be put into a reason, and where to find the other lines;
+    empty if there are none."""
     if not words:
         return ""
     see = f" (see {paths.shown(folder / PROCESS_LOG)})"

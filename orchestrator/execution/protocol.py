@@ -1,4 +1,4 @@
-"""What a place where trials run offers a search, and what it asks of one."""
+"""The interface between a runner of trials and a search."""
 
 import contextlib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from orchestrator.config.search import Search
 
 
 class TrialSource(Protocol):
-    """What a runner asks of a search: its next trial, and to take what came of one."""
+    """What a runner needs from a search: the next trial, and methods that take the results."""
 
     fault: str | None
     folder: Path
@@ -19,37 +19,37 @@ class TrialSource(Protocol):
     stopping: bool
 
     def attended(self, trial_id: str, now: float) -> None:
-        """A trial has got a process, its first or another one: from now on its time is counted."""
+        """A trial has got a process, its first or a new one: its time is counted from now on."""
 
     @property
     def finished(self) -> bool:
-        """Nothing is running and nothing will be given out."""
+        """No trial is running and none will be started."""
 
     def lost(self, trial_id: str, reason: str) -> None:
-        """A trial whose process could not be kept alive; for want of a disk, it is only interrupted."""
+        """End a trial whose process could not be kept alive; after a disk fault it is only interrupted."""
 
     def next(self) -> dict[str, Any] | None:
-        """The next trial's id and arguments; None while there is nothing to give out just now."""
+        """The next trial's id and arguments; None if no trial can be started now."""
 
     def overdue(self, now: float) -> dict[str, str]:
-        """The trials that have a process and took too long, and why that is their end."""
+        """The trials with a process that took too long, and the reason for ending each."""
 
     def report(self, result: Mapping[str, Any]) -> bool:
-        """A trial's result; True if the trial is to be stopped. Results known already are passed over."""
+        """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""
 
     def restarted(self, trial_id: str, reason: str) -> None:
-        """A trial's process was lost, and the trial goes on in another."""
+        """A trial's process was lost, and the trial continues in another."""
 
 
 class Runner(Protocol):
     """Where trials run."""
 
     def ready(self, search: Search, storage: Path) -> contextlib.AbstractContextManager[int]:
-        """Get hold of the machines; gives how many trials run at once, InputError if not even one can, or if one of
-        them does not see the storage."""
+        """Acquire the machines; gives how many trials run at once. InputError if not even one can, or if a machine
+        does not see the storage."""
 
     def resources(self, search: Search) -> dict[str, float]:
-        """What a trial holds on these machines: CPUs, and GPUs if it has any."""
+        """The resources of a trial on these machines: CPUs, and GPUs if it has any."""
 
     def run(self, conductor: TrialSource) -> None:
         """Run the conductor's trials until it has no more or is stopping."""

@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
 
-HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # and empty SETTINGS
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # with empty SETTINGS
 
 
 def refuse_shadows() -> None:
-    """Ray's workers look into the working directory first: a package of the same name there would be taken for ours."""
+    """Refuse packages in the working directory that Ray's workers, which look there first, would import as ours."""
     here, ours = Path.cwd(), Path(__file__).resolve().parents[2]
     for package in ("orchestrator", "methods"):
         for found in (here / package / "__init__.py", here / f"{package}.py"):
@@ -24,7 +24,7 @@ def refuse_shadows() -> None:
 
 
 def reachable_address(address: str | None) -> str | None:
-    """A cluster's address at which something answers: Ray itself would wait for minutes."""
+    """A cluster's address at which something answers; Ray itself would wait for minutes."""
     if address is None or address == "local":
         return address
     if address == "auto":
@@ -50,18 +50,18 @@ def reachable_address(address: str | None) -> str | None:
 
 
 def _speaks(host: str, port: int) -> bool:
-    """Whether what answers may be Ray; OSError if nothing does."""
+    """Whether the server that answers may be Ray; OSError if nothing answers."""
     with socket.create_connection((host, port), timeout=5) as connection:
         if os.environ.get("RAY_USE_TLS") == "1":
-            return True  # it understands nothing before a handshake, which is Ray's own
-        # Ray speaks gRPC: its first word, as of all HTTP/2, is a SETTINGS frame (type 4)
+            return True  # it answers only after a TLS handshake, which is left to Ray
+        # Ray speaks gRPC: its first frame, as always in HTTP/2, is SETTINGS (type 4)
         connection.sendall(HTTP2_PREFACE)
         return connection.recv(9)[3:4] == b"\x04"
 
 
 def _cluster_here() -> str:
-    """What `auto` stands for: the cluster that `ray start` began or joined here last, else the only one that answers.
-    Ray by itself takes any whose process it sees, one of another search too, or one that nobody reaches."""
+    """The cluster for `auto`: the one that `ray start` last started or joined here, else the only one that answers.
+    Ray itself takes any cluster with a process here: maybe another search's, or one that cannot be reached."""
     from orchestrator.execution.ray_start import clusters_here
 
     (started, others), found = clusters_here(), []

@@ -28,8 +28,8 @@ NODE_SECONDS = 300.0
 
 
 def node_lives(node_id: str) -> bool:
-    """Whether this machine's Ray node lives. Of one that we started we see it at once; the cluster may take minutes to
-    notice, and trials go on meanwhile."""
+    """Whether this machine's Ray node is alive. For one that we started we see it at once; the cluster may take minutes
+    to notice, while trials continue."""
     started = ray._private.worker._global_node
     mortal = (ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
     if started is not None and any(kind in mortal for kind, _ in started.dead_processes()):
@@ -42,9 +42,9 @@ COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-
 
 
 def code() -> list[str]:
-    """What the nodes of a cluster need of us, as Ray's `py_modules`: this package, the methods, and every plugin with
-    the metadata by which it is found. So all trials run the driver's code, whatever the nodes have installed."""
-    from orchestrator.method import ENTRY_POINTS  # with torch
+    """The code that the nodes of a cluster need, as Ray's `py_modules`: this package, the methods, and every plugin
+    with its entry point metadata. So all trials run the driver's code, whatever is installed on the nodes."""
+    from orchestrator.method import ENTRY_POINTS  # imports torch
 
     folders: dict[str, None] = {}
     names = {"orchestrator": None, "methods": None, "search_spaces": None}
@@ -55,13 +55,13 @@ def code() -> list[str]:
                 folders[str(Path(str(file.locate())).resolve().parent)] = None
     for name in names:
         found = find_spec(name)
-        if found is not None:  # a broken plugin is told of elsewhere
+        if found is not None:  # a broken plugin is reported elsewhere
             folders |= dict.fromkeys(found.submodule_search_locations or filter(None, [found.origin]))
     return list(folders)
 
 
 def shipped() -> bool:
-    """Whether this process is itself a job of the cluster, begun with code of its own (`ray job submit`)."""
+    """Whether this process is itself a job of the cluster, started with its own code (`ray job submit`)."""
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR") or "{}")
     return "py_modules" in job.get("runtime_env", {})
 
@@ -75,8 +75,8 @@ def living_nodes() -> list[dict[str, Any]]:
 
 
 def check_nodes(storage: Path) -> None:
-    """InputError naming the first node that lacks the storage, or has other versions than this process; one that dies
-    while it is asked is none of the cluster's."""
+    """InputError naming the first node that does not see the storage or has other versions than this process. A node
+    that dies during the check is ignored."""
     probe = storage / f".node-probe-{uuid.uuid4().hex}"
     objects.write(probe, b"")
     here = versions(COMPARED)
@@ -93,7 +93,7 @@ def check_nodes(storage: Path) -> None:
             try:
                 there, sees = ray.get(answer, timeout=NODE_SECONDS)
             except RayError as error:
-                if node["NodeID"] not in {one["NodeID"] for one in living_nodes()}:  # it died meanwhile
+                if node["NodeID"] not in {one["NodeID"] for one in living_nodes()}:  # it died in the meantime
                     continue
                 reason = " ".join(str(error).split())[:300]
                 raise InputError(f"{where} cannot run this version's code ({reason})") from None
@@ -111,7 +111,7 @@ def check_nodes(storage: Path) -> None:
 
 
 def describe_node(probe: str) -> tuple[dict[str, str], bool]:
-    """On a node: its versions, and whether it sees a file."""
+    """Runs on a node: its versions, and whether it sees a file."""
     seen = False
     with contextlib.suppress(OSError):
         seen = objects.read(paths.place(probe), s3.IMPATIENCE_SECONDS) is not None
@@ -119,15 +119,15 @@ def describe_node(probe: str) -> tuple[dict[str, str], bool]:
 
 
 def placement_groups() -> set[str]:
-    """The placement groups of this process's Ray job that hold, or wait for, something on the cluster."""
-    job = ray.get_runtime_context().get_job_id()  # the end of the ids of all that a job makes
+    """The placement groups of this process's Ray job that hold or wait for resources of the cluster."""
+    job = ray.get_runtime_context().get_job_id()  # the ids of all placement groups of a job end with it
     held = {key for key, group in placement_group_table().items() if group["state"] != "REMOVED"}
     return {key for key in held if key.endswith(job)}
 
 
 def resources(search: "Search", workers: int) -> dict[str, float]:
-    """What each of so many workers of a trial occupies: its CPU threads, and a GPU where the cluster has any (of a
-    single worker the share that the search gives). InputError if it must have one and there is none."""
+    """The resources of each of a trial's workers: its CPU threads, and a GPU if the cluster has any (for a single
+    worker, the share set by the search). InputError if it needs a GPU and there is none."""
     training = search.example().training
     each: dict[str, float] = {"CPU": training.threads}
     if training.device != "cpu" and ray.cluster_resources().get("GPU", 0) >= 1:
@@ -140,13 +140,13 @@ def resources(search: "Search", workers: int) -> dict[str, float]:
 
 
 def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
-    """How many trials, of workers of this size, the cluster holds now, as far as the search wants so many."""
+    """How many trials with workers of this size fit on the cluster now, at most as many as the search allows."""
     fit = places(each) // search.workers
     return min(fit, search.max_concurrent or fit)
 
 
 def places(each: Mapping[str, float]) -> int:
-    """How many workers of this size the cluster holds."""
+    """How many workers of this size fit on the cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    # a third of a GPU, three times, is one: Ray counts in ten-thousandths
+    # three thirds of a GPU must count as one: Ray's unit is a ten-thousandth
     return sum(min(int(node.get(kind, 0) / amount + 1e-4) for kind, amount in each.items()) for node in nodes)

@@ -1,4 +1,4 @@
-"""A start of Ray that tells no secrets, and is patient with a busy machine."""
+"""Starting Ray without leaking secrets, and with more time on a busy machine."""
 
 import contextlib
 import functools
@@ -25,14 +25,14 @@ PATIENT_SECONDS = 240.0
 
 
 def keep_secrets() -> None:
-    """Tune would put AWS's keys into each trial's runtime environment, which Ray logs for everybody to read. Trials
-    take them from the environment, or the files, of the node that they run on."""
+    """Keep AWS's keys out of each trial's runtime environment, into which Tune would put them and which Ray logs in
+    public. Trials take them from the environment or the files of their node."""
     class_cache.ENV_VARS_TO_PROPAGATE.intersection_update(ENV_VARS_TO_PROPAGATE)
 
 
 @contextlib.contextmanager
 def unnamed() -> Iterator[None]:
-    """Ray shows a job's command line to the whole cluster: ours is its first words, no address with a password."""
+    """Ray shows a job's command line to the whole cluster: reduce ours to its first words, without any password."""
     theirs = utils.get_entrypoint_name
     utils.get_entrypoint_name = command
     try:
@@ -42,17 +42,17 @@ def unnamed() -> Iterator[None]:
 
 
 def start(**options: Any) -> None:
-    """Start a cluster on this machine, with `ray.init`'s options. A busy machine gets a second attempt, with more time.
+    """Start a cluster on this machine, with `ray.init`'s options. On a busy machine, try a second time with more time.
 
-    Raises ClusterFailed, with what the machine was doing."""
+    Raises ClusterFailed with the load of the machine."""
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     try:
         _init(**options)
         return
-    except Exception as error:  # a start that takes too long is a bare Exception
+    except Exception as error:  # a start that takes too long raises a bare Exception
         first = error
     _end_children(before)
-    if not isinstance(first, ValueError):  # an option's: it would be refused again
+    if not isinstance(first, ValueError):  # a wrong option: it would be refused again
         print(f"note: Ray did not start ({machine()}): trying again, with more time", file=sys.stderr)
         patient = functools.partial(services.get_node, timeout_s=PATIENT_SECONDS)
         theirs, services.get_node = services.get_node, patient
@@ -77,7 +77,7 @@ def _init(**options: Any) -> None:
 
 
 def _end_children(before: set[int]) -> None:
-    """End what a start that failed left running; it would take its share of the machine until we end."""
+    """End the processes left by a failed start; they would use the machine until this process ends."""
     with contextlib.suppress(Exception):
         ray.shutdown()
     for child in psutil.Process().children(recursive=True):
@@ -99,9 +99,9 @@ def machine() -> str:
 
 @contextlib.contextmanager
 def own_group() -> Iterator[None]:
-    """The servers that Ray starts meanwhile are no members of our process group: a SIGTERM to all of it (`timeout`, a
-    closed session) must not take the cluster from a search that stops in order. With us they die by the kernel."""
-    if not detect_fate_sharing_support():  # then Ray ends them by the group
+    """The servers that Ray starts in this block get another process group: a SIGTERM to our group (`timeout`, a closed
+    login) must not kill the cluster of a search that stops cleanly. The kernel ends them when this process dies."""
+    if not detect_fate_sharing_support():  # then Ray ends them by the process group
         yield
         return
     ours = services.ConsolePopen
@@ -113,19 +113,19 @@ def own_group() -> Iterator[None]:
 
 
 def clusters_here() -> tuple[str | None, list[str]]:
-    """The address of the cluster that `ray start` began or joined on this machine last, and those of all clusters whose
-    processes run here, private ones too; whether they answer is not known."""
+    """The address of the cluster that `ray start` last started or joined on this machine, and those of all clusters
+    with processes here, private ones too; they may not answer."""
     return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
 
 
 def keep_token() -> None:
-    """Make the token that Ray asks for on this machine, readable by its owner alone: Ray's own is by everybody."""
+    """Create Ray's token on this machine, readable only by its owner; Ray's own would be readable by everybody."""
     path = Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):  # then Ray finds another way, or says why not
+    with contextlib.suppress(OSError):  # then Ray finds another way, or reports an error
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # of mode 600
+            with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # with mode 600
                 file.write(secrets.token_hex(32))
                 file.flush()
-                os.link(file.name, path)  # whole, and not over another's
+                os.link(file.name, path)  # atomic, and never replaces another token
         path.chmod(0o600)

@@ -1,4 +1,4 @@
-"""One experiment by a group of workers. The door to ray.train."""
+"""One experiment in a group of workers. The only module that uses ray.train."""
 
 import asyncio
 import contextlib
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
 
 ATTEMPTS = 3
-"""So often a trial is started whose processes were killed, each time from its last validation."""
+"""How often a trial is started if its processes are killed, each time from its last validation."""
 POLL_SECONDS = 1.0
-"""How often a trial that waits for its workers looks whether they still live."""
+"""How often a trial that waits for its workers checks that they are still alive."""
 JUDGEMENT_SECONDS = 10.0
-"""How long a rank that failed waits for the others to fail too; see `Mailbox.fail`."""
+"""How long a failed rank waits for the others to fail too; see `Mailbox.fail`."""
 STOP_SECONDS = 120.0
 """How long a stopped trial waits for its workers to be gone."""
 PLACEMENT_GROUP = "placement_group"
 
-# set where the trainer runs: Ray Train hands them on to its controller and workers
+# set where the trainer runs: Ray Train passes them on to its controller and workers
 TRAIN_ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # others may use the cluster too
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # other jobs may use the cluster too
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
@@ -39,9 +39,9 @@ TRAIN_ENVIRONMENT = {
 def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
     """The `train` backend: the same results, trained by `work["workers"]` processes under Ray Train.
 
-    The workers wait at each validation until the next result is asked for, so closing this generator stops them
+    The workers wait at each validation until the next result is requested, so closing this generator stops them
     there; it returns when they and their placement group are gone. A worker that is killed costs an attempt: the
-    group starts again from the trial's last validation, and results known already come once more.
+    group starts again from the trial's last validation, and known results are repeated.
     """
     import ray
 
@@ -59,7 +59,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
             build_trainer(work, mailbox).fit()
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-            losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with its reason
+            losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
             fault = storage_fault(error) or disk_fault(folder) or objects.fault(folder)
             faults.extend(filter(None, [fault]))
 
@@ -91,7 +91,7 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
 
 
 def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
-    """Why workers were lost, from what they wrote last, which is kept; None if they wrote of no reason."""
+    """Why workers were lost, from their last lines, which are kept; None if these give no reason."""
     import ray
 
     from orchestrator.execution.lost import SECONDS, cause, keep, quoted, words_of
@@ -108,7 +108,7 @@ def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
 
 
 def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
-    """The Ray Train run of one trial. Nothing of it is repeated without end."""
+    """The Ray Train run of one trial. All its retries are limited."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
@@ -128,9 +128,9 @@ def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
 
 
 def own_interface() -> "TorchConfig":
-    """Has gloo connect the workers by the addresses that their nodes have in the cluster.
+    """Makes gloo connect the workers by the addresses of their nodes in the cluster.
 
-    By itself it takes what the host's name resolves to: often the loopback, where no other node is found.
+    By default it uses the address that the host's name resolves to: often the loopback, which reaches no other node.
     """
     from dataclasses import dataclass
 
@@ -151,7 +151,7 @@ def own_interface() -> "TorchConfig":
 
 
 def name_interface() -> None:
-    """On a worker: the network interface with its node's address."""
+    """Runs on a worker: select the network interface with its node's address."""
     import psutil
     import ray
 
@@ -162,7 +162,7 @@ def name_interface() -> None:
 
 
 def train_worker(config: Mapping[str, Any]) -> None:
-    """What each rank of a worker group does: the whole loop, with rank 0 speaking for all."""
+    """What each rank of a worker group does: the whole loop; only rank 0 reports results."""
     from orchestrator.training.distributed import membership
 
     with membership():
@@ -184,13 +184,13 @@ def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
         return
     training = own_results(work)
     for result in training:
-        if "interrupted" in result:  # of one rank is enough: it concerns the disk
+        if "interrupted" in result:  # one rank is enough: it concerns the disk
             ray.get(mailbox.put.remote(result))
             return
         if "failed" in result:
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return
-            if "repeats" in result:  # a GPU smaller, or fuller, than the others': the group would fail again
+            if "repeats" in result:  # its GPU has less free memory than the others: the group would fail again
                 ray.get(mailbox.put.remote(result))
             raise RuntimeError(result["failed"])
         if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
@@ -198,7 +198,7 @@ def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
 
 
 class Mailbox:
-    """Between a trial and its workers: results go out, go-ahead or stop comes in. A Ray actor of the trial's."""
+    """Between a trial and its workers: results go to the trial, go-ahead or stop to the workers. A Ray actor."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Condition()
@@ -211,7 +211,7 @@ class Mailbox:
         self.processes: dict[int, tuple[str, int]] = {}
 
     async def arrive(self, rank: int, node_id: str, pid: int) -> None:
-        """A rank tells where it is."""
+        """A rank reports its node and process."""
         self.processes[rank] = node_id, pid
 
     async def who(self) -> dict[int, tuple[str, int]]:
@@ -219,7 +219,7 @@ class Mailbox:
         return dict(self.processes)
 
     async def begin(self) -> int | None:
-        """A worker group is ready: the number of its attempt, None if it is not wanted any more."""
+        """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
         if self.attempt:
             self.losses.append(self.failures[0]["failed"] if self.failures else "it ended")
         self.attempt += 1
@@ -227,20 +227,20 @@ class Mailbox:
         return None if self.stopped else self.attempt
 
     async def put(self, result: dict[str, Any]) -> bool:
-        """A result of rank 0, with why earlier attempts were lost. Returns when the trial wants the next one, or True
-        to stop."""
+        """Store a result of rank 0, with the reasons of lost attempts. Returns when the trial asks for the next one, or
+        True to stop."""
         async with self.changed:
             self.results.append(result | {"lost": list(self.losses)})
             self.changed.notify_all()
-            # by number: after a restart known validations come again and are let through
+            # by number: after a restart known validations are repeated and need no new answer
             await self.changed.wait_for(lambda: self.stopped or result["done"] or self.answered >= result["validation"])
             return self.stopped
 
     async def fail(self, attempt: int, workers: int, result: dict[str, Any]) -> bool:
-        """A rank cannot go on. True if so it is with all ranks: then that is the trial's result.
+        """A rank cannot continue. True if that holds for all ranks: then it is the trial's result.
 
-        Otherwise a rank was lost, and the others noticed by a broken connection, or one rank alone failed, and the
-        others wait for it: the group has to start again.
+        Otherwise a rank was lost and the others noticed a broken connection, or only one rank failed and the others
+        wait for it: the group has to be restarted.
         """
         async with self.changed:
             self.failures.append(result)
@@ -259,28 +259,28 @@ class Mailbox:
             return self.results.pop(0)
 
     async def answer(self, validation: int) -> None:
-        """The trial goes on beyond this validation."""
+        """The trial continues after this validation."""
         async with self.changed:
             self.answered = validation
             self.changed.notify_all()
 
     async def stop(self) -> None:
-        """The trial wants no more."""
+        """The trial needs no more results."""
         async with self.changed:
             self.stopped = True
             self.changed.notify_all()
 
 
 def release(folder: Path) -> None:
-    """Free what an earlier attempt at this trial left on the cluster, its workers included.
+    """Free the resources that an earlier attempt at this trial left on the cluster, including its workers.
 
-    Only a trial that was killed leaves anything: Ray keeps a placement group until its job ends.
+    Only a killed trial leaves any: Ray keeps a placement group until its job ends.
     """
     import ray
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
     note = folder / PLACEMENT_GROUP
     if (written := objects.read(note)) is not None:
-        with contextlib.suppress(ValueError):  # a torn note
+        with contextlib.suppress(ValueError):  # an incomplete note
             remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
         objects.remove(note)

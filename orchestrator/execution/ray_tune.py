@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster. The door to ray.tune."""
+"""Trials on a Ray cluster. The only module that uses ray.tune."""
 
 import contextlib
 import logging
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.execution.protocol import TrialSource
 
-# silence, our own signal handling, and none of Tune's own records: the journal is the record
+# no output, our own signal handling, and none of Tune's records: the journal is the record
 ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -53,41 +53,41 @@ ENVIRONMENT = {
 }
 
 WATCH_SECONDS = 2.0
-"""How often the driver looks whether its own node still lives."""
+"""How often the driver checks that its own node is alive."""
 LOOK_SECONDS = 0.5
-"""How often it looks for trials that take too long."""
+"""How often it checks for trials that take too long."""
 
 
 @dataclass
 class RayRunner:
-    """Trials in parallel on a cluster of our own on this machine, or on the one at `address`."""
+    """Trials in parallel on our own cluster on this machine, or on the one at `address`."""
 
     address: str | None = None
     ray_output: bool = False
     trial: "type[Trial] | None" = None
-    """Another training than ours, to measure what is left of a search without it."""
+    """A replacement for our trial class, to measure the overhead of a search without training."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
-        """Start or join the cluster; InputError if there is none, a trial cannot fit it, or a node is not like us."""
+        """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
         os.environ.update(ENVIRONMENT)
         keep_secrets()
         if not self.ray_output:
             for name in ("ray", "ray.tune", "ray.train"):
-                logging.getLogger(name).setLevel(logging.CRITICAL)  # a lost process is an ERROR with a traceback
-        if ray.is_initialized():  # whoever did it also ends it
+                logging.getLogger(name).setLevel(logging.CRITICAL)  # else a lost process is an ERROR with a traceback
+        if ray.is_initialized():  # the initializer also shuts it down
             yield self.slots(search)
             return
         if self.address is None:
             keep_token()
-            # 127.0.0.1 is a node's address, and where its servers listen, only where Ray needs no nodes beside it
+            # a node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes
             os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
         ray_constants.ENABLE_RAY_CLUSTER = self.address is not None
         options = {
             "log_to_driver": self.ray_output,
             "logging_level": "INFO" if self.ray_output else "ERROR",
             "include_dashboard": False if self.address is None else None,
-            "_node_ip_address": "127.0.0.1" if self.address is None else None,  # its servers listen there only
+            "_node_ip_address": "127.0.0.1" if self.address is None else None,  # its servers listen only there
         }
         if self.address is None:
             try:
@@ -107,19 +107,19 @@ class RayRunner:
                 os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
 
     def join(self, address: str, **options: Any) -> None:
-        """Become a driver of the cluster at an address; InputError if there is none, or it does not let us in."""
+        """Become a driver of the cluster at an address; InputError if there is none, or it refuses us."""
         try:
             with unnamed():
                 ray.init(address=address, runtime_env=None if shipped() else {"py_modules": code()}, **options)
         except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
-            if isinstance(error, AuthenticationError | ConnectionError):  # to whom it does not know Ray says no more
+            if isinstance(error, AuthenticationError | ConnectionError):  # Ray gives an unknown client no details
                 reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
             raise InputError(f"--address: no Ray cluster to use at '{address}' ({reason})") from None
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Ray's news of its processes goes to our stdout, which is for results, whatever its loggers are told."""
+        """Hide Ray's messages about its processes: at any log level they go to our stdout, which is for results."""
         if self.ray_output:
             yield
             return
@@ -144,11 +144,11 @@ class RayRunner:
         return trials_at_once(search, resources(search, search.workers))
 
     def resources(self, search: "Search") -> dict[str, float]:
-        """What a trial holds: of each of its workers' resources the sum."""
+        """The resources of a trial: the sum over its workers."""
         return {kind: amount * search.workers for kind, amount in resources(search, search.workers).items()}
 
     def run(self, conductor: "TrialSource") -> None:
-        """Give the conductor's trials to Tune, until there are no more or the user interrupts."""
+        """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
         points = Points(conductor)
         tuner = tune.Tuner(
@@ -172,21 +172,21 @@ class RayRunner:
         )
         before = placement_groups()
         try:
-            # quiet once more, for the live display has taken hold of stdout in between
+            # quiet again, because the live display has replaced stdout in the meantime
             with self.quiet(), watched(conductor, points.resources[conductor.search.workers]):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
-            if conductor.fault is None:  # nobody would answer on a machine that is gone
+            if conductor.fault is None:  # after a fault nothing would answer
                 for group in placement_groups() - before:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
 
 
 @contextlib.contextmanager
 def watched(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[None]:
-    """Follows the cluster while a search runs: as many trials at once as its nodes hold now, of workers of this size.
+    """Follows the cluster while a search runs: as many concurrent trials as fit now, with workers of this size.
 
-    Where the Ray node of this machine has died Tune waits for ever: the search ends then, to be resumed.
+    If the Ray node of this machine dies, Tune would wait forever: then the search ends, and can be resumed.
     """
     here, main, over = ray.get_runtime_context().get_node_id(), threading.current_thread(), threading.Event()
 
@@ -196,7 +196,7 @@ def watched(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[Non
                 if not node_lives(here):
                     conductor.stopping, conductor.fault = True, "the Ray node of this machine has died"
                     if not over.wait(WATCH_SECONDS) and main is threading.main_thread() and main.ident:
-                        signal.pthread_kill(main.ident, signal.SIGINT)  # as a second Ctrl-C
+                        signal.pthread_kill(main.ident, signal.SIGINT)  # like a second Ctrl-C
                     return
                 conductor.slots = trials_at_once(conductor.search, each)
 
@@ -210,17 +210,17 @@ def watched(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[Non
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
-    """The loop inside the Tune trial's own process (the `trial` backend), or by workers of its own (`train`).
+    """The loop inside the Tune trial's own process (the `trial` backend), or in its own workers (`train`).
 
     One `step` is one validation; the process is used again by later trials. Tune keeps no checkpoints: the loop's
-    own files in the trial's folder are the state, so a trial that starts where an earlier attempt left files goes
-    on from them.
+    own files in the trial's folder are the state, so a trial continues from the files of an
+    earlier attempt.
     """
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """A trial with workers leaves the machines to them: they have a placement group of their own, which on
-        a full cluster would wait for ever for what the trial holds. A trial must hold something: a byte."""
+        """A trial with workers leaves the resources to them: they have their own placement group, which on a full
+        cluster would wait forever for those of the trial. A trial must request something: one byte of memory."""
         return tune.PlacementGroupFactory([config["resources"] if config["workers"] == 1 else {"memory": 1}])
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -241,19 +241,19 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         self.results.close()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the loop keeps its own."""
+        """Does nothing: the loop saves its own checkpoints."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing: the loop finds its own."""
+        """Does nothing: the loop finds its own checkpoints."""
 
 
 def nothing_more(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-    """Of a trial that Tune begins again, and that has ended."""
+    """The result of an ended trial that Tune starts again."""
     yield {"orchestrator_trial": work["trial_id"], "failed": "it has ended", "done": True}
 
 
 class _InThisProcess:
-    """Tune copies and pickles what it is given; a copy of these is the thing itself, and a pickle holds nothing."""
+    """Tune copies and pickles its arguments; a copy of these objects is the object itself, and a pickle is empty."""
 
     def __copy__(self) -> Self:
         return self
@@ -272,7 +272,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         super().__init__(metric="objective", mode="max")
         self.conductor = conductor
         search = conductor.search
-        # as `slots` found them: a trial asks for what its place was counted by
+        # as in `slots`: a trial requests the resources by which its slot was counted
         self.resources = {workers: resources(search, workers) for workers in (search.workers, search.workers_of_final)}
         self.works: dict[str, dict[str, Any]] = {}
 
@@ -280,7 +280,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         if self.conductor.finished:
             return Searcher.FINISHED
         work = None
-        with contextlib.suppress(OSError):  # the journal's disk: the conductor is stopping then
+        with contextlib.suppress(OSError):  # a fault of the journal's disk: then the conductor is stopping
             work = self.conductor.next()
         if work is None:
             return None
@@ -292,19 +292,19 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
             release(paths.place(self.works[trial_id]["arguments"]["folder"]))
 
     def save(self, checkpoint_path: str) -> None:
-        """Nothing: the journal is the record."""
+        """Does nothing: the journal is the record."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing: the journal is the record."""
+        """Does nothing: the journal is the record."""
 
 
 class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
-    """Follows the trials' processes: those that are lost, those whose trial is begun again, and those that hang."""
+    """Follows the trials' processes: lost ones, those whose trial is restarted, and hanging ones."""
 
     def __init__(self, points: Points) -> None:
         self.points, self.conductor = points, points.conductor
         self.actors: dict[str, Any] = {}
-        """By Tune's name of a trial, for as long as it runs."""
+        """The actors of running trials, by Tune's trial name."""
         self.trials: dict[str, Any] = {}
         self.looked = time.monotonic()
 
@@ -322,7 +322,7 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
             words, folder = self.last_words(trial, work)
             reason = cause(words)
             again = reason is not None and reason in self.conductor.losses.get(work["trial_id"], ())
-            if reason is not None and (again or reason.startswith(ENDED)):  # it would again
+            if reason is not None and (again or reason.startswith(ENDED)):  # it would happen again
                 self.end(work, f"{reason}{', twice' if again else ''}{quoted(words, folder)}", words)
                 trial.config["over"] = True
             else:
@@ -351,18 +351,18 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
             if losses := self.conductor.losses.get(work["trial_id"]):
                 where += f"; a process of it was lost before that ({losses[-1]})"
             self.end(work, f"{reason}{where}{quoted(words, folder)}", words)
-            trial.max_failures = 0  # it is not begun again
+            trial.max_failures = 0  # it is not restarted
             with contextlib.suppress(Exception):
                 ray.kill(self.actors[name])
-            release(folder)  # of its workers: they may hang too
+            release(folder)  # release its workers: they may hang too
 
     def last_words(self, trial: Any, work: Mapping[str, Any]) -> tuple[str, Path]:
-        """What a trial's process wrote last, and the trial's folder."""
+        """The last lines of a trial's process, and the trial's folder."""
         words = last_words(self.actors[trial.trial_id], work["trial_id"]) if trial.trial_id in self.actors else ""
         return words, paths.place(work["arguments"]["folder"])
 
     def end(self, work: Mapping[str, Any], reason: str, words: str) -> None:
-        """A trial's end for a reason of its process's; its last lines are kept."""
+        """End a trial because of its process; the last lines of the process are kept."""
         with contextlib.suppress(OSError):
             self.conductor.lost(work["trial_id"], reason)
         keep(paths.place(work["arguments"]["folder"]), words)
@@ -377,7 +377,7 @@ class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         try:
             return self.conductor.report(result)
-        except OSError:  # the journal's disk: Tune would take it for the trial's fault
+        except OSError:  # a fault of the journal's disk: Tune would blame the trial
             return True
 
     def stop_all(self) -> bool:

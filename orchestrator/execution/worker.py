@@ -28,7 +28,7 @@ def run(
     """The `process` backend: the validations of an experiment, trained in this process.
 
     `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
-    without `hold_out` the whole training half trains.
+    without `hold_out` the whole training half is used for training.
     """
     # torch takes seconds to import: only processes that train pay for it
     from orchestrator.config.search import Objective
@@ -51,12 +51,12 @@ def run(
 
 
 def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Path) -> dict[str, float]:
-    """All metrics of a finished training on the test classes: of its last model, or, where classes were held
-    out to select on, of its best. `<metric>_over_classes_low` and `_high` are the 95% interval over the classes,
+    """All metrics of a finished training on the test classes: of its last model, or, if classes were held out
+    for selection, of its best. `<metric>_over_classes_low` and `_high` are the 95% interval over the classes,
     `<metric>_over_queries_low` and `_high` that over the queries; see `intervals`.
 
-    Over folds, the metrics are the mean of those of the folds' models, and `concatenated_<metric>` those of the
-    models' normalised embeddings side by side; both have their intervals.
+    Over folds, the metrics are the mean over the folds' models, and `concatenated_<metric>` those of the models'
+    concatenated normalised embeddings; both have their intervals.
     """
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
@@ -83,7 +83,7 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
 
 
 def own_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-    """`results`, in a process that trains and nothing else: what the code of the trial does to it is told."""
+    """`results`, in a process that only trains: exits and hangs of the trial's code are reported."""
     from orchestrator.execution.lost import announce, stack_if_late
 
     announce(work["trial_id"])
@@ -99,13 +99,13 @@ def own_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None
 
 
 def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str, Any], None, None]:
-    """The results of a trial that the conductor gave out, one per validation, and before them, as validation 0, what
-    its untrained network scores, where it is to measure that: it is known whatever becomes of the training.
+    """The results of a trial from the conductor, one per validation. If the trial is to measure its untrained network,
+    the score comes first, as validation 0: it is known even if the training fails.
 
-    A training that fails gives a last result with the reason, in one line; it raises nothing. A fault of the code
-    would repeat itself: there is no second attempt, and its traceback stays in the trial's folder. A disk that is
-    full or gone is no trial's fault: the last result says `interrupted`. `own`: the process is the trial's own, and no
-    user's Ctrl-C comes to it.
+    A training that fails gives a last result with the reason, in one line; it raises nothing. An error in the code
+    would happen again: there is no second attempt, and its traceback stays in the trial's folder. A disk that is full
+    or gone is not a trial's fault: the last result says `interrupted`. `own`: the process belongs to the trial, and
+    gets no Ctrl-C from the user.
     """
     from orchestrator.storage.trial_folder import BEST, MODEL
     from orchestrator.training.checkpoint import discard_damaged
@@ -117,7 +117,7 @@ def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str
         arguments = {**work["arguments"], **places}
         try:
             anew = files.fetch(broadcast_object, leader=rank() == 0)
-            # rank 0 first: on a shared disk it removes them for all
+            # rank 0 first: on a shared disk it removes the damaged files for all ranks
             if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
                 anew = found
                 discard_damaged(files.folder)
@@ -129,7 +129,7 @@ def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str
                 known.pop("anew", None)
             for validation in run(**arguments):
                 if rank() == 0:
-                    files.keep()  # before anybody hears of the validation
+                    files.keep()  # before the validation is reported
                 tested: dict[str, float] = {}
                 if validation.finished and work["test"]:
                     files.share(broadcast_object, leader=rank() == 0, names=(MODEL, BEST))
@@ -170,7 +170,7 @@ def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str
 
 
 def untrained_score(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What the network of a trial scores before its training; see `untrained.measure`."""
+    """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.training.splits import data_splits
@@ -183,7 +183,7 @@ def untrained_score(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
-    """What would probably fit into the memory that a training was short of: tried where one process trains."""
+    """Advice on what would fit into the memory; with a single process it is tested."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.training.batch_size import batch_that_fits

@@ -1,7 +1,7 @@
-"""An equal budget for every method: a search of each over its own space, one after the other, then the verdict.
+"""An equal budget for every method: one search per method over its own space, in sequence, then the comparison.
 
-Each is a search like any other, named BENCHMARK-METHOD, with its own journal; the benchmark itself is one small file
-that says which there are. So it is taken up again by looking which searches are missing or unfinished.
+Each is an ordinary search, named BENCHMARK-METHOD, with its own journal; the benchmark itself is one small file that
+lists them. To resume it, the driver looks for the searches that are missing or unfinished.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,13 +33,13 @@ from orchestrator.storage.scratch import scratch
 RECORD = "benchmark.json"
 PAGE = "report.html"
 OWN_BUDGET = ("num_trials", "budget", "start_from", "final", "final_trials", "final_seeds", "final_workers", "seed")
-"""What a search file says of these does not hold here: they are the same for all."""
+"""A search file's values for these are ignored here: they are the same for all searches."""
 SEEDS = 5
-"""Final runs of each winner, where no other number is given."""
+"""Final runs of each winner by default."""
 
 
 class Benchmark(BaseModel):
-    """What was asked for."""
+    """The definition of a benchmark."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -50,7 +50,7 @@ class Benchmark(BaseModel):
 
     @property
     def labels(self) -> dict[str, str]:
-        """What each is called in the verdict: its file's name."""
+        """The method of each label in the comparison; a label is the file's name."""
         return {Path(method).stem: method for method in self.methods}
 
     def member(self, label: str) -> str:
@@ -58,7 +58,7 @@ class Benchmark(BaseModel):
         return check_name(f"{self.name}-{label}")
 
     def search(self, label: str) -> Search:
-        """The search of one method, with the benchmark's budget in place of its file's."""
+        """The search of one method, with the benchmark's budget instead of its file's."""
         path = _space_of(self.labels[label])
         raw = read_yaml(path).without(OWN_BUDGET)
         changes = {"final_seeds": SEEDS, **self.changes}
@@ -74,14 +74,14 @@ class Benchmark(BaseModel):
 
 @dataclass(frozen=True)
 class Result:
-    """How far a benchmark came."""
+    """The result of a benchmark so far."""
 
     comparison: Comparison
     page: Path
     stopped: str | None
-    """Why it ended before its end, if it did."""
+    """Why it stopped early, if it did."""
     fault: bool
-    """Whether it was the machine's, and no wish."""
+    """Whether it stopped because of a fault of the machine, not on request."""
 
 
 def folder(storage: Path, name: str) -> Path:
@@ -104,7 +104,7 @@ def known(storage: Path, name: str) -> Benchmark | None:
 
 
 def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
-    """What is to be done: methods may come in addition, and the budget may be another; all else stays."""
+    """The benchmark to run: methods may be added, and the budget may change; everything else stays."""
     if before is None:
         if given is None:
             raise InputError("--methods: missing; give two or more, such as pfml,proxy_anchor")
@@ -133,7 +133,7 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
 
 
 def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
-    """The ledgers of its searches that have begun."""
+    """The ledgers of its started searches."""
     journals = {label: places.search(benchmark.member(label)) / JOURNAL for label in benchmark.labels}
     for path in journals.values():
         refresh(path)
@@ -141,7 +141,7 @@ def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
 
 
 def compared(benchmark: Benchmark, places: Places) -> Comparison:
-    """The verdict so far; InputError if nothing has begun."""
+    """The comparison so far; InputError if no search has begun."""
     begun = members(benchmark, places)
     if not begun:
         raise InputError(f"benchmark '{benchmark.name}': none of its searches has begun")
@@ -156,8 +156,8 @@ def run(
     tracking_uri: str | None = None,
     watcher: Callable[[str, int], Watcher] = lambda label, place: Watcher(),
 ) -> Result:
-    """Search with every method that has not had its budget yet, and compare them all. `watcher` is asked for one for
-    each search, by its label and place."""
+    """Search with every method that has not used its budget yet, and compare them all. `watcher` is called for each
+    search, with its label and place."""
     from orchestrator.report.html.comparison_page import write_comparison
 
     places = Places(writable(storage))
@@ -172,7 +172,7 @@ def run(
             for search in searches.values():
                 check_hours(search, runner)
                 with runner.ready(search, places.storage):
-                    pass  # each of them fits
+                    pass  # check that each of them fits
             write_whole(record, benchmark.model_dump_json(indent=1).encode())
             objects.publish(record)
             with between_searches(record.parent) as asked_to:
@@ -192,11 +192,11 @@ def run(
 
 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
-    """Its searches that have not begun, have not ended, or had another budget."""
+    """Its searches that have not begun or not ended, or had another budget."""
     if len(benchmark.labels) < len(benchmark.methods):
         raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
     for method in benchmark.methods:
-        _space_of(method)  # a misspelling comes before what is wrong with the budget
+        _space_of(method)  # report a misspelling before errors in the budget
     begun, left = members(benchmark, places), {}
     for label in benchmark.labels:
         ledger = begun.get(label)
@@ -210,7 +210,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
 
 
 def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
-    """A search that has begun, with the budget that is asked for now."""
+    """A started search, with the budget given now."""
     try:
         search = Search.model_validate(ledger.config)
     except ValidationError as error:
@@ -248,7 +248,7 @@ def _advance(
 
 
 def _space_of(method: str) -> Path:
-    """The search file of a method: the one that is given or has its name, else the shipped one that searches it."""
+    """The search file of a method: the one given or named like it, else the shipped one that searches it."""
     shipped = shipped_searches()
     if "/" in method or method.endswith((".yaml", ".yml")) or method in shipped:
         return find_search(method)

@@ -1,7 +1,7 @@
-"""What a search does next: every decision of the driver, apart from how trials are run. Imports no Ray.
+"""What a search does next: every decision of the driver, except how trials are run. Does not import Ray.
 
-Each decision is journaled, with all that it rests upon, before it takes effect; ledger and study are folds of the
-journal. A search that died is taken up by folding its journal again and giving out its unfinished trials first.
+Each decision is journaled with all its inputs before it takes effect; ledger and study are folds of the journal.
+A search that died is resumed by folding its journal again and starting its unfinished trials first.
 """
 
 import contextlib
@@ -35,14 +35,14 @@ from orchestrator.storage.trial_folder import (
 from orchestrator.training.untrained import as_metrics, keep, known, valid
 
 KEPT_MODELS = 3
-"""So many of the best trials keep their model, and show it in the tracker."""
+"""How many of the best trials keep their model and show it in the tracker."""
 
 Listener = Callable[[str, TrialRecord], None]
-"""Told of each event ("started", "restarted", "anew", "validated", "ended") and its trial."""
+"""Called with each event ("started", "restarted", "anew", "validated", "ended") and its trial."""
 
 
 class Conductor:
-    """The driver of one search. `next` gives out work, `report` takes results, `interrupt` and `end` close it."""
+    """The driver of one search. `next` hands out work, `report` takes results, `interrupt` and `end` close it."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Conductor:
         resources: Mapping[str, float] | None = None,
         listener: Listener | None = None,
     ) -> None:
-        """`events` is what the journal holds already (its `search_started` at least); `resources` the CPUs and GPUs
-        that a trial holds."""
+        """`events` is the content of the journal (at least `search_started`); `resources` the CPUs and GPUs that a
+        trial holds."""
         self.search = search
         self.folder = folder
         self.data = data
@@ -69,20 +69,20 @@ class Conductor:
         self.study = Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
         self.dropped: dict[str, tuple[str, ...]] = {}
-        """Which files of the ended trials an object store was told to drop."""
+        """Which files of the ended trials were deleted from an object store."""
         self.clocks: dict[str, tuple[float, float]] = {}
-        """Of the trials that have a process: when it got its first one, and when it was last heard of."""
+        """Of each trial with a process: when it got its first process, and when it last reported."""
         self.losses: dict[str, list[str]] = {}
-        """Of the trials whose processes were begun again: why, as far as that is known."""
+        """Of each trial whose process was restarted: why, if known."""
         self.stopping = False
-        """Running trials are interrupted, and nothing new begins."""
+        """Running trials are interrupted, and no new trial begins."""
         self.pausing = False
-        """Running trials go to their end, and nothing new begins."""
+        """Running trials continue to their end, and no new trial begins."""
         self.stopped_by: str | None = None
         self.fault: str | None = None
-        """What is wrong with the disk or the machine, if that is why the search is stopping."""
+        """The fault of the disk or the machine, if the search is stopping because of it."""
         self.untidy: dict[str, TrialRecord] = {}
-        """What has ended and may still have files that are not needed."""
+        """Ended trials that may still have files that are not needed."""
         self.measuring: dict[str, str] = {}
         """Which trial measures which untrained network."""
         self.exhausted = False
@@ -122,7 +122,7 @@ class Conductor:
                 self.waiting.append(trial)
 
     def next(self) -> dict[str, Any] | None:
-        """The next trial's id and arguments; None while there is nothing to give out just now."""
+        """The next trial's id and arguments; None if no trial can be started now."""
         running = self.ledger.running()
         if self.stopping or self.pausing or len(running) >= self.slots:
             return None
@@ -146,8 +146,8 @@ class Conductor:
     def spent(self) -> str | None:
         """The budget that leaves no room for one more trial, in words; None if there is room.
 
-        Epochs are counted with what running and interrupted trials may still take, so that they are never exceeded;
-        the other budgets are reached or not, and what runs then goes to its end.
+        Epochs include what running and interrupted trials may still take, so that this budget is never exceeded; the
+        other budgets are only checked for being reached, and running trials then continue to their end.
         """
         limits, ledger = self.search.budget.limits(), self.ledger
         if not limits:
@@ -163,22 +163,22 @@ class Conductor:
 
     @property
     def elapsed(self) -> float:
-        """Seconds that the search ran, all its sessions together; no clock that is set moves it."""
+        """Seconds that the search ran, over all its resumes; not affected by changes of the system clock."""
         return self.elapsed_before + time.monotonic() - self.begun
 
     @property
     def final_slots(self) -> int:
-        """How many final runs run at once: where one takes more workers than a trial, there is room for fewer."""
+        """How many final runs run at once: fewer, if one takes more workers than a trial."""
         return max(1, self.slots * self.search.workers // self.search.workers_of_final)
 
     @property
     def finished(self) -> bool:
-        """Nothing is running and nothing will be given out."""
+        """No trial is running and none will be started."""
         return not self.ledger.running() and (self.stopping or self.pausing or self.complete)
 
     @property
     def complete(self) -> bool:
-        """Every trial has come to its end, and so has the final run: a resume would find nothing to do."""
+        """Every trial and the final run have ended: a resume would have nothing to do."""
         if self.ledger.unfinished():
             return False
         if not self.exhausted and len(self.ledger.trials) < self.study.budget and self.spent() is None:
@@ -199,16 +199,16 @@ class Conductor:
 
     @property
     def limits(self) -> dict[str, float]:
-        """What a trial may take, in seconds: `trial`, to its end, and `stall`, to its next validation."""
+        """Time limits of a trial in seconds: `trial` for all of it, `stall` for its next validation."""
         limits = {"trial": self.search.trial_timeout, "stall": self.search.stall_timeout}
         return {key: limit for key, limit in limits.items() if limit is not None}
 
     def attended(self, trial_id: str, now: float) -> None:
-        """A trial has got a process, its first or another one: from now on its time is counted."""
+        """A trial has got a process, its first or a new one: its time is counted from now on."""
         self.clocks[trial_id] = self.clocks.get(trial_id, (now, now))[0], now
 
     def overdue(self, now: float) -> dict[str, str]:
-        """The trials that have a process and took too long, and why that is their end."""
+        """The trials with a process that took too long, and the reason for ending each."""
         found = {}
         for trial_id, (begun, heard) in self.clocks.items():
             for key, since, missing in (("trial", begun, "end"), ("stall", heard, "validation")):
@@ -238,7 +238,7 @@ class Conductor:
         return experiment
 
     def _is_to_measure(self, trial_id: str, experiment: Experiment) -> bool:
-        """Whether a trial has to measure its untrained network: nobody has, and no other trial is about to."""
+        """Whether a trial has to measure its untrained network: it is not measured, and no other trial is doing so."""
         key = untrained_key(experiment.flat(), str(self.ledger.tags.get("dataset.digest")))
         if key in self.ledger.untrained:
             return False
@@ -262,7 +262,7 @@ class Conductor:
         training = experiment.training
         stop_after = trial.stop_after
         if source and stop_after is None and training.protocol != "mlrc" and training.selection != "test":
-            stop_after = source.best_validation  # of a run that began before its length was recorded
+            stop_after = source.best_validation  # the run began before its length was recorded
         return {
             "settings": experiment.flat(),
             "data": paths.portable(self.data),
@@ -273,11 +273,11 @@ class Conductor:
         }
 
     def trial_folder(self, trial: TrialRecord) -> Path:
-        """Where a trial keeps its checkpoints."""
+        """The folder of a trial's checkpoints."""
         return self.folder / "trials" / trial.trial_id
 
     def report(self, result: Mapping[str, Any]) -> bool:
-        """A trial's result; True if the trial is to be stopped. Results known already are passed over."""
+        """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""
         trial = self.ledger.find(result["orchestrator_trial"])
         if trial.state != "running":
             return True
@@ -307,12 +307,12 @@ class Conductor:
             self.losses[trial.trial_id] = lost
             self.listener("restarted", trial)
         if result["validation"] > trial.validations:
-            value = result["metrics"].get(self.search.objective.metric)  # none where no classes are held out
+            value = result["metrics"].get(self.search.objective.metric)  # None if no classes are held out
             if trial.kind == "trial" and value is not None:
                 stop = self.study.report(trial.trial_id, result["validation"], value)
             self._record(
                 "validation",
-                sync=False,  # a training that goes on tells of it again, and an end waits for the disk
+                sync=False,  # a resumed training reports it again, and an end waits for the disk
                 trial_id=trial.trial_id,
                 validation=result["validation"],
                 metrics=result["metrics"],
@@ -330,14 +330,14 @@ class Conductor:
         return stop or bool(result["finished"])
 
     def restarted(self, trial_id: str, reason: str) -> None:
-        """A trial's process was lost, and the trial goes on in another."""
+        """A trial's process was lost, and the trial continues in another."""
         trial = self.ledger.find(trial_id)
         if trial.state == "running":
             self.losses[trial_id] = [reason]
             self.listener("restarted", trial)
 
     def lost(self, trial_id: str, reason: str) -> None:
-        """A trial whose process could not be kept alive; for want of a disk, it is only interrupted."""
+        """End a trial whose process could not be kept alive; after a disk fault it is only interrupted."""
         trial = self.ledger.find(trial_id)
         if trial.state != "running":
             return
@@ -347,7 +347,7 @@ class Conductor:
             self._end(trial, "failed", reason)
 
     def interrupt(self) -> None:
-        """Give out nothing more and note the running trials as interrupted, to be taken up by a resume."""
+        """Start no more trials and record the running ones as interrupted; a resume continues them."""
         self.stopping = True
         for trial in self.ledger.running():
             self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
@@ -376,7 +376,7 @@ class Conductor:
         self.listener("ended", trial)
 
     def _tables(self, trial: TrialRecord) -> None:
-        """The small tables of a trial go to the tracker, whatever became of it."""
+        """Send the small tables of a trial to the tracker, however it ended."""
         place = self.trial_folder(trial)
         trial_files.bring_trial(place, INSIGHT)
         for folder in dict.fromkeys([place, *model_folders(place)]):
@@ -386,10 +386,10 @@ class Conductor:
                 self._record("artifact", sync=False, trial_id=trial.trial_id, path=relative, folder=str(under))
 
     def _tidy(self) -> None:
-        """Optimiser states of what has ended, and models of all but the best few trials, are not needed again.
+        """Delete the optimiser states of ended trials, and the models of all but the best few.
 
-        Looks at the trials that may still have such files, so that an end costs the same after ten trials and after ten
-        thousand; the first time, at all that ended before, for a killed driver may have left theirs."""
+        It only looks at trials that may still have such files, so that an end costs the same after ten trials and after
+        ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
         best = self._best()
         for trial_id, trial in list(self.untidy.items()):
             place, names = self.trial_folder(trial), _unneeded(trial_id in best)
@@ -400,15 +400,15 @@ class Conductor:
                 with contextlib.suppress(OSError):
                     trial_files.drop(place, names)
                     self.dropped[trial_id] = names
-            if trial_id not in best and trial_id in self.dropped:  # it has no model to come back with
+            if trial_id not in best and trial_id in self.dropped:  # it has no model to be kept again
                 del self.untidy[trial_id], self.dropped[trial_id]
 
     def _best(self) -> set[str]:
-        """Those that keep their models."""
+        """The trials that keep their models."""
         return {trial.trial_id for trial in self.ledger.best_models(KEPT_MODELS)} | self.ledger.finals.keys()
 
     def end(self) -> str:
-        """Close the search: `done`, `interrupted` if anything is left, or `failed` if no trial gave a value."""
+        """Close the search: `done`, `interrupted` if trials are unfinished, or `failed` if no trial gave a value."""
         finished = any(trial.state == "done" for trial in self.ledger.trials.values())
         state = "interrupted" if not self.complete else "done" if finished or self.ledger.winner() else "failed"
         if state == "done":
@@ -424,8 +424,8 @@ class Conductor:
         return state
 
     def _interval(self, trial: TrialRecord) -> None:
-        """The interval of a trial's best value over its held-out classes, from the tables of its best validation; those
-        of a trial that was tested are of its test."""
+        """The interval of a trial's best value over its held-out classes, from the tables of its best validation. The
+        tables of a tested trial are those of its test."""
         name = self.search.objective.metric.removeprefix("val/")
         if trial.test or trial.best_interval is not None or not self.search.objective.metric.startswith("val/"):
             return
@@ -453,7 +453,7 @@ class Conductor:
     def _record(self, event: str, *, sync: bool = True, **fields: Any) -> None:
         try:
             stored = self.journal.append(event, sync=sync, elapsed=round(self.elapsed, 3), **fields)
-        except OSError as error:  # what is not on the record must not take effect: nothing more is given out
+        except OSError as error:  # an unrecorded event must not take effect: start no more trials
             error.filename = error.filename or str(self.journal.path)
             self.stopping, self.fault = True, f"{error.filename}: {error.strerror or error}"
             raise
@@ -461,5 +461,5 @@ class Conductor:
 
 
 def _unneeded(kept: bool) -> tuple[str, ...]:
-    """What of an ended trial goes, if its model is kept or not."""
+    """The files of an ended trial to delete, with its model kept or not."""
     return (CHECKPOINT,) if kept else (CHECKPOINT, BEST, SAMPLE)

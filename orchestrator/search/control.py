@@ -1,6 +1,6 @@
-"""Seeing and steering a search from elsewhere: by small files in its folder, on whatever machine sees the storage.
+"""Observing and controlling a search from outside: by small files in its folder, from any machine with the storage.
 
-The driver of a search says every few seconds that it is there, and looks whether it was asked to stop or to pause.
+Every few seconds the driver of a search renews its sign of life and checks for a request to stop or to pause.
 """
 
 import contextlib
@@ -33,8 +33,8 @@ from orchestrator.storage.presence import (
 
 @contextlib.contextmanager
 def starting(folder: Path) -> Iterator[None]:
-    """While a search gets hold of its machines, before its journal: whoever looks finds its driver, and after a refusal
-    nothing."""
+    """While a search acquires its machines, before it has a journal: its driver is visible; after a refusal nothing is
+    left."""
     try:
         with _meanwhile("starting", lambda: show_driver(folder)):
             yield
@@ -46,7 +46,7 @@ def starting(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _meanwhile(name: str, look: Callable[[], None]) -> Iterator[None]:
-    """Look every few seconds, in a thread of this name; a full or lost disk ends no search here."""
+    """Call `look` every few seconds, in a thread of this name; a full or lost disk does not end the search here."""
     ended = threading.Event()
 
     def repeat() -> None:
@@ -67,22 +67,22 @@ def _meanwhile(name: str, look: Callable[[], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def at_the_wheel(conductor: Conductor) -> Iterator[None]:
-    """While a search runs: its driver shows itself in the search's folder and takes requests from there."""
+    """While a search runs: its driver is visible in the search's folder and takes requests from there."""
     with _driving(conductor.folder, "control", lambda: _obey(conductor)):
         yield
 
 
 @contextlib.contextmanager
 def between_searches(folder: Path) -> Iterator[Callable[[], Wish | None]]:
-    """While a benchmark runs: its driver shows itself in the benchmark's folder too, and gives what was asked for
-    there, between two of its searches as well."""
+    """While a benchmark runs: its driver is visible in the benchmark's folder too. Gives the request made there, also
+    between two of its searches."""
     with _driving(folder, "benchmark", lambda: None):
         yield lambda: pending(folder)
 
 
 @contextlib.contextmanager
 def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[None]:
-    """While something runs: its driver shows itself in the folder and does `also`, again and again."""
+    """While something runs: its driver is visible in the folder and calls `also` repeatedly."""
     objects.remove(folder / REQUEST)  # meant for an earlier driver
 
     def look() -> None:
@@ -93,7 +93,7 @@ def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[No
         with _meanwhile(thread, look):
             yield
     finally:
-        if _mine(folder):  # no other driver has taken over
+        if _mine(folder):  # unless another driver has taken over
             for name in (DRIVER, REQUEST):
                 with contextlib.suppress(OSError):
                     objects.remove(folder / name, s3.IMPATIENCE_SECONDS)
@@ -103,7 +103,7 @@ def _obey(conductor: Conductor) -> None:
     path = conductor.folder / REQUEST
     try:
         request = read_note(path, Request)
-    except InputError:  # whoever asked is told; nothing can be made of it here
+    except InputError:  # the error is reported to the sender; it cannot be handled here
         return
     if request is None or conductor.stopping:
         return
@@ -114,12 +114,12 @@ def _obey(conductor: Conductor) -> None:
     else:
         conductor.pausing = True
     objects.remove(path)
-    if not sys.stderr.isatty():  # the live display says it by itself
+    if not sys.stderr.isatty():  # the live display shows it itself
         say(f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}")
 
 
 def _mine(folder: Path) -> bool:
-    """Whether no other driver shows itself in a folder."""
+    """Whether no other driver is recorded in a folder."""
     try:
         found = read_note(folder / DRIVER, Driver)
     except InputError:
@@ -128,7 +128,7 @@ def _mine(folder: Path) -> bool:
 
 
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
-    """What a search has come to so far, in a few plain values. A search whose driver died has the state `lost`."""
+    """The status of a search, as a few plain values. A search whose driver died has the state `lost`."""
     at_wheel = driver(folder) if ledger.state == "running" else None
     state = "lost" if ledger.state == "running" and at_wheel is None else ledger.state
     winner = ledger.winner()

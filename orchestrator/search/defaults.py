@@ -1,7 +1,7 @@
-"""Defaults that follow the data set, where neither a file, a preset nor an option says otherwise.
+"""Defaults that depend on the data set, unless a file, a preset or an option sets them.
 
-The plain defaults are those of the drawn data sets: small images of one size, and hundreds of classes. A folder of
-one's own photographs has neither.
+The plain defaults are those of the drawn data sets: small images of one size, and hundreds of classes. A folder
+of a user's own photographs has neither.
 """
 
 from typing import Any
@@ -16,15 +16,15 @@ from orchestrator.training.splits import data_splits
 
 PHOTOGRAPHS = "random_crop_224"
 DRAWN_SIDE = 128
-"""Images of one size are taken for drawings if their shorter side has no more pixels."""
+"""Images of one size count as drawings if their shorter side has at most this many pixels."""
 
 
 def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
-    """The search with what its data set asks for in place of defaults, and for each such setting the reason.
+    """The search with the defaults adapted to its data set, and the reason for each such setting.
 
-    `augmentation`: a crop where images differ in size or are larger than drawings. `classes_per_batch`: all training
-    classes where there are fewer than the default, or as many as the workers can share. What is given or searched stays
-    as it is. Raises InputError where the classes cannot be split as the settings ask for.
+    `augmentation`: a crop if images differ in size or are larger than drawings. `classes_per_batch`: all training
+    classes if there are fewer than the default, or as many as the workers can share. Settings that are given or
+    searched are kept. Raises InputError if the classes cannot be split as the settings require.
     """
     given = search.settings.keys() | {parameter.key for parameter in search.parameters()}
     changes: dict[str, Any] = {}
@@ -52,7 +52,7 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
 
 
 def _photographs(store: Store) -> str | None:
-    """What says that a data set's images are photographs; None if they are drawings, or nothing is known of them."""
+    """The sign that a data set's images are photographs; None if they are drawings, or their kind is unknown."""
     sizes = _sizes(store)
     if sizes is None or not len(sizes):
         return None
@@ -65,7 +65,7 @@ def _photographs(store: Store) -> str | None:
 
 
 def _sizes(store: Store) -> NDArray[np.int64] | None:
-    """Width and height of the images as they are kept, (N, 2); None where no importer has recorded any."""
+    """Width and height of the stored images, (N, 2); None if no importer recorded them."""
     try:
         original = store.column("original_size").astype(np.int64)
     except ValueError:

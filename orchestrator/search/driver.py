@@ -1,4 +1,4 @@
-"""A search from its first event to its last, and taken up again after anything."""
+"""A search from its first event to its last, and its resume after any interruption."""
 
 import contextlib
 import io
@@ -36,16 +36,16 @@ from orchestrator.tracking.trackers import MLflowTracker, Tracker
 
 
 class Watcher:
-    """Sees a search: the display is one."""
+    """Observes a search; the display is a watcher."""
 
     def begin(self, conductor: Conductor, tracker: Tracker) -> None:
-        """Before the first trial."""
+        """Called before the first trial."""
 
     def __call__(self, event: str, trial: TrialRecord) -> None:
         """`started`, `restarted`, `anew`, `validated` or `ended`."""
 
     def end(self) -> None:
-        """After the last event."""
+        """Called after the last event."""
 
 
 def start(
@@ -57,10 +57,10 @@ def start(
     watcher: Watcher | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run a new search to its end (or to Ctrl-C). InputError if its name was used before. `tags` go to the
-    tracker."""
+    """Run a new search to its end (or to Ctrl-C). InputError if its name is already used. `tags` are sent to
+    the tracker."""
     if tracking_uri:
-        check_tracking_uri(tracking_uri)  # before anything is written
+        check_tracking_uri(tracking_uri)  # before any file is written
     places = Places(writable(storage))
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
@@ -93,7 +93,7 @@ def start(
 
 
 def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
-    """The search's first event; InputError, and no journal, if the disk does not take it."""
+    """Write the search's first event; InputError, and no journal, if the disk does not accept it."""
     try:
         return journal.append("search_started", **fields)
     except OSError as error:
@@ -116,9 +116,9 @@ def resume(
     workers: int | None = None,
     max_concurrent: int | None = None,
 ) -> Outcome:
-    """Go on with a search: finished trials stay, interrupted ones go on from their last validation. Of a search
-    that has come to its end nothing changes, and the tracker gets what it missed; unless it is given more trials
-    (`num_trials`) or another `budget`. From now on each trial has `workers`, and there are at most `max_concurrent`."""
+    """Resume a search: finished trials stay, interrupted ones continue from their last validation. An ended search
+    does not change, and the tracker gets what it missed, unless the search is given more trials (`num_trials`) or
+    another `budget`. From now on each trial has `workers` workers, and at most `max_concurrent` trials run at once."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
     writable(storage, remedy="mend that, then resume again")
@@ -163,7 +163,7 @@ def resume(
 
 
 def suited_to_data(search: Search, places: Places) -> tuple[Search, dict[str, str]]:
-    """The search with the defaults that follow its data set, and why; see `orchestrator.search.defaults`."""
+    """The search with the defaults for its data set, and the reasons; see `orchestrator.search.defaults`."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.search.defaults import suited
 
@@ -186,7 +186,7 @@ def run(
     tracking_uri: str,
     watcher: Watcher,
 ) -> Outcome:
-    """Everything from the first event to the last."""
+    """Run everything from the first event to the last."""
     tracker = MLflowTracker(journal.path, tracking_uri, places.artifacts)
     tracker.notify()
 
@@ -208,10 +208,10 @@ def run(
     with at_the_wheel(conductor):
         try:
             with interrupts(conductor), quick_turns():
-                watcher.begin(conductor, tracker)  # it writes: if nobody reads that, the search ends in order
+                watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly
                 if not conductor.stopping:
                     runner.run(conductor)
-        except KeyboardInterrupt:  # the second one: the runner has stopped at once, its records are still put in order
+        except KeyboardInterrupt:  # the second one: the runner stopped at once; still complete its records
             conductor.stopping = True
         except OSError as error:
             if not (fault := storage_fault(error)):

@@ -1,8 +1,8 @@
 """A trained model for other places: ONNX, TorchScript, torch.export's pt2, MLflow.
 
-Whatever the form, a model takes uint8 images (batch, H, W, channels), as image libraries give them, of the size that
-the evaluation sees, and gives float32 embeddings (batch, D) as the evaluation compares them. Nothing is written that
-does not give the same embeddings as the trained model, nor anything that holds pickled code.
+In every format, a model takes uint8 images (batch, H, W, channels), as image libraries give them, of the size used in
+the evaluation, and gives float32 embeddings (batch, D) as the evaluation compares them. A model is only written if it
+gives the same embeddings as the trained model, and never with pickled code.
 """
 
 import contextlib
@@ -35,23 +35,23 @@ from orchestrator.training.splits import new_reader, rows_to_test
 Form = Literal["onnx", "torchscript", "pt2", "mlflow"]
 SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torchscript": ".torchscript", "pt2": ".pt2", "mlflow": "-mlflow"}
 PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
-"""What a form needs beyond the tool's own dependencies: the extra `export`."""
+"""Packages that a format needs beyond the tool's own dependencies: the extra `export`."""
 TOLERANCE = 1e-4
-"""The largest difference of a coordinate of an embedding; rounding makes about 1e-6 of it."""
+"""The largest allowed difference of an embedding's coordinate; rounding causes about 1e-6."""
 EXAMPLES = 8
 TOLD = ("test/map_at_r", "test/recall_at_1", "val/map_at_r", "val/recall_at_1")
 ABOUT = "about.json"
-"""The file inside of a pt2 or TorchScript archive that says what the model is."""
+"""The file in a pt2 or TorchScript archive that describes the model."""
 REQUIREMENTS = ("torch", "numpy", "mlflow")
 
 
 GIT = ("git.commit", "git.branch", "git.dirty")
 MLFLOW_MODEL = "mlflow"
-"""The folder of a final model in MLflow's form, beside it."""
+"""The folder of a final model in MLflow's format, beside it."""
 
 
 def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
-    """What a search knows about a model of its own: where it comes from, by which code, how good it is."""
+    """What a search knows about one of its models: its origin, its code, its scores."""
     known: dict[str, Any] = {key: ledger.tags[key] for key in GIT if key in ledger.tags}
     scores = {f"test/{name}": value for name, value in trial.test.items()} or trial.best_metrics
     scores = {n: v for n, v in scores.items() if not n.endswith(("_low", "_high")) and "diagnostics/" not in n}
@@ -64,7 +64,7 @@ class Encoder(nn.Module):
     def __init__(self, learner: Learner) -> None:
         super().__init__()
         self.network = learner.network
-        self.network.heads = nn.ModuleDict()  # only the embedding is asked for
+        self.network.heads = nn.ModuleDict()  # only the embedding is needed
         self.normalize = learner.method.normalize
 
     def forward(self, images: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class Encoder(nn.Module):
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and the largest difference of its embeddings to the trained model's."""
+    """An exported model, and the largest difference of its embeddings from the trained model's."""
 
     path: Path
     difference: float
@@ -83,8 +83,8 @@ class Exported:
 
 @dataclass(frozen=True)
 class Source:
-    """A model to be exported: the encoder in evaluation mode on the CPU, `images` to try it with (N, H, W, channels),
-    their `embeddings`, and what there is to know `about` it."""
+    """A model to be exported: the encoder in evaluation mode on the CPU, `images` to test it with (N, H, W, channels),
+    their `embeddings`, and the facts `about` it."""
 
     encoder: Encoder
     images: Tensor
@@ -93,7 +93,7 @@ class Source:
 
     @classmethod
     def of(cls, model: Path, store: Store, facts: Mapping[str, Any] | None = None) -> "Source":
-        """A saved model, tried on images of a data set as its evaluation sees them."""
+        """A saved model, tested on images of a data set as its evaluation sees them."""
         learner, experiment = load_learner(model, store)
         encoder = Encoder(learner.float()).eval().requires_grad_(False)
         images = example_images(store, experiment)
@@ -115,7 +115,7 @@ class Source:
 
 
 def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) -> Tensor:
-    """Some images of the test as the evaluation sees them, but whole numbers: uint8 (count, H, W, channels)."""
+    """Some test images as the evaluation sees them, but as integers: uint8 (count, H, W, channels)."""
     rows = rows_to_test(experiment.training, store)
     chosen = rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
     with new_reader(store, experiment.training) as reader:
@@ -124,7 +124,7 @@ def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) 
 
 
 def check_packages(form: str) -> None:
-    """InputError if a form's packages are not installed."""
+    """InputError if a format's packages are not installed."""
     for package in PACKAGES.get(form, ()):
         try:
             importlib.import_module(package)
@@ -135,10 +135,10 @@ def check_packages(form: str) -> None:
 
 
 def export(source: Source, form: Form, path: Path) -> Exported:
-    """Write a model to `path` in this form, whole or not at all, and try it there.
+    """Write a model to `path` in this format, completely or not at all, and test it there.
 
-    Raises InputError if a package is missing, the model cannot be put into this form, or gives other embeddings, or
-    if `path` cannot be written.
+    Raises InputError if a package is missing, if the model cannot be converted or gives other embeddings, or if
+    `path` cannot be written.
     """
     check_packages(form)
     path = path.absolute()
@@ -153,7 +153,7 @@ def export(source: Source, form: Form, path: Path) -> Exported:
                 difference = parity(source, run)
         except (InputError, OSError):
             raise
-        except Exception as error:  # exporters raise all kinds
+        except Exception as error:  # exporters raise all kinds of errors
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(f"--to {form}: this model cannot be exported so ({reason})") from None
         if not difference <= TOLERANCE:
@@ -169,7 +169,7 @@ def export(source: Source, form: Form, path: Path) -> Exported:
 
 @contextlib.contextmanager
 def _beside(path: Path) -> Iterator[str]:
-    """A folder on the same disk, for the while; InputError for an error of the disk."""
+    """A temporary folder on the same disk; InputError for a disk error."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
@@ -181,7 +181,7 @@ def _beside(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def mlflow_form(source: Source, folder: Path) -> Iterator[Path]:
-    """The folder of a model in MLflow's form: the one beside it, or else one that is made for the while."""
+    """The folder of a model in MLflow's format: the one beside it, else a temporary one."""
     if (folder / MLFLOW_MODEL).exists():
         yield folder / MLFLOW_MODEL
         return
@@ -190,7 +190,7 @@ def mlflow_form(source: Source, folder: Path) -> Iterator[Path]:
 
 
 def description(source: Source) -> str:
-    """Of a version in the registry: where it comes from, by which data and code."""
+    """The description of a version in the registry: its origin, data and code."""
     about = source.about
     scores = ", ".join(f"{name} {value:.4f}" for name, value in about.get("metrics", {}).items() if name in TOLD)
     commit = f", commit {about['git.commit']}" if "git.commit" in about else ""
@@ -212,7 +212,7 @@ def parity(source: Source, run: Callable[[Tensor], Any]) -> float:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Exporters' warnings say nothing to a user, and torch.export runs without gradients."""
+    """Hide exporters' warnings, which are of no use to a user, and run torch.export without gradients."""
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         yield

@@ -7,19 +7,19 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
 
 FINAL = "final"
-"""The id of a search's only final run; of several, the first part of theirs."""
+"""The id of a search's only final run; of several, the prefix of their ids."""
 
 FOLDS = "mean of the folds' models"
-"""What a test over folds is, for its note."""
+"""The description of a test over folds, for its note."""
 
 
 def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
-    """What is trained again once all trials have ended: the best few at equal age, each with every seed.
+    """The runs to train once all trials have ended: the best few trials at equal age, each with every seed.
 
     A trial that was stopped early is trained for as long as the winner, since its own best is not known: all of
     them are compared after their final runs.
 
-    Where more trials after an end have found another winner, its final run has a name of its own."""
+    If more trials after an end have found another winner, its final run has its own name."""
     runs: list[TrialRecord] = []
     if not search.final:
         return runs
@@ -39,7 +39,7 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
             note += f", {FOLDS}"
         if experiment.training.selection == "test":
             note += ", its best validation chosen on the test classes"
-        # each fold selects its own best model, and may need longer than their mean; so does whoever still selects
+        # each fold selects its own best model, maybe after more validations than the mean; so does selection on test
         selects = experiment.training.protocol == "mlrc" or experiment.training.selection == "test"
         stop_after = None if selects else trial.best_validation
         longest = chosen[0].best_validation

@@ -1,4 +1,4 @@
-"""What is made of a search once it has ended: its report, its models, its last records in the tracker."""
+"""The outputs of an ended search: its report, its models, its last records in the tracker."""
 
 import sys
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from orchestrator.tracking.trackers import Tracker
 from orchestrator.tracking.views import MOST_COMPARED
 
 TRACKER_SECONDS = 60.0
-"""How long the end of a search waits for the tracker to take what it has not yet taken."""
+"""How long the end of a search waits for the tracker to take the remaining events."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a search came to."""
+    """The outcome of a search."""
 
     ledger: Ledger
     state: str
@@ -30,15 +30,15 @@ class Outcome:
     experiment_id: str | None
     parent_run_id: str | None
     problem: str | None
-    """What the tracker still misses, in one line; `sync` sends it."""
+    """What the tracker still lacks, in one line; `sync` sends it."""
     no_views: str | None = None
     """Why the tracker's pages have no views of this search, if they have none."""
     fault: str | None = None
-    """What was wrong with the disk or the machine, if that stopped the search."""
+    """The fault of the disk or the machine, if it stopped the search."""
 
 
 def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
-    """What the tracker is to be sent of a search on an object store, into the working copy; nothing on a disk."""
+    """Fetch a search's files for the tracker from the object store into the working copy; on a disk do nothing."""
     if paths.address_of(path) is None:
         return
     sent = [event for event in events if event["event"] in ("artifact", "model")]
@@ -50,8 +50,8 @@ def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) ->
 
 
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
-    """The search's page, those of its best models, and its note for the tracker. What goes wrong here must not cost
-    what was trained: it is told, and the command line can try again."""
+    """Write the search's page, those of its best models, and its note for the tracker. An error here must not lose
+    trained models: it is reported, and the command line can retry."""
     from orchestrator.report.findings import Findings
     from orchestrator.report.html.search_page import write_page
     from orchestrator.report.model_view import confused_classes
@@ -83,8 +83,8 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
 
 
 def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
-    """What the final model and the best few trials make of images: a page and a table with images for each, beside
-    their models and in the tracker; the page of the first of them is the search's."""
+    """Write a page and a table with images for the final model and each of the best few trials, beside their models
+    and in the tracker; the page of the first of them is the search's."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.report.html.gallery import write_gallery
     from orchestrator.report.html.model_page import write_model_page
@@ -111,7 +111,7 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
 
 
 def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None:
-    """The final model in MLflow's form, to be logged with its run; not of a training over folds, which has several."""
+    """Write the final model in MLflow's format, to be logged with its run; not for folds, which have several models."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.search.export import MLFLOW_MODEL, Source, export, facts
 
@@ -128,7 +128,7 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
-    """What the search came to, once the tracker has taken the rest."""
+    """The outcome of the search, once the tracker has taken the rest."""
     tracker.notify()
     complete = tracker.close(TRACKER_SECONDS)
     return Outcome(

@@ -1,4 +1,4 @@
-"""Which model file of which search is meant."""
+"""Finding model files, and the search that a model belongs to."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,7 +53,7 @@ def find_models(named: str, places: Places) -> list[Path]:
 
 @dataclass(frozen=True)
 class Owner:
-    """The search that a model is of, its trial, and the run of that in the tracker, None if it was not sent yet."""
+    """The search and the trial of a model, and the trial's run in the tracker, None if it was not sent yet."""
 
     journal: Path
     ledger: Ledger
@@ -62,7 +62,7 @@ class Owner:
 
 
 def owner_of(model: Path) -> Owner | None:
-    """Whose model a file is; None if it lies in no search's folder."""
+    """The owner of a model file; None if it is not in a search's folder."""
     place = model.resolve()
     for folder in place.parents:
         if folder.parent.name == "trials" and (journal := folder.parent.parent / JOURNAL).exists():

@@ -1,4 +1,4 @@
-"""What a search would do and cost, without doing it."""
+"""What a search would do and cost, without running it."""
 
 import math
 import warnings
@@ -23,15 +23,15 @@ from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import known
 
 STEPS = 5
-"""Training steps that are timed."""
+"""How many training steps are timed."""
 
 
 def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
-    """The resolved search, and its cost extrapolated from a few training steps timed here and now.
+    """The resolved search, and its cost extrapolated from a few training steps timed now on this machine.
 
-    The cost is that of the space's first point, and an upper bound: early stopping only takes away from it. Of a data
-    set that is not prepared yet, how to prepare it in place of the cost. InputError if a `new` one has a name that was
-    used before.
+    The cost is that of the space's first point, and an upper bound: early stopping only reduces it. For a data set
+    that is not prepared yet, the plan says how to prepare it instead of the cost. InputError if the name of a `new`
+    search is already used.
     """
     places = Places(storage.expanduser().resolve())
     if new:
@@ -73,7 +73,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     split = splits[0]
     clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of one point of the space, which the search may never try
+        warnings.simplefilter("ignore")  # they concern one point, which the search may never try
         step, validation = time_training(experiment, store, split)
     per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return shown | {
@@ -94,7 +94,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
 def what_numbers_are_of(
     sizes: dict[str, Any], experiment: Experiment, digest: str, places: Places
 ) -> dict[str, dict[str, Any]]:
-    """The sets that numbers will be of, chance on them, and the untrained network's score if the storage has it."""
+    """The evaluated sets, the chance level on them, and the untrained network's score if the storage has it."""
     shown: dict[str, dict[str, Any]] = {}
     for name, what in (("validation", "selection"), ("test", "test")):
         if (of := Measured.read(sizes[name])) is None:
@@ -115,8 +115,8 @@ def what_numbers_are_of(
 
 
 def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float]:
-    """Seconds of a step and of a validation."""
-    threads = min(experiment.training.threads, cpus())  # of a cluster's node there may be more than here
+    """The seconds of a step and of a validation."""
+    threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
     changes = {"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS, "threads": threads}
     short = experiment.training.model_copy(update=changes)
 

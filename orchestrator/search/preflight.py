@@ -17,7 +17,7 @@ from orchestrator.storage.reading import read_journal
 
 
 def check_room(search: Search, ledger: Ledger) -> None:
-    """InputError if a search that was given more trials or another budget has no room for one more trial."""
+    """InputError if a search with more trials or a new budget still has no room for one more trial."""
     tried = len(ledger.trials)
     if search.num_trials is not None and search.num_trials <= tried:
         raise InputError(f"--num-trials: {search.num_trials}: the search has tried {tried} points already; give more")
@@ -30,7 +30,7 @@ def check_room(search: Search, ledger: Ledger) -> None:
 
 
 def check_hours(search: Search, runner: Runner) -> None:
-    """InputError if GPU-hours shall be counted where trials take no GPU."""
+    """InputError for a budget of GPU-hours if trials take no GPU."""
     if "GPU" in runner.resources(search):
         return
     for where, is_limited in (
@@ -43,7 +43,7 @@ def check_hours(search: Search, runner: Runner) -> None:
 
 
 def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
-    """What a name in `start_from` stands for: a preset's settings, or those of the best k trials of an earlier
+    """The settings that a name in `start_from` means: those of a preset, or of the best k trials of an earlier
     search (`NAME` or `NAME:K`), best first."""
     if "/" in name:
         return [resolve_experiment(find_preset(name, "start_from").settings, name).flat()]
@@ -58,9 +58,9 @@ def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
 
 
 def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
-    """The data set's digest, and what numbers of it are of (`measured.sizes`); prepares it if need be, and refuses
+    """The data set's digest, and the sizes of its evaluated sets (`measured.sizes`). Prepares it if necessary. Refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
-    cannot do with. A selection on almost nothing is warned of."""
+    does not accept. Warns of a selection on very little data."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.measured import Measured, sizes
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
@@ -100,7 +100,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     )
     _check_memory(training, store)
     with warnings.catch_warnings():
-        if search.raw_space:  # the example is a corner of the space, nobody's choice
+        if search.raw_space:  # the example is a corner of the space, not the user's choice
             warnings.simplefilter("ignore")
         learner = new_learner(experiment, store, split)
     check_image_size(learner, store, split, training)
@@ -110,7 +110,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
 
 
 def _check_memory(training: Training, store: Store) -> None:
-    """InputError for a batch whose images alone leave a training no memory here."""
+    """InputError for a batch whose images alone leave no memory for training on this machine."""
     from orchestrator.data.transforms import CROPS
 
     crop = CROPS.get(training.augmentation)

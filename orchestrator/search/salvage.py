@@ -1,4 +1,4 @@
-"""A damaged journal is cut to its whole part; nothing of what is cut off is deleted."""
+"""Repair of a damaged journal: it is cut to its intact part; the rest is moved, not deleted."""
 
 import contextlib
 import os
@@ -21,13 +21,13 @@ ASIDE = "damaged"
 
 
 def cut(journal: Path) -> str | None:
-    """Cut a journal that cannot be read at its first damaged line, and say what was done; None if it can be read.
+    """Cut an unreadable journal at its first damaged line, and return what was done; None if it can be read.
 
-    The journal as it was goes into a folder `damaged-1` (2, ...) beside it, and so do the folders of the trials whose
-    end is not in the whole part: their models may be of other points. The trackers are sent everything anew.
+    The original journal is moved to a folder `damaged-1` (2, ...) beside it, and so are the folders of the trials whose
+    end is not in the intact part: their models may be of other points. Everything is sent to the trackers again.
 
     Raises:
-        InputError: no line is whole, or another process is writing the journal.
+        InputError: no line is intact, or another process is writing the journal.
     """
     with contextlib.suppress(InputError):
         refresh(journal)
@@ -59,7 +59,7 @@ def cut(journal: Path) -> str | None:
 
 
 def _whole(file: BinaryIO) -> tuple[Ledger, Place]:
-    """What the whole lines of a journal come to, and the place behind them."""
+    """The ledger of the intact lines of a journal, and the position after them."""
     ledger, end = Ledger(), Place()
     file.seek(0)
     for line in file:
@@ -80,7 +80,7 @@ def _unused(folder: Path) -> Path:
 
 
 def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
-    """The trackers' cursors, and the folders of all trials but these."""
+    """Move the trackers' cursors, and the folders of all trials except these."""
     for cursor in folder.glob("tracking-*.json"):
         cursor.rename(aside / cursor.name)
     for trial in sorted((folder / "trials").glob("*")):
@@ -91,4 +91,4 @@ def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
         manifest = folder / "trials" / name / trial_files.MANIFEST
         if name not in ended and (content := objects.read(manifest)) is not None:
             objects.write(aside / "trials" / name / trial_files.MANIFEST, content)
-            objects.remove(manifest)  # its files do not count any more
+            objects.remove(manifest)  # its files are no longer valid

@@ -25,14 +25,14 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 
 REPEATS = 20
-"""How often a suggestion that was tried before is asked anew."""
+"""How often a suggestion that was already tried is requested again."""
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
 REMEMBERING = ("cmaes", "nsga2", "qmc")
-"""The algorithms whose samplers remember more than the trials that they were told of."""
+"""The algorithms whose samplers have state beyond the reported trials."""
 
 
 class Unhurried(JournalFileBackend):
-    """Optuna's journal for readers: written anew whenever a search goes on, it need not wait for the disk."""
+    """Optuna's journal for readers: rewritten at every resume, so it need not wait for the disk."""
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
         with get_lock_file(self._lock), open(self._file_path, "a", encoding="utf-8") as file:
@@ -42,13 +42,13 @@ class Unhurried(JournalFileBackend):
 class Study:
     """The sampler and pruner of one search, over trials known by their own ids.
 
-    There is one Optuna study per bracket of Hyperband, so that its sampler compares trials of one budget only, and
-    else a single one.
+    There is one Optuna study per bracket of Hyperband, so that its sampler only compares trials of one budget;
+    otherwise a single one.
     """
 
     def __init__(self, search: Search, path: Path | None = None) -> None:
-        """`path` keeps the ended trials as an Optuna journal (for optuna-dashboard, say); nothing is read from it, and
-        what it held is replaced."""
+        """`path` keeps the ended trials as an Optuna journal (e.g. for optuna-dashboard); it is not read, and its old
+        content is replaced."""
         self.search = search
         self.space = search.space
         self.grid = iter(self.space.grid()) if search.algorithm == "grid" else None
@@ -67,18 +67,18 @@ class Study:
                 storage=JournalStorage(backend), study_name=search.name, directions=self.directions
             )
         self.samplers: dict[int, TPESampler] = {}
-        """Each bracket's first, for what it knows of the points so far."""
+        """Each bracket's first sampler, for what it knows about the points so far."""
         self.trials: dict[str, optuna.Trial] = {}
         self.best: dict[str, float] = {}
         self.reported: dict[str, int] = {}
         self.seen: set[str] = set()
         self.attempts: dict[str, int] = {}
-        """How often a trial's suggestion repeated a point, before it was new."""
+        """How often a trial's suggestion repeated a point before it was new."""
         self.budget = min(self.space.size(), math.inf if search.num_trials is None else search.num_trials)
         """How many trials the search has at most; infinite if only other budgets end it."""
 
     def ask(self, trial_id: str, number: int) -> dict[str, Any] | None:
-        """The next point, never one that was tried before; None when the space is exhausted."""
+        """The next point, never a point that was tried before; None if the space is exhausted."""
         if number < len(self.search.start_from):
             return self.enter(trial_id, number, self.search.start_from[number])
         if self.grid is not None:
@@ -89,7 +89,7 @@ class Study:
             params = suggest(self.space, trial)
             if point_key(params) not in self.seen:
                 return self._keep(trial_id, trial, params, attempt)
-            # closed at once: samplers take no notice of failed trials
+            # closed at once: samplers ignore failed trials
             trial.study.tell(trial, state=TrialState.FAIL)
         if self.space.size() == math.inf:
             return None
@@ -100,7 +100,7 @@ class Study:
         return self._enter(trial_id, number, left[int(pick)], REPEATS)
 
     def enter(self, trial_id: str, number: int, params: Mapping[str, Any], attempts: int = 0) -> dict[str, Any]:
-        """A trial with this point, given or from a grid or from the journal, which tells of the `attempts` before."""
+        """Add a trial with this point, given, from a grid or from the journal, which records the `attempts` before."""
         for attempt in range(attempts):
             trial = self._new(number, attempt)
             trial.study.tell(trial, state=TrialState.FAIL)
@@ -119,7 +119,7 @@ class Study:
             study.enqueue_trial(point_by_path(self.space, params))
         trial = study.ask()
         if self.search.algorithm in REMEMBERING:
-            _ = trial.relative_params  # moves the sampler on, also where its answer is known or will not be used
+            _ = trial.relative_params  # advances the sampler, even if its answer is known or not used
         return trial
 
     def _keep(self, trial_id: str, trial: optuna.Trial, params: dict[str, Any], attempts: int) -> dict[str, Any]:
@@ -131,9 +131,9 @@ class Study:
         return params
 
     def report(self, trial_id: str, validation: int, value: float) -> bool:
-        """The first objective at a validation; True if the trial should be stopped.
+        """Report the first objective at a validation; True if the trial should be stopped.
 
-        The running best is what counts, for sampler and pruner alike. A validation is reported once.
+        Sampler and pruner use the running best. A validation is reported once.
 
         Raises:
             ValueError: the value is not finite.
@@ -146,15 +146,15 @@ class Study:
         better = max if self.search.objective.mode == "max" else min
         self.best[trial_id] = better(value, self.best.get(trial_id, value))
         if len(self.directions) > 1:
-            return False  # there is no order of curves by several objectives
+            return False  # curves with several objectives have no order
         trial = self.trials[trial_id]
         trial.report(self.best[trial_id], validation)
         return trial.should_prune()
 
     def tell(self, trial_id: str, state: str, second: float | None = None) -> None:
-        """The end of a trial: `done` with its best, `pruned` with its curve, anything else as failed.
+        """Record the end of a trial: `done` with its best, `pruned` with its curve, anything else as failed.
 
-        `second` is the second objective at its best validation, where the search has two.
+        `second` is the second objective at its best validation, if the search has two.
         """
         trial = self.trials[trial_id]
         values = [self.best.get(trial_id), *([second] if len(self.directions) > 1 else [])]
@@ -166,7 +166,7 @@ class Study:
             ended = trial.study.tell(trial, [value for value in values if value is not None])
         if self.stored is not None:
             shown = copy.copy(ended)
-            shown._system_attrs = {}  # what samplers and pruners remember is of no use to a reader
+            shown._system_attrs = {}  # the state of samplers and pruners is of no use to a reader
             self.stored.add_trial(shown)
 
     def bracket(self, number: int) -> int:
@@ -174,8 +174,8 @@ class Study:
         return self.cycle[number % len(self.cycle)]
 
     def _cycle(self) -> list[int]:
-        """Brackets in the order that trials are given to them: as many trials of each as Hyperband has (its n, the
-        paper's algorithm 1), in an order drawn by the seed, again and again."""
+        """Brackets in the order in which they get trials: as many trials of each as in Hyperband (its n, the paper's
+        algorithm 1), in a random order from the seed; the cycle is repeated."""
         count, factor = len(self.studies), self.search.scheduler.reduction_factor
         if count == 1:
             return [0]
@@ -196,7 +196,7 @@ class Study:
         if algorithm == "gp":
             return GPSampler(seed=seed, n_startup_trials=startup)
         if algorithm == "cmaes":
-            # a pruned trial's last value stands for it where rungs are comparable; of the median's it would mislead
+            # a pruned trial's last value represents it if rungs are comparable; with the median rule it would mislead
             pruned = self.search.scheduler.name in ("asha", "hyperband")
             return CmaEsSampler(seed=seed, consider_pruned_trials=pruned)
         if algorithm == "nsga2":
@@ -205,7 +205,7 @@ class Study:
         sampler = TPESampler(
             seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup
         )
-        # what all points have in common is found trial by trial, not in all of them anew for every suggestion
+        # the common space of all points is updated per trial, not recomputed from all trials for every suggestion
         first = self.samplers.setdefault(self.bracket(number), sampler)
         sampler._search_space = first._search_space
         sampler._group_decomposed_search_space = first._group_decomposed_search_space

@@ -1,3 +1,3 @@
-"""A search's files on a disk or an object store: journal, ledger, places, presence. It knows bytes and records, and
-nothing of training.
+"""A search's files on a disk or an object store: journal, ledger, places, presence. It handles bytes and records, and
+knows nothing about training.
 """

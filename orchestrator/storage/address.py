@@ -1,4 +1,4 @@
-"""`s3://bucket/prefix`, taken apart and checked."""
+"""`s3://bucket/prefix`, parsed and checked."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from urllib.parse import quote
 from orchestrator.errors import DataError
 
 FOLDER = "s3"
-"""Of the fetched stores, in the folder of data sets."""
+"""The folder of the fetched stores, in the folder of data sets."""
 FORM = "an address should be s3://bucket/prefix; what the connection needs is told by AWS_* variables"
 BUCKET = "the bucket's name should be 3 to 63 small letters, digits, dots, hyphens"
 
@@ -24,7 +24,7 @@ class Address(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises DataError for what is no address, and for one with credentials, which it does not repeat."""
+        """Raises DataError for an invalid address or one with credentials, which the message does not repeat."""
         bucket, _, prefix = text.removeprefix("s3://").partition("/")
         prefix = prefix.removesuffix("/")
         whole = text.startswith("s3://") and "@" not in bucket
@@ -35,7 +35,7 @@ class Address(NamedTuple):
         return cls(bucket, prefix)
 
     def place(self, root: Path) -> Path:
-        """Where it is kept in a folder of data sets."""
+        """Its location in a folder of data sets."""
         return root / FOLDER / quote(f"{self.bucket}/{self.prefix}", safe="")
 
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent."""
+"""Files that are either complete or absent."""
 
 import os
 import tempfile
@@ -10,13 +10,13 @@ from orchestrator.errors import storage_fault
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
-    """Write to a temporary neighbour, flush to disk, rename: a reader never sees half a file."""
+    """Write to a temporary file beside it, flush to disk, rename: a reader never sees a partial file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(descriptor, "wb") as file:
             like = path if path.exists() else path.parent
-            os.fchmod(descriptor, like.stat().st_mode & 0o666)  # mkstemp's files are the owner's alone
+            os.fchmod(descriptor, like.stat().st_mode & 0o666)  # mkstemp's files are accessible to their owner only
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -27,12 +27,12 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], None]) -> None:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """A file of these bytes, whole or not at all."""
+    """Write a file of these bytes, completely or not at all."""
     write_atomically(path, lambda file: file.writelines([content]))
 
 
 def disk_fault(folder: Path) -> str | None:
-    """What is wrong with the disk under a folder, in one line; None if it takes a file."""
+    """The fault of the disk under a folder, in one line; None if a file can be written."""
     probe = folder / ".probe"
     try:
         write_whole(probe, bytes(1 << 16))

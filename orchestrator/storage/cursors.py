@@ -1,4 +1,4 @@
-"""How far a journal was sent to each tracker, and its runs there: files beside the journal."""
+"""How far a journal was sent to each tracker, and its runs there; files beside the journal."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class Cursor:
 
     @classmethod
     def load(cls, path: Path | None) -> "Cursor":
-        """The stored cursor; if none can be read, one at the start: all is then sent again."""
+        """The stored cursor; if it cannot be read, one at the start: then everything is sent again."""
         try:
             stored = read_json(path) if path else {}
             runs: dict[str | None, Any] = {**stored["trials"]}
@@ -38,7 +38,7 @@ class Cursor:
             return cls()
 
     def save(self, path: Path, address: str) -> None:
-        """Replace the file at `path` at once; `address` is for human readers."""
+        """Replace the file at `path` atomically; `address` is for human readers."""
         content = {
             "tracking_uri": address,
             "search_id": self.search_id,
@@ -48,14 +48,14 @@ class Cursor:
             "parent_run_id": self.runs.get(None),
             "trials": {trial: run for trial, run in self.runs.items() if trial is not None},
         }
-        part = path.with_suffix(".part")  # one process at a time: whoever holds the journal
+        part = path.with_suffix(".part")  # only one process writes it: the holder of the journal
         part.write_text(json.dumps(content))
         os.replace(part, path)
 
 
 @dataclass(frozen=True)
 class RecordedRuns:
-    """Where a journal was last sent to, without credentials, and the ids of its runs there."""
+    """The address to which a journal was last sent, without credentials, and the ids of its runs there."""
 
     tracking_uri: str | None = None
     experiment_id: str | None = None
@@ -64,7 +64,7 @@ class RecordedRuns:
 
 
 def events_sent(journal_path: Path) -> dict[str | None, int]:
-    """How many events were sent to some tracker, by search, as far as the cursors beside a journal know."""
+    """How many events were sent to any tracker, by search, according to the cursors beside a journal."""
     sent: dict[str | None, int] = {}
     for path in journal_path.parent.glob("tracking-*.json"):
         cursor = Cursor.load(path)
@@ -73,12 +73,12 @@ def events_sent(journal_path: Path) -> dict[str | None, int]:
 
 
 def recorded_runs(journal_path: Path) -> RecordedRuns:
-    """What the newest cursor beside a journal says, without asking the tracker; empty if none was ever reached."""
+    """The content of the newest cursor beside a journal, without a request; empty if no tracker was ever reached."""
     cursors = sorted(journal_path.parent.glob("tracking-*.json"), key=lambda path: path.stat().st_mtime)
     if not cursors:
         return RecordedRuns()
     cursor = Cursor.load(cursors[-1])
     trials = {trial: run for trial, run in cursor.runs.items() if trial is not None}
     if not cursor.search_id:
-        return RecordedRuns()  # damaged: sending anew finds the runs again
+        return RecordedRuns()  # damaged: sending again will find the runs
     return RecordedRuns(cursor.address, cursor.experiment_id, cursor.runs.get(None), trials)

@@ -1,4 +1,4 @@
-"""What each event of a journal holds: checked when a journal is read, so that nothing wrong is folded."""
+"""The fields of each journal event; checked when a journal is read, so that no invalid event is folded."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from orchestrator.errors import InputError, describe
 
 LATEST = 253_402_214_400_000
-"""The last day that a calendar knows, in milliseconds since the epoch."""
+"""The last representable date, in milliseconds since the epoch."""
 
 Time = Annotated[int, Field(ge=0, le=LATEST)]
 Seconds = Annotated[FiniteFloat, Field(ge=0)]
@@ -15,7 +15,7 @@ Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Setting = str | bool | Whole | FiniteFloat | list[Any] | dict[str, Any] | None
 Metrics = dict[str, FiniteFloat]
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
-"""A folder's name; others may write to the storage."""
+"""A folder's name; checked, because others may write to the storage."""
 Attempts = Annotated[int, Field(ge=0, le=1000)]
 State = Literal["done", "pruned", "failed", "interrupted"]
 
@@ -76,7 +76,7 @@ class _SearchEnded(_Event):
 
 
 class _Training(_Shape):
-    """A training's settings: those that are reckoned with have their types, the others are plain."""
+    """A training's settings: those used in calculations have types, the others are plain values."""
 
     model_config = ConfigDict(strict=True, extra="allow")
     __pydantic_extra__: dict[str, Setting] = {}
@@ -156,7 +156,7 @@ SHAPES: dict[str, type[_Shape]] = {
 
 
 def check(event: Any) -> None:
-    """InputError unless an event is one that there is, with all that belongs to it."""
+    """InputError unless the event is known and has all its fields."""
     kind = event["event"]
     if kind not in SHAPES:
         raise InputError(f"unknown event {kind!r:.60}")

@@ -1,4 +1,4 @@
-"""Small files that are read back, and the files that a user names to be written."""
+"""Small files that are read back, and output files named by a user."""
 
 import json
 import os
@@ -10,13 +10,13 @@ from typing import Any
 from orchestrator.errors import InputError, visible
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""With these a spreadsheet's formula begins."""
+"""The characters that begin a spreadsheet formula."""
 SMALL_BYTES = 1 << 24
-"""No small file is larger: records of drivers, requests, benchmarks, cursors, manifests."""
+"""The maximum size of a small file: records of drivers, requests, benchmarks, cursors, manifests."""
 
 
 def what_is(path: Path) -> str | None:
-    """What stands in the place of a file; None for a file, and for nothing. Links are followed."""
+    """What exists at a path instead of a file; None for a file or for nothing. Links are followed."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -25,7 +25,7 @@ def what_is(path: Path) -> str | None:
 
 
 def read_small(path: Path) -> bytes:
-    """The content of a small file. FileNotFoundError, or another OSError; ValueError for what is no small file."""
+    """The content of a small file. FileNotFoundError or another OSError; ValueError if it is not a small file."""
     if (what := what_is(path)) is not None:
         raise ValueError(f"is {what}, and should be a file")
     with open(path, "rb") as file:
@@ -40,7 +40,7 @@ def bounded(content: bytes) -> bytes:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """What a JSON text says; ValueError whatever is wrong with it."""
+    """The value of a JSON text; ValueError for any error in it."""
     try:
         return json.loads(content)
     except RecursionError:
@@ -48,12 +48,12 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """What a small JSON file says. FileNotFoundError, or another OSError; ValueError whatever is wrong with it."""
+    """The value of a small JSON file. FileNotFoundError or another OSError; ValueError for any error in it."""
     return parse_json(read_small(path))
 
 
 def cell(value: Any) -> Any:
-    """A value for a cell of a CSV file: a text that a spreadsheet would take for a formula begins with `'`."""
+    """A value for a cell of a CSV file: a text that a spreadsheet would read as a formula gets a leading `'`."""
     if not isinstance(value, str):
         return value
     try:
@@ -64,16 +64,16 @@ def cell(value: Any) -> Any:
 
 
 def output_place(option: str, path: Path, endings: Collection[str] = ()) -> Path:
-    """Where an output goes that a user asked for: a new file, or one whose place it takes; through a link, its target.
+    """Where to write an output requested by a user: a new file, or one to be replaced; for a link, its target.
 
-    InputError for a folder, a device or a pipe, for a file that is read-only or, where there are `endings`, has none of
-    them, and for a place in a folder that does not exist.
+    InputError for a folder, a device or a pipe, for a file that is read-only or has none of the given `endings`, and
+    for a path in a folder that does not exist.
     """
     try:
         place = path.absolute().resolve()
         what = what_is(place)
         taken, folder = place.exists(), place.parent.is_dir()
-    except (OSError, RuntimeError) as error:  # a loop of links, a name that is too long
+    except (OSError, RuntimeError) as error:  # e.g. a loop of links, a name that is too long
         raise InputError(f"{option}: {path}: {getattr(error, 'strerror', None) or error}; name another file") from None
     if what is not None:
         raise InputError(f"{option}: {path}: is {what}; name another file")

@@ -1,6 +1,6 @@
-"""The record of a search: an append-only file of events, on disk before anything they tell of takes effect.
+"""The record of a search: an append-only file of events, each on disk before it takes effect.
 
-Of a storage on an object store the file is a copy: each record is an object there, before it is in the file.
+With a storage on an object store the file is a copy: each record is first an object there, then in the file.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ TAKEN = "the search is running: another process is writing its journal"
 
 
 class JournalError(Exception):
-    """The journal cannot be read or written; one line with the file and, where known, the line number."""
+    """The journal cannot be read or written; one line with the file and, if known, the line number."""
 
 
 class OvertakenError(OSError, JournalError):
-    """Another process has written to the journal of a search on an object store; this one must not any more."""
+    """Another process has written to the journal of a search on an object store; this one must stop writing."""
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
@@ -41,10 +41,10 @@ class Journal:
     """Append-only record of one search: one JSON object per line, with a checksum.
 
     A record holds `event`, `seq` (0, 1, 2, ...) and `time` (milliseconds since the epoch) beside its fields,
-    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening cuts a
-    last line that a crash left torn, and goes on from there. Two processes never write one journal: on a disk a lock
-    keeps the second out, on an object store each number is taken once, and whoever comes too late has lost the journal
-    for good.
+    and is on disk when `append` returns (without `sync`, when the next one that has it returns). Opening
+    removes an incomplete last line left by a crash, and continues from there. Two processes never write one journal: on
+    a disk a lock excludes the second, on an object store each number is used once, and a process that comes too late
+    has lost the journal for good.
 
     Raises:
         JournalError: another process holds the journal, or a line is damaged.
@@ -72,12 +72,12 @@ class Journal:
         self._synced = self._end
 
     def append(self, event: str, *, sync: bool = True, **fields: Any) -> Event:
-        """Write one record and return it as stored. Waiting for the disk is what costs: what could be known again
-        without its record need not wait, nor does what belongs to the next.
+        """Write one record and return it as stored. Waiting for the disk is the costly part: a record that could be
+        recovered otherwise, or that belongs to the next one, need not wait.
 
         Raises:
             ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`.
-            OSError: the disk is full or gone, or the object store; the journal stays whole.
+            OSError: the disk or the object store is full or gone; the journal stays intact.
         """
         if taken := fields.keys() & KEPT:
             raise ValueError(f"journal event {event!r}: the field {min(taken)!r} is set by the journal")
@@ -97,17 +97,17 @@ class Journal:
                 while rest:
                     rest = rest[self._file.write(rest) :]
             except OSError as error:
-                # Half a line in the middle would spoil everything after it.
+                # A partial line in the middle would damage everything after it.
                 with contextlib.suppress(OSError):
                     self._file.truncate(start)
                 if self._segments is not None:
-                    self._fault = error  # the record is there, and counts
+                    self._fault = error  # the record is in the object store, and is valid
                 raise
             self._end = end
             if sync:
                 try:
                     os.fsync(self._file.fileno())
-                except OSError as error:  # none of what waited can be relied upon
+                except OSError as error:  # none of the unsynced records is reliable
                     with contextlib.suppress(OSError):
                         self._file.truncate(self._synced.offset)
                     self._end = self._synced
@@ -118,7 +118,7 @@ class Journal:
         return stored
 
     def _publish(self, segments: Segments, data: bytes) -> None:
-        """After a failure nobody knows whether the record is there: whoever goes on must begin by reading them."""
+        """After a failure it is unknown whether the record was stored: a resume must read the records first."""
         if self._fault is not None:
             raise self._fault
         try:
@@ -129,7 +129,7 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Let go of the file, so that another process may write it."""
+        """Release the file, so that another process may write it."""
         self._file.close()
 
     def __enter__(self) -> "Journal":
@@ -140,7 +140,7 @@ class Journal:
 
     @staticmethod
     def read(path: Path) -> list[Event]:
-        """All whole records of the journal at `path`; a torn last line is left out.
+        """All complete records of the journal at `path`; an incomplete last line is skipped.
 
         Raises:
             JournalError: the file cannot be read, or a line is damaged.
@@ -149,7 +149,7 @@ class Journal:
 
 
 def read_noted(path: Path) -> tuple[list[Event], list[str]]:
-    """What `Journal.read` gives, and notes on what could not be checked or was left out, each one line."""
+    """The result of `Journal.read`, and notes of one line each on what could not be checked or was skipped."""
     try:
         _refuse_others(path)
         with open(path, "rb") as file:
@@ -171,16 +171,16 @@ def _refuse_others(path: Path) -> None:
 
 
 def refresh(path: Path) -> None:
-    """Bring the copy of a journal on an object store up to date, or remove it if there is none; nothing on a disk.
+    """Update the copy of a journal on an object store, or remove it if there is no journal; does nothing for a disk.
 
-    Raises InputError if the store cannot be asked, or a record is missing or damaged.
+    Raises InputError if the store does not answer, or a record is missing or damaged.
     """
     if (segments := Segments.of(path)) is None:
         return
     with refused_in_one_line(), alone(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+b") as file:
-            if not lock(file):  # by the search's driver on this machine, which writes it
+            if not lock(file):  # held by the search's driver on this machine, which writes the file
                 return
             try:
                 segments.extend(file)
@@ -191,7 +191,7 @@ def refresh(path: Path) -> None:
 
 @contextlib.contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Of the processes on this machine, one at a time brings the copy of a journal up to date; nothing on a disk."""
+    """Only one process on this machine at a time may update the copy of a journal; does nothing for a disk."""
     if Segments.of(path) is None:
         yield
         return
@@ -209,13 +209,13 @@ def lock(file: BinaryIO) -> bool:
     except BlockingIOError:
         return False
     except OSError:
-        pass  # a file system without locks: nothing can be said
+        pass  # a file system without locks: assume it is free
     return True
 
 
 def read_events(file: BinaryIO, path: Path, start: Place, limit: float = math.inf) -> tuple[list[Event], Place]:
-    """Whole records from a place on, at most `limit` of them, and the place behind the last. JournalError names the
-    first line that is damaged; a last line without its end is none, nor is one of zeros, which a crash leaves."""
+    """Complete records from a place on, at most `limit`, and the place after the last. JournalError names the first
+    damaged line; an incomplete last line, or one of zeros left by a crash, does not count as damaged."""
     file.seek(start.offset)
     events: list[Event] = []
     while len(events) < limit:
@@ -246,7 +246,7 @@ def _non_finite(value: Any, name: str = "") -> str | None:
 
 
 def _plain(value: Any) -> Any:
-    """A path or a numpy scalar as JSON knows it."""
+    """A path or a numpy scalar as a JSON value."""
     if isinstance(value, Path):
         return str(value)
     if (plain := _plain_or_none(value)) is not None:

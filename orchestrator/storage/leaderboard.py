@@ -23,12 +23,12 @@ def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What the tests of one point came to over several seeds."""
+    """The tests of one point over several seeds."""
 
     params: dict[str, Any]
     """The point, without its seed."""
     source: str | None
-    """The trial that they train again, if they are final runs."""
+    """The trial that they retrain, if they are final runs."""
     trial_ids: list[str]
     metrics: dict[str, "Interval"]
 
@@ -53,7 +53,7 @@ class Interval:
 
 
 def repeated_tests(ledger: Ledger) -> list[Repeated]:
-    """The tested runs that differ in nothing but their seed, two or more together, in the order of the search."""
+    """The tested runs that differ only in their seed, in groups of two or more, in the order of the search."""
     groups: dict[str, tuple[dict[str, Any], list[TrialRecord]]] = {}
     for trial in ledger.everyone():
         if trial.test:
@@ -89,7 +89,7 @@ def _row(
 
 
 def write_csv(ledger: Ledger, file: TextIO) -> None:
-    """The leaderboard, into an open file."""
+    """Write the leaderboard to an open file."""
     rows = leaderboard_rows(ledger)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     writer = csv.writer(file, lineterminator="\n")

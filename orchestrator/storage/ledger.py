@@ -1,4 +1,4 @@
-"""The state of a search, folded from its journal's events: the one answer to "what has happened so far"."""
+"""The state of a search, folded from its journal's events: the only source for what has happened so far."""
 
 import bisect
 import itertools
@@ -17,7 +17,7 @@ STATES = ("running", "done", "pruned", "failed", "interrupted")
 
 @dataclass
 class TrialRecord:
-    """One trial: the point that it tries, how far it came, and its best validation."""
+    """One trial: its point, its progress, and its best validation."""
 
     trial_id: str
     number: int
@@ -32,12 +32,12 @@ class TrialRecord:
     best_validation: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
     second: float | None = None
-    """The second objective at the best validation, where the search has two."""
+    """The second objective at the best validation, if the search has two."""
     last_metrics: dict[str, float] = field(default_factory=dict)
     first_loss: float | None = None
     """The mean training loss before its first validation."""
     best_interval: tuple[float, float] | None = None
-    """The 95% interval of its best value over the held-out classes, where it was recorded."""
+    """The 95% interval of its best value over the held-out classes, if recorded."""
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
@@ -45,29 +45,29 @@ class TrialRecord:
     resources: dict[str, float] = field(default_factory=dict)
     """The CPUs and GPUs that it holds."""
     hours: dict[str, float] = field(default_factory=dict)
-    """How many hours of each."""
+    """The CPU-hours and GPU-hours that it used."""
     ended: int | None = None
     note: str | None = None
     source: str | None = None
-    """The trial that a final run trains again."""
+    """The trial that a final run retrains."""
     among: int = 0
-    """So many trials the search had when a final run began."""
+    """The number of trials of the search when a final run began."""
     stop_after: int | None = None
-    """After so many validations a final run ends; None where it was not recorded, or trains to its end."""
+    """The validation after which a final run ends; None if not recorded, or if it trains to its end."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """All settings of its training, the point among them."""
+    """All settings of its training, including the point."""
 
 
 @dataclass
 class Ledger:
-    """All of a search. `apply` one event after the other; the order is the journal's."""
+    """All of a search. `apply` the events one by one, in the journal's order."""
 
     name: str = ""
     search_id: str = ""
     config: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
-    """What its numbers are of, as `measured.sizes` gives it; empty in records of before."""
+    """The sizes of the evaluated sets, from `measured.sizes`; empty in older records."""
     untrained: dict[str, dict[str, Any]] = field(default_factory=dict)
     """The scores of networks before their training, by `training.untrained_key`."""
     metric: str = ""
@@ -78,26 +78,26 @@ class Ledger:
     reason: str | None = None
     """Why it ended before its number of trials."""
     elapsed: float = 0.0
-    """Seconds that it ran, without the time between an end and a resume."""
+    """Seconds of running time, without the time between an end and a resume."""
     epochs: float = 0.0
     hours: dict[str, float] = field(default_factory=lambda: {"CPU": 0.0, "GPU": 0.0})
-    """What its trials took, without the final runs."""
+    """The hours of its trials, without the final runs."""
     stale: int = 0
-    """How many trials ended since the last one that was better than (or beside) all before it."""
+    """How many trials ended since the last one that was better than all before it (or joined the front)."""
     front: list[str] = field(default_factory=list)
-    """The ended trials that none beats in the objective, or in both."""
+    """The ended trials that no other beats in the objective, or in both objectives."""
     trials: dict[str, TrialRecord] = field(default_factory=dict)
     finals: dict[str, TrialRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list, compare=False)
-    """What of its journal could not be checked, or was left out."""
-    # kept beside them, so that no event costs more the more trials there are
+    """Notes on what could not be checked in its journal, or was skipped."""
+    # redundant with the above, so that the cost of an event does not grow with the number of trials
     _unfinished: dict[str, TrialRecord] = field(default_factory=dict, repr=False)
     _ranked: list[tuple[tuple[float, ...], int, str]] = field(default_factory=list, repr=False)
-    """The trials that have a value, by their losses and numbers."""
+    """The trials that have a value, sorted by losses and numbers."""
 
     @classmethod
     def of(cls, events: Iterable[Mapping[str, Any]], where: str = "journal") -> "Ledger":
-        """The ledger after these events; InputError names the line of `where` that is none or fits none before it."""
+        """The ledger after these events; InputError names the line of `where` that is invalid or inconsistent."""
         ledger = cls()
         for number, event in enumerate(events, start=1):
             ledger.take(event, f"{where}:{number}")
@@ -106,7 +106,7 @@ class Ledger:
         return ledger
 
     def take(self, event: Mapping[str, Any], where: str) -> None:
-        """`apply` an event that comes from a file; InputError names its place if it is none, or does not fit."""
+        """`apply` an event from a file; InputError names its place if it is invalid or inconsistent."""
         try:
             check(event)
             if (event["event"] == "search_started") == bool(self.search_id):
@@ -118,7 +118,7 @@ class Ledger:
             raise InputError(f"{where}: corrupt: {error}") from None
 
     def apply(self, event: Mapping[str, Any]) -> None:
-        """Take up one event; a validation that is known already changes nothing."""
+        """Apply one event; a known validation changes nothing."""
         kind = event["event"]
         self.elapsed = event.get("elapsed", self.elapsed)
         if kind == "search_started":
@@ -199,14 +199,14 @@ class Ledger:
                 self._rank(trial, before)
 
     def _rank(self, trial: TrialRecord, before: tuple[float, ...] | None) -> None:
-        """Put a trial, whose losses were `before`, where its losses belong now."""
+        """Move a trial, whose losses were `before`, to its new position in the ranking."""
         if before is not None:
             del self._ranked[bisect.bisect_left(self._ranked, (before, trial.number, trial.trial_id))]
         if (losses := self._losses(trial)) is not None:
             bisect.insort(self._ranked, (losses, trial.number, trial.trial_id))
 
     def _judge(self, trial: TrialRecord) -> None:
-        """Whether a trial that ended belongs to the front, and who no longer does."""
+        """Update the front with an ended trial, and remove the trials that it beats."""
         self.stale += 1
         mine = self._losses(trial)
         if trial.state == "failed" or mine is None:
@@ -219,7 +219,7 @@ class Ledger:
         self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
 
     def _losses(self, trial: TrialRecord) -> tuple[float, ...] | None:
-        """A trial's objective, or both, so that less is better; None if it has none."""
+        """A trial's objective, or both objectives, with lower as better; None if it has none."""
         if trial.best is None:
             return None
         first = -trial.best if self.mode == "max" else trial.best
@@ -238,29 +238,29 @@ class Ledger:
         return value > other if self.mode == "max" else value < other
 
     def best_of(self, values: Iterable[float]) -> float:
-        """The one of these values that the objective prefers."""
+        """The best of these values by the objective."""
         return max(values) if self.mode == "max" else min(values)
 
     def running(self) -> list[TrialRecord]:
-        """Trials that have begun and not ended, final runs included."""
+        """Trials that have begun and not ended, including final runs."""
         return [trial for trial in self._unfinished.values() if trial.state == "running"]
 
     def unfinished(self) -> list[TrialRecord]:
-        """Those, and what was interrupted."""
+        """Running and interrupted trials."""
         return list(self._unfinished.values())
 
     def everyone(self) -> list[TrialRecord]:
-        """All trials, and last the final runs."""
+        """All trials, followed by the final runs."""
         return [*self.trials.values(), *self.finals.values()]
 
     @property
     def yet(self) -> str:
-        """` yet`, for sentences on what is missing, while it may still come."""
+        """` yet`, for sentences on missing values that may still come."""
         return "" if self.state in ("done", "failed") else " yet"
 
     @property
     def noun(self) -> str:
-        """What a user calls it: a training of `orchestrator train` is no search."""
+        """The user's term for it: a training of `orchestrator train` is not called a search."""
         return "training" if self.config.get("test_trials") else "search"
 
     @property
@@ -271,35 +271,35 @@ class Ledger:
 
     @property
     def selection(self) -> str:
-        """What its trainings select on: `validation` or `test` classes."""
+        """The classes that its trainings select on: `validation` or `test` classes."""
         return str(self.config.get("settings", {}).get("selection", "validation"))
 
     @property
     def final(self) -> TrialRecord | None:
-        """The winner's final run, the first if there are several; an earlier winner's while it has none."""
+        """The winner's final run, the first if there are several; an earlier winner's if it has none yet."""
         winner = self.winner()
         of_winner = [run for run in self.finals.values() if winner is not None and run.source == winner.trial_id]
         return next(iter(of_winner or self.finals.values()), None)
 
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order. With two objectives the
-        front comes first, and both parts are ordered by the first objective, then the second."""
+        front comes first; both parts are ordered by the first objective, then the second."""
         return [*self.leaders(), *(trial for trial in self.trials.values() if self._losses(trial) is None)]
 
     def leaders(self) -> Iterator[TrialRecord]:
-        """The trials that have a value, in the order of `ranking`; as quick as few are taken."""
+        """The trials that have a value, in the order of `ranking`; lazy, so that taking a few is fast."""
         front = set(self.front) if self.second is not None else set()
         first = sorted((self._losses(self.trials[key]) or (), self.trials[key].number, key) for key in front)
         others = (found for found in self._ranked if found[2] not in front)
         return (self.trials[key] for _, _, key in itertools.chain(first, others))
 
     def best_models(self, count: int) -> list[TrialRecord]:
-        """So many of the best trials; of trainings that hold nothing out, and have no value, the first that ended."""
+        """The `count` best trials; without held-out classes, and so without values, the first that ended."""
         best = list(itertools.islice(self.leaders(), count))
         return best or [trial for trial in self.trials.values() if trial.state == "done"][:count]
 
     def winner(self) -> TrialRecord | None:
-        """The best trial; an unfinished or failed one cannot win."""
+        """The best trial; an unfinished or failed trial cannot win."""
         won = next((trial for trial in self.leaders() if trial.state in ("done", "pruned")), None)
         return won or next(iter(self.finished()), None)
 
@@ -308,7 +308,7 @@ class Ledger:
         return [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
 
     def equal_age(self) -> int | None:
-        """The validations that every ended trial has; None where none was stopped early, and their bests compare."""
+        """The number of validations of every ended trial; None if none was stopped early: then their bests compare."""
         ended = self.finished()
         stopped = any(trial.state == "pruned" for trial in ended)
         return min(len(trial.curve) for trial in ended) if stopped else None
@@ -324,7 +324,7 @@ class Ledger:
 
 
 def budget_used(ledger: Ledger) -> dict[str, float]:
-    """How much of each budget a search has taken, by the names that its file has for them."""
+    """How much of each budget a search has used, by the budget's name in a search file."""
     return {
         "epochs": ledger.epochs,
         "hours": ledger.elapsed / 3600,
@@ -335,8 +335,8 @@ def budget_used(ledger: Ledger) -> dict[str, float]:
 
 
 def value_columns(ledger: Ledger, *, compared: bool = True) -> dict[str, Callable[[TrialRecord], float | None]]:
-    """What a leaderboard tells of each trial on held-out classes: its best, the second objective there, and, where they
-    are `compared` and some were stopped early, its best after as many validations as all of them had."""
+    """The columns of a leaderboard on held-out classes: a trial's best, the second objective there, and, if trials are
+    `compared` and some were stopped early, its best after as many validations as all of them had."""
     columns: dict[str, Callable[[TrialRecord], float | None]] = {ledger.metric: lambda trial: trial.best}
     if ledger.second is not None:
         columns[ledger.second] = lambda trial: trial.second

@@ -1,4 +1,4 @@
-"""Files of a storage, on a disk or in an object store: read, written, published, brought."""
+"""Reading, writing, publishing and fetching the files of a storage, on a disk or in an object store."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ from orchestrator.storage.s3 import IMPATIENCE_SECONDS, Bucket
 
 
 def read(path: Path, patience: float | None = None) -> bytes | None:
-    """A small file; None if there is none."""
+    """Read a small file; None if there is none."""
     if (found := Bucket.of(path)) is not None:
         return found[0].get(found[1], patience)
     try:
@@ -42,14 +42,14 @@ def remove(path: Path, patience: float | None = None) -> None:
 
 
 def publish(path: Path) -> None:
-    """Copy a file of a working copy, or all files of a folder, to their place; nothing on a disk."""
+    """Copy a file of a working copy, or all files of a folder, to the object store; does nothing for a disk."""
     if (found := Bucket.of(path)) is not None:
         for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
             found[0].upload(file, "/".join([found[1], *file.relative_to(path).parts]))
 
 
 def bring(path: Path) -> None:
-    """The other way round, of files that are not there yet; nothing where there are none."""
+    """Fetch the files that are not in the working copy yet; does nothing if there are none."""
     if (found := Bucket.of(path)) is not None and not path.is_file() and not download(*found, path):
         bucket, key = found
         for inner in bucket.keys(f"{key}/"):
@@ -59,7 +59,7 @@ def bring(path: Path) -> None:
 
 
 def folders(path: Path) -> list[str] | None:
-    """The names of the folders in a folder; None for one on a disk. InputError if the store cannot be asked."""
+    """The names of the folders in a folder; None for one on a disk. InputError if the store does not answer."""
     if (found := Bucket.of(path)) is None:
         return None
     bucket, key = found
@@ -68,7 +68,7 @@ def folders(path: Path) -> list[str] | None:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """InputError unless objects can be written below this path; nothing on a disk."""
+    """InputError unless objects can be written below this path; does nothing for a disk."""
     if (found := Bucket.of(path)) is None:
         return
     bucket, key = found
@@ -85,7 +85,7 @@ def check_writable(path: Path, option: str) -> None:
 
 
 def fault(path: Path) -> str | None:
-    """What is wrong with the store behind a path, in one line; None if it answers, or the path is on a disk."""
+    """The fault of the store behind a path, in one line; None if it answers, or if the path is on a disk."""
     try:
         read(path / "any")
     except OSError as error:
@@ -95,7 +95,7 @@ def fault(path: Path) -> str | None:
 
 @contextlib.contextmanager
 def refused_in_one_line(what: str | None = None) -> Iterator[None]:
-    """At a command's beginning, what the store refuses is bad input."""
+    """At the start of a command, a refusal by the store is reported as bad input."""
     try:
         yield
     except OSError as error:
@@ -103,7 +103,7 @@ def refused_in_one_line(what: str | None = None) -> Iterator[None]:
 
 
 def download(bucket: Bucket, key: str, path: Path) -> str | None:
-    """An object's SHA-256, once it is a file; None if there is none."""
+    """Download an object to a file and return its SHA-256; None if there is no object."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
         try:

@@ -1,4 +1,4 @@
-"""Working copies: folders of this machine that stand for storages in an object store; addresses of their files."""
+"""Working copies: local folders that represent storages in an object store; addresses of their files."""
 
 import os
 from pathlib import Path
@@ -9,42 +9,42 @@ from orchestrator.storage.address import Address
 
 
 def working_copy(address: str) -> Path:
-    """The folder of this machine that stands for the storage at `s3://bucket/prefix`; it need not exist.
+    """The local folder that represents the storage at `s3://bucket/prefix`; it need not exist.
 
-    InputError for what is no address, and for one with credentials, which it does not repeat."""
+    InputError for an invalid address or one with credentials, which the message does not repeat."""
     where = Address.parse(address)
     name = quote(f"{endpoint_host()}/{where.bucket}/{where.prefix}", safe="")
-    return _root() / name.replace("%", "=")  # MLflow would decode a per cent sign in its database's path
+    return _root() / name.replace("%", "=")  # MLflow would decode a percent sign in its database's path
 
 
 def address_of(path: Path) -> str | None:
-    """The address that a path beneath a working copy stands for; None for a path on a disk."""
+    """The address represented by a path in a working copy; None for a path on a disk."""
     found = split_path(path)
     return None if found is None else f"s3://{'/'.join(filter(None, found))}"
 
 
 def shown(path: Path) -> str:
-    """A path as users know it, and as other machines find it: the address if it stands for one."""
+    """A path as users and other machines know it: the address if it represents one."""
     return address_of(path) or str(path)
 
 
 def portable(path: Path) -> str:
-    """A path as a cluster's other machines find it with `place`: as it is, or the storage's address, `//`, the rest."""
+    """A path for `place` on a cluster's other machines: unchanged, or the storage's address, `//`, the rest."""
     found = split_path(path)
     return str(path) if found is None else f"s3://{found[0]}//{found[1]}"
 
 
 def place(name: str) -> Path:
-    """What `portable` gave, on this machine."""
+    """The path on this machine for a result of `portable`."""
     storage, found, inner = name.removeprefix("s3://").partition("//")
     return working_copy(f"s3://{storage}") / inner if found and name.startswith("s3://") else Path(name)
 
 
 def split_path(path: Path) -> tuple[str, str] | None:
-    """`bucket/prefix` and the rest, of a path beneath a working copy."""
+    """`bucket/prefix` and the rest of a path in a working copy."""
     try:
         store, *rest = path.absolute().relative_to(_root()).parts
-    except ValueError:  # on a disk, or all working copies themselves
+    except ValueError:  # on a disk, or the folder of all working copies itself
         return None
     if ".." in rest:
         raise InputError(f"{'/'.join(rest)}: should not hold '..'")
@@ -62,6 +62,6 @@ def endpoint_url() -> str | None:
 
 
 def endpoint_host() -> str:
-    """Only host and port: an address may hold a password."""
+    """Only host and port: an address may contain a password."""
     endpoint = endpoint_url()
     return "AWS" if endpoint is None else urlsplit(endpoint).netloc.rpartition("@")[2] or "AWS_ENDPOINT_URL"

@@ -1,4 +1,4 @@
-"""Where things lie in a storage, what searches may be called, and whether a folder can be written."""
+"""The locations in a storage, the allowed names of searches, and the check that a folder is writable."""
 
 import re
 import uuid
@@ -17,7 +17,7 @@ NAME_CHARACTERS = 100
 
 
 def check_name(name: str, option: str = "--name") -> str:
-    """A search's name is a folder name and part of addresses."""
+    """Check a search's name; it is a folder name and part of addresses."""
     if len(name) > NAME_CHARACTERS:
         raise InputError(f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are taken")
     if not NAME.fullmatch(name):
@@ -35,8 +35,8 @@ MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
 
 @dataclass(frozen=True)
 class Places:
-    """Where things lie under a storage folder, or in the working copy of one on an object store, which what is asked
-    for brings up to date."""
+    """The locations under a storage folder, or in the working copy of one on an object store. Lookups update the
+    working copy."""
 
     storage: Path
 
@@ -74,13 +74,13 @@ class Places:
         names = objects.folders(self.storage / "searches")
         if names is None:
             return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
-        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write there
+        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write to it
         for path in paths:
             refresh(path)
         return [path for path in paths if has_begun(path)]
 
     def new_journal(self, name: str) -> Path:
-        """Where the journal of a new search goes; InputError if the name was used before."""
+        """The journal path of a new search; InputError if the name is already used."""
         path = self.search(name) / JOURNAL
         refresh(path)
         if has_begun(path):
@@ -92,10 +92,10 @@ class Places:
 
 
 def has_begun(journal: Path) -> bool:
-    """Whether a journal holds its first event: a driver that died before, or had no room for it, leaves none."""
+    """Whether a journal has its first event: not if the driver died before writing it, or the disk was full."""
     try:
         if what_is(journal) is not None:
-            return True  # something is in its place, which whoever reads it is told
+            return True  # something else is in its place; reading it reports that
         with open(journal, "rb") as file:
             return file.readline().endswith(b"\n")
     except FileNotFoundError:
@@ -108,7 +108,7 @@ STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"
 
 
 def writable(folder: Path, option: str = STORAGE, remedy: str = "name another folder") -> Path:
-    """The absolute folder, made if need be; InputError if nothing can be written there."""
+    """The absolute folder, created if necessary; InputError if nothing can be written there."""
     folder = folder.expanduser().resolve()
     probe = folder / f".write-test-{uuid.uuid4().hex}"
     if folder.is_file():

@@ -1,4 +1,4 @@
-"""A driver's sign of life and the requests to it: two small files in a search's folder."""
+"""A driver's heartbeat and the requests to it: two small files in a search's folder."""
 
 import contextlib
 import getpass
@@ -19,15 +19,15 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.files import bounded, parse_json
 
 DRIVER = "driver.json"
-"""Who drives the search, and when they last said so; gone once the search has ended."""
+"""The driver of the search, and its last heartbeat; removed when the search ends."""
 REQUEST = "request.json"
-"""What a driver is asked to do; gone once it has noticed."""
+"""The request to a driver; removed when the driver has taken it."""
 LOOK_SECONDS = 2.0
-"""How often a driver looks for requests, and says that it is there."""
+"""How often a driver checks for requests and sends a heartbeat."""
 SILENT_LOOKS = 8
-"""Who would drive a search on an object store waits so long for another driver to say something."""
+"""How many looks a new driver of a search on an object store waits for another driver's heartbeat."""
 SILENT_SECONDS = 60.0
-"""A driver that has said nothing for so long is dead (on its own machine its process is looked for)."""
+"""A driver without a heartbeat for this long is dead (on its own machine its process is checked)."""
 
 Wish = Literal["stop", "pause"]
 DONE_BY = {"stop": "stopped", "pause": "paused"}
@@ -65,12 +65,12 @@ def this_process() -> dict[str, Any]:
 
 
 def request(folder: Path, wish: Wish) -> None:
-    """Ask the driver of the search in this folder; it notices within seconds."""
+    """Ask the driver of the search in this folder; it reacts within seconds."""
     _write(folder / REQUEST, {"wish": wish, "by": myself()})
 
 
 def pending(folder: Path) -> Wish | None:
-    """What the driver was asked and has not noticed yet."""
+    """The request that the driver has not taken yet."""
     request = read_note(folder / REQUEST, Request)
     return None if request is None else request.wish
 
@@ -85,8 +85,8 @@ def driver(folder: Path) -> dict[str, Any] | None:
 
 
 def await_silence(folder: Path) -> dict[str, Any] | None:
-    """The driver of a search on an object store that is alive, None if there is none; nothing on a disk, where a lock
-    tells. One that is alive says so again and again, and no clock is asked. OSError if the store cannot be."""
+    """The live driver of a search on an object store, None if there is none; always None for a disk, which has a lock.
+    A live driver repeats its heartbeat, so no clocks are compared. OSError if the store does not answer."""
     if paths.address_of(folder) is None or (before := objects.read(folder / DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
@@ -99,7 +99,7 @@ def await_silence(folder: Path) -> dict[str, Any] | None:
 
 
 def _died_here(found: Driver) -> bool:
-    """Whether a driver was a process of this machine, which is gone."""
+    """Whether a driver was a process of this machine that is gone."""
     return found.host == socket.gethostname() and not psutil.pid_exists(found.pid)
 
 
@@ -112,7 +112,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read_note(path: Path, kind: type[Found]) -> Found | None:
-    """What this file says; None if there is none, or the storage does not answer. InputError if it is damaged."""
+    """The content of this file; None if there is none, or the storage does not answer. InputError if it is damaged."""
     try:
         content = objects.read(path, s3.IMPATIENCE_SECONDS)
         return None if content is None else kind.model_validate(parse_json(bounded(content)))

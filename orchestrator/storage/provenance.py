@@ -1,4 +1,4 @@
-"""What a run must remember to be believed: versions, commit, machine."""
+"""The provenance of a run: versions, commit, machine."""
 
 import contextlib
 import getpass
@@ -25,7 +25,7 @@ PACKAGES = (
 
 
 def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
-    """The installed versions of those packages that are installed."""
+    """The versions of those packages that are installed."""
     return {name: found for name in packages if (found := _version(name))}
 
 
@@ -43,7 +43,7 @@ def provenance(start: Path | None = None) -> dict[str, str]:
 
 
 def command() -> str:
-    """The command's name and its sub-command; no more, for an option's value may hold a password."""
+    """The command's name and its sub-command; no more, since an option's value may contain a password."""
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
     return shlex.join([name, *sys.argv[1:2]])

@@ -1,4 +1,4 @@
-"""A search's journal, opened to go on with it or read to look at it."""
+"""A search's journal, opened to continue it or read for display."""
 
 import contextlib
 from collections.abc import Iterator
@@ -39,9 +39,9 @@ def opened(path: Path) -> Iterator[Journal]:
 
 
 def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
-    """The events of a search and what they come to; InputError naming the line if the journal is damaged."""
+    """The events of a search and their ledger; InputError naming the line if the journal is damaged."""
     try:
-        sent = events_sent(path)  # before the rest: of a search that runs, more may be sent meanwhile
+        sent = events_sent(path)  # first of all: a running search may send more in the meantime
         events, notes = read_noted(path)
     except JournalError as error:
         raise InputError(str(error)) from None

@@ -3,8 +3,8 @@
     {"event": "validation", "seq": 7, "time": 1760000000000, ..., "sum": "0123456789abcdef"}
 
 `sum` is the first 16 hexadecimal digits of SHA-256(the sum of the line before, then this line up to `, "sum"`). So a
-changed, missing, repeated or exchanged line is seen at once. It guards against accidents; whoever may write the file
-can compute it anew. Journals of earlier versions have no sums; the first line that has one covers those before it.
+changed, missing, repeated or swapped line is detected. It protects against accidents only: anyone who can write the
+file can recompute it. Journals of earlier versions have no sums; the first line with a sum covers those before it.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 Record = dict[str, Any]
 
 KEPT = ("event", "seq", "time", "sum")
-"""Members of each record that the journal itself sets."""
+"""Fields of each record that are set by the journal."""
 DIGITS = 16
 _BEGIN, _END = b', "sum": "', b'"}\n'
 _TAIL = len(_BEGIN) + DIGITS + len(_END)
@@ -24,19 +24,19 @@ _TAIL = len(_BEGIN) + DIGITS + len(_END)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place behind whole lines: how many they are, their bytes, and the sum of the last."""
+    """A position after complete lines: their number, their bytes, and the sum of the last."""
 
     number: int = 0
     offset: int = 0
     sum: str = ""
     summed: bool = False
-    """Whether the last line has its sum, and so do all that follow."""
+    """Whether the last line has a sum; then all following lines must have one."""
 
 
 def encode(record: Mapping[str, Any], before: Place, default: Any = None) -> tuple[bytes, Record, Place]:
-    """A record as its line, as it will be read, and the place behind it. ValueError or TypeError if it is not JSON."""
+    """A record's line, the record as it will be read, and the place after it. ValueError or TypeError if not JSON."""
     text = json.dumps(record, default=default, allow_nan=False, ensure_ascii=False)
-    # half a character (of a file's name that is no UTF-8, say) stays as JSON's own escape
+    # a lone surrogate (e.g. of a file name that is not UTF-8) is kept as JSON's escape
     content = text.encode("utf-8", "backslashreplace")[:-1]
     found = _sum(before, content)
     line = content + _BEGIN + found.encode() + _END
@@ -45,7 +45,7 @@ def encode(record: Mapping[str, Any], before: Place, default: Any = None) -> tup
 
 
 def decode(line: bytes, before: Place) -> tuple[Record, Place]:
-    """The record of a whole line, and the place behind it; ValueError says what is wrong with it."""
+    """The record of a complete line, and the place after it; ValueError describes any error."""
     if not line.endswith(b"\n"):
         raise ValueError("it is not whole")
     tail = line[-_TAIL:]
@@ -71,7 +71,7 @@ def decode(line: bytes, before: Place) -> tuple[Record, Place]:
 
 
 def go_on(name: str, whole: int) -> str:
-    """What to do about the damaged journal of a search whose first so many lines are whole."""
+    """What to do about the damaged journal of a search whose first `whole` lines are intact."""
     if not whole:
         return "; no line before it is left to go on from: begin a new search"
     before = "line 1 is" if whole == 1 else f"lines 1 to {whole} are"

@@ -1,4 +1,4 @@
-"""A storage at `s3://bucket/prefix`, behind a folder of this machine that stands for it.
+"""A storage at `s3://bucket/prefix`, behind a local folder that represents it.
 
     working copy                                       object store, below the prefix
     searches/NAME/journal.jsonl                        searches/NAME/journal/00000042.jsonl, one record each
@@ -6,14 +6,14 @@
     searches/NAME/{leaderboard.csv,report/...}         the same
     searches/NAME/trials/0003/*.pt, diagnostics/...    searches/NAME/trials/0003/FILE.WRITER.NUMBER, and manifest.json
 
-A path beneath a working copy names its object; every other path is a file on a disk, and nothing here touches it.
-An object store appends and renames nothing, and has no locks. So a record is an object of its own, made only if there
-is none of its number yet: of two drivers that believe to be alone one is refused. A trial's files are objects that
-never change, and the manifest, written last, says which of them count: an upload that was cut is never seen. Nothing
-of a working copy is needed again: another machine, or this one without it, begins with an empty one.
+A path in a working copy names its object; every other path is a file on a disk, and this module does not touch it.
+An object store cannot append or rename, and has no locks. So each record is a separate object, created only if its
+number is not used yet: of two drivers that both believe to be alone, one is refused. A trial's files are objects that
+never change, and the manifest, written last, lists the valid ones: an incomplete upload is never visible. A working
+copy can be lost: another machine, or this one without it, begins with an empty one.
 
-Endpoint, region and credentials come from AWS's own environment variables and files. What the store refuses for a
-while is asked again, for a minute; then it is an OSError that `storage_fault` knows, and the search stops in order.
+Endpoint, region and credentials come from AWS's own environment variables and files. A request that the store refuses
+temporarily is retried for a minute; then it is an OSError known to `storage_fault`, and the search stops cleanly.
 """
 
 import errno
@@ -30,14 +30,14 @@ from orchestrator.storage.paths import endpoint_host, endpoint_url, split_path
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 60.0
-"""How long a request that the store refuses for the moment is repeated."""
+"""How long a temporarily refused request is retried."""
 IMPATIENCE_SECONDS = 5.0
-"""The same for the first request of a command, and for what comes again by itself."""
+"""The same for the first request of a command, and for periodic requests."""
 LONGEST_PAUSE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
 THREADS = 16
-"""Records that are read at a time."""
+"""How many records are read in parallel."""
 TRANSIENT = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException"}
 TRANSIENT |= {"ConditionalRequestConflict", "OperationAborted", "RequestTimeTooSkewed"}
 DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "Forbidden"}
@@ -45,7 +45,7 @@ SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "A
 
 
 class Bucket:
-    """A bucket's objects, by key. What goes wrong is an OSError of one line with the address as its file name."""
+    """A bucket's objects, by key. Failures are OSErrors of one line with the address as file name."""
 
     def __init__(self, name: str, host: str) -> None:
         import boto3
@@ -62,17 +62,17 @@ class Bucket:
                 max_pool_connections=THREADS,
                 retries={"mode": "standard", "total_max_attempts": 2},
                 s3={"addressing_style": "path" if endpoint else "auto"},
-                request_checksum_calculation="when_required",  # not every store knows the newer ones
+                request_checksum_calculation="when_required",  # not every store supports the newer ones
                 response_checksum_validation="when_required",
             ),
         )
         self.conditional = True
-        """Whether the store makes an object only if there is none (If-None-Match)."""
+        """Whether the store can create an object only if there is none (If-None-Match)."""
         self.random = random.Random()
 
     @classmethod
     def of(cls, path: Path) -> tuple["Bucket", str] | None:
-        """The bucket and the key of a path beneath a working copy; None for a path on a disk."""
+        """The bucket and the key of a path in a working copy; None for a path on a disk."""
         found = split_path(path)
         if found is None:
             return None
@@ -93,8 +93,8 @@ class Bucket:
         self._asked(lambda: self.client.put_object(Bucket=self.name, Key=key, Body=data), key, patience)
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write an object that must not be there; False if another is. What an attempt wrote whose answer was lost is
-        recognised."""
+        """Write an object that must not exist; False if another one does. An earlier attempt whose response was lost
+        is recognised."""
         if not self.conditional and (there := self.get(key)) is not None:
             return there == data
         condition = {"IfNoneMatch": "*"} if self.conditional else {}
@@ -111,16 +111,16 @@ class Bucket:
         return bool(self._asked(ask, key)) or self.get(key) == data
 
     def remove(self, keys: Iterable[str], patience: float | None = None) -> None:
-        """Delete objects; those that are not there need not be."""
+        """Delete objects; missing ones are ignored."""
         for key in keys:
             self._asked(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patience)  # type: ignore[misc]
 
     def keys(self, prefix: str, after: str = "", patience: float | None = None) -> list[str]:
-        """The keys with this prefix, those behind `after`, in order."""
+        """The keys with this prefix that come after `after`, in order."""
         return self._listed(prefix, "Contents", "Key", patience, StartAfter=after)
 
     def folders(self, prefix: str, patience: float | None = None) -> list[str]:
-        """The prefixes one level below this one, which ends in a slash; so do they."""
+        """The prefixes one level below this one; all end in a slash."""
         return self._listed(prefix, "CommonPrefixes", "Prefix", patience, Delimiter="/")
 
     def _listed(self, prefix: str, kind: str, name: str, patience: float | None, **more: str) -> list[str]:
@@ -131,7 +131,7 @@ class Bucket:
         return self._asked(ask, prefix, patience) or []
 
     def upload(self, path: Path, key: str) -> None:
-        """A file as an object, in parts if it is large; it is there once all of it is."""
+        """Upload a file, in parts if it is large; the object exists only once it is complete."""
 
         def ask() -> None:
             with path.open("rb") as file:
@@ -140,7 +140,7 @@ class Bucket:
         self._asked(ask, key)
 
     def download(self, key: str, file: BinaryIO) -> bool:
-        """An object into an open file; False if there is none."""
+        """Download an object into an open file; False if there is none."""
 
         def ask() -> bool:
             file.seek(0)
@@ -153,7 +153,7 @@ class Bucket:
     def _asked(
         self, ask: Callable[[], T], key: str, patience: float | None = None, *, missing: bool = False
     ) -> T | None:
-        """The answer, after as many attempts as `patience` allows; None, if that may be, where nothing is."""
+        """The response, after as many attempts as `patience` allows; with `missing`, None for a missing object."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -198,7 +198,7 @@ def _bucket(name: str, host: str) -> Bucket:
 
 
 def _code(error: Exception) -> str:
-    """S3's own name of an error, or the number of its status."""
+    """S3's name of an error, or its status code."""
     return str(_response(error).get("Error", {}).get("Code", ""))
 
 

@@ -1,4 +1,4 @@
-"""A folder for what is temporary; the next process removes what a killed one left."""
+"""A folder for temporary files; the next process removes those of a killed one."""
 
 import contextlib
 import os
@@ -11,14 +11,14 @@ from orchestrator.storage.journal import lock
 
 SCRATCH = "orchestrator-"
 LONGEST_TEMPORARY = 16
-"""Ray's sockets lie beneath the temporary folder, and a socket's path has 107 characters at most."""
+"""Ray's sockets are in the temporary folder, and a socket's path has at most 107 characters."""
 
 
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for all that is temporary here and in the processes begun from here; at the end it is removed.
+    """A folder for all temporary files of this process and its children; removed at the end.
 
-    What a killed process left goes with the next one; see `sweep`.
+    The next process removes the folder of a killed one; see `sweep`.
     """
     base = Path(tempfile.gettempdir())
     if len(str(base)) > LONGEST_TEMPORARY:
@@ -30,7 +30,7 @@ def scratch() -> Iterator[Path]:
             folder = Path(name)
             with open(folder / "new-lock", "w+b") as held:
                 lock(held)
-                (folder / "new-lock").rename(folder / "lock")  # from here on others see it, locked
+                (folder / "new-lock").rename(folder / "lock")  # now visible to others, and locked
                 tempfile.tempdir = os.environ["TMPDIR"] = name
                 try:
                     yield folder
@@ -44,11 +44,10 @@ def scratch() -> Iterator[Path]:
 
 
 def sweep(base: Path) -> None:
-    """Remove the folders of killed processes: their lock is free. Ray's processes outlive a killed driver by a minute
-    and may write there again when its folder is gone, and so may torch: then nothing is in it but their own, and no
-    lock."""
+    """Remove the folders of killed processes: their lock is free. Ray's processes survive a killed driver by a minute
+    and may recreate its removed folder, and so may torch: such a folder has only their files, and no lock."""
     for folder in base.glob(f"{SCRATCH}*"):
-        with contextlib.suppress(OSError):  # others' folders are closed to us
+        with contextlib.suppress(OSError):  # folders of other users are not accessible
             if (folder / "lock").exists():
                 with open(folder / "lock", "r+b") as file:
                     if lock(file):

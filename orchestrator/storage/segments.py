@@ -1,4 +1,4 @@
-"""A journal in an object store: an object for each record, gathered into bundles."""
+"""A journal in an object store: one object per record, also collected into bundles."""
 
 import contextlib
 import re
@@ -15,9 +15,9 @@ BUNDLE = 500
 
 
 class Segments:
-    """The records of a search, each an object of its own: `journal/00000042.jsonl` holds the line with `seq` 42.
+    """The records of a search, each a separate object: `journal/00000042.jsonl` holds the line with `seq` 42.
 
-    For readers that begin with nothing, every so many are written again together; a store answers request by request.
+    For readers without a local copy, records are also written in bundles, because each object costs a request.
     """
 
     def __init__(self, bucket: Bucket, prefix: str) -> None:
@@ -27,7 +27,7 @@ class Segments:
 
     @classmethod
     def of(cls, journal: Path) -> Self | None:
-        """Of the journal with this path; None if it is on a disk."""
+        """The segments of the journal with this path; None if it is on a disk."""
         found = Bucket.of(journal.with_suffix(""))
         return None if found is None else cls(found[0], f"{found[1]}/")
 
@@ -40,31 +40,31 @@ class Segments:
         return self.prefix.split("/")[-3]
 
     def key(self, number: int) -> str:
-        """Of one record."""
+        """The key of one record."""
         return f"{self.prefix}{number:08d}.jsonl"
 
     def bundle(self, first: int) -> str:
-        """Of a copy of so many records together."""
+        """The key of a bundle, a copy of consecutive records."""
         return f"{self.prefix}by-{BUNDLE}/{first:08d}.jsonl"
 
     def publish(self, number: int, line: bytes) -> bool:
-        """Make a record known to all; False if another process wrote one with this number."""
+        """Publish a record; False if another process wrote one with this number."""
         if not self.bucket.create(self.key(number), line):
             return False
         self.tail.append(line)
         if len(self.tail) == BUNDLE:
-            with contextlib.suppress(OSError):  # readers can do without
+            with contextlib.suppress(OSError):  # readers can work without it
                 self.bucket.put(self.bundle(number + 1 - BUNDLE), b"".join(self.tail), IMPATIENCE_SECONDS)
             self.tail = []
         return True
 
     def extend(self, file: BinaryIO) -> None:
-        """Bring the local copy, open for reading and writing, to all whole records that there are.
+        """Update the local copy, open for reading and writing, to all complete records.
 
-        InputError if one is missing or damaged; OSError if the store cannot be asked."""
+        InputError if one is missing or damaged; OSError if the store does not answer."""
         lines, end = self._kept(file)
         if lines and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != lines[0]:
-            lines, end = [], Place()  # of another search that had this name
+            lines, end = [], Place()  # a copy of another search that had this name
         keys = self._keys(len(lines) - 1)
         if lines and self.key(len(lines) - 1) not in keys:
             lines, end, keys = [], Place(), self._keys(0)
@@ -92,22 +92,22 @@ class Segments:
         self.tail = lines[len(lines) - len(lines) % BUNDLE :]
 
     def cut(self, first: int, aside: str) -> None:
-        """Records from this number on do not count any more: they are put into a folder beside the journal's."""
+        """Remove the records from this number on: they are moved to a folder beside the journal's."""
         kept = f"{self.prefix.removesuffix('journal/')}{aside}/journal/"
         for key in self._keys(0):
             if (numbered := key in self._numbered([key])) and key < self.key(first):
                 continue
             if numbered and (data := self.bucket.get(key)) is not None:
                 self.bucket.put(kept + key.removeprefix(self.prefix), data)
-            self.bucket.remove([key])  # a bundle is a copy
+            self.bucket.remove([key])  # bundles are only copies
 
     def _keys(self, first: int) -> dict[str, None]:
-        """The keys of all records from the one with this number on, and of all bundles, in order."""
+        """The keys of all records from this number on, and of all bundles, in order."""
         after = self.key(first - 1) if first > 0 else ""
         return dict.fromkeys(self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS))
 
     def _wanted(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
-        """What to fetch for all records from this number on, bundles where there are any, and what is missing."""
+        """The keys to fetch for all records from this number on, as bundles if possible, and what is missing."""
         wanted = []
         while (key := self.key(number)) in keys:
             bundled = self.bundle(number) in keys and self.key(number + BUNDLE - 1) in keys
@@ -118,11 +118,11 @@ class Segments:
         return wanted, missing
 
     def _numbered(self, keys: Iterable[str]) -> list[str]:
-        """Those of single records."""
+        """The keys of single records."""
         return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
 
     def _kept(self, file: BinaryIO) -> tuple[list[bytes], Place]:
-        """The whole records of the local copy, and the place behind them."""
+        """The complete records of the local copy, and the place after them."""
         file.seek(0)
         lines, end = [], Place()
         for line in file.read().splitlines(keepends=True):

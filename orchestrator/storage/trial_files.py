@@ -1,4 +1,4 @@
-"""The files of a trial in an object store, and the manifest that says which of them count."""
+"""The files of a trial in an object store, and the manifest that lists the valid ones."""
 
 import contextlib
 import errno
@@ -21,15 +21,15 @@ MANIFEST = "manifest.json"
 
 
 class DamagedError(OSError):
-    """A trial's file is not the one that its manifest names."""
+    """A trial's file differs from its entry in the manifest."""
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
 
 
 class TrialFiles:
-    """A trial's folder in the hands of the process that trains it. On a disk that is all; of a storage on an object
-    store it is a temporary one, and `keep` makes what is in it count."""
+    """A trial's folder, as used by the process that trains it. On a disk it is the trial's own folder; with an object
+    store it is a temporary one, and `keep` publishes its content."""
 
     def __init__(self, name: str) -> None:
         self.path = place(name)
@@ -47,9 +47,9 @@ class TrialFiles:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def fetch(self, agreed: Callable[[Any], Any], *, leader: bool) -> str | None:
-        """Begin with the files that count. `agreed` gives all of a group's processes the leader's value.
+        """Fetch the valid files. `agreed` gives all of a group's processes the leader's value.
 
-        Where they are damaged there are none to begin with: then it gives the reason, else None."""
+        If they are damaged the folder starts empty, and the reason is returned, else None."""
         if self.found is None:
             return None
         manifest: dict[str, dict[str, Any]] = {}
@@ -66,14 +66,14 @@ class TrialFiles:
         return reason
 
     def share(self, agreed: Callable[[Any], Any], *, leader: bool, names: Collection[str]) -> None:
-        """The leader's files of these names, which it has kept, for the other processes of its group."""
-        manifest = agreed(self.manifest if leader else None)  # on a disk too: they wait until it is written
+        """Give the leader's kept files with these names to the other processes of its group."""
+        manifest = agreed(self.manifest if leader else None)  # on a disk too: this waits until the files are written
         if self.found is not None and not leader:
             wanted = {name: entry for name, entry in manifest.items() if name.rpartition("/")[2] in names}
             _fetch(*self.found, wanted, self.folder)
 
     def keep(self) -> None:
-        """What is in the folder counts from here on, all of it or, if this fails, nothing. One process of a group."""
+        """Publish the content of the folder, all of it or, on failure, nothing. Called by one process of a group."""
         if self.found is None:
             return
         bucket, prefix = self.found
@@ -93,15 +93,15 @@ class TrialFiles:
             bucket.upload(path, f"{prefix}/{entry['object']}")
         _write_manifest(bucket, prefix, manifest)
         self.manifest, self.stamps = manifest, stamps
-        # what others wrote is left to the trial's end: somebody may still count on it
+        # objects of other writers stay until the trial's end: they may still be in use
         replaced = {entry["object"] for entry in before.values()} - {entry["object"] for entry in manifest.values()}
         with contextlib.suppress(OSError):
             bucket.remove([f"{prefix}/{name}" for name in sorted(replaced)], IMPATIENCE_SECONDS)
 
 
 def bring_trial(folder: Path, part: str | None = None) -> None:
-    """A trial's files that count into the working copy, or those in the folders of this name; nothing on a disk.
-    OSError if the store cannot be asked, or they are damaged."""
+    """Fetch a trial's valid files, or those in folders named `part`, into the working copy; does nothing for a disk.
+    OSError if the store does not answer, or if the files are damaged."""
     if (found := Bucket.of(folder)) is not None:
         manifest = _manifest(*found)
         if part is not None:
@@ -110,7 +110,7 @@ def bring_trial(folder: Path, part: str | None = None) -> None:
 
 
 def drop(folder: Path, names: Iterable[str]) -> None:
-    """The files with these names of an ended trial are not needed again, and what no manifest names is not either."""
+    """Delete the files with these names of an ended trial, and all objects that are not in its manifest."""
     if (found := Bucket.of(folder)) is None:
         return
     bucket, prefix = found
@@ -123,8 +123,8 @@ def drop(folder: Path, names: Iterable[str]) -> None:
 
 
 def _manifest(bucket: Bucket, prefix: str) -> dict[str, dict[str, Any]]:
-    """The files of a trial that count, by name: `object`, `size` and `sha256` of each. Others may write to the store:
-    no name leads out of the trial's folder."""
+    """The valid files of a trial, by name: `object`, `size` and `sha256` of each. Others may write to the store, so
+    names that lead out of the trial's folder are refused."""
     data = bucket.get(f"{prefix}/{MANIFEST}")
     if data is None:
         return {}
@@ -145,7 +145,7 @@ def _write_manifest(bucket: Bucket, prefix: str, files: Mapping[str, Mapping[str
 
 
 def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-    """Make a folder hold what a manifest names, and no other model."""
+    """Make a folder contain the files in a manifest, and no other model."""
     for path in folder.rglob("*.pt"):
         if path.relative_to(folder).as_posix() not in manifest:
             path.unlink(missing_ok=True)

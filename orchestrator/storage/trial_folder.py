@@ -1,36 +1,36 @@
-"""What the files of a trial are called, and which of its folders hold a model."""
+"""The names of a trial's files, and the folders that contain its models."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 CHECKPOINT = "checkpoint.pt"
-"""Everything needed to go on exactly; written at each validation."""
+"""The complete state for an exact resume; written at each validation."""
 BEST = "best.pt"
 """The model at its best validation, without the optimiser."""
 DIAGNOSTICS = "diagnostics"
 """The folder of a method's arrays and tables, of the best validation."""
 INSIGHT = "insight"
-"""The folder of what the best validation, or the test, shows of a model: tables; of the best few a page too."""
+"""The folder of tables on a model from the best validation or the test; for the best few trials also a page."""
 IMAGES = "model.html"
-"""The page of a model: what it makes of images."""
+"""The page of a model: its results on images."""
 SAMPLE = "sample.npz"
-"""A sample of the embeddings that the insight is of, to draw it from; kept as long as the model."""
+"""A sample of the embeddings behind the insight, used to draw it; kept as long as the model."""
 MODEL = "model.pt"
 """The model at the end of a training without held-out classes."""
 
 
 def fold_folder(folder: Path, fold: int) -> Path:
-    """Where one fold of a trial keeps its files."""
+    """The folder with the files of one fold of a trial."""
     return folder / f"fold-{fold}"
 
 
 def model_folders(folder: Path) -> list[Path]:
-    """Where a trial's models lie: in its folder, or in one per fold."""
+    """The folders of a trial's models: its own folder, or one per fold."""
     return sorted(folder.glob("fold-*")) or [folder]
 
 
 def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MODEL, SAMPLE)) -> None:
-    """What a killed process left of `write_atomically` of these files in a folder."""
+    """Remove temporary files of `write_atomically` for these names that a killed process left in a folder."""
     for name in names:
         for path in folder.glob(f".{name}.*"):
             path.unlink(missing_ok=True)

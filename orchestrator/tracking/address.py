@@ -1,4 +1,4 @@
-"""The address of the tracker: defaults, checks, what may be shown of it."""
+"""The address of the tracker: defaults, checks, removal of credentials."""
 
 import difflib
 import re
@@ -33,13 +33,13 @@ def tracking_address(given: str | None, places: Places, journal: Path | None = N
 
 
 def recorded_address(uri: str, places: Places) -> str | None:
-    """The tracker's address as the journal keeps it: no password, and None for the storage's own database, which
-    may move together with it."""
+    """The tracker's address as recorded in the journal: no password, and None for the storage's own database, which
+    may move with the storage."""
     return None if uri == default_tracking_uri(places.storage) else redact(uri)
 
 
 def note_tracking(uri: str, places: Places) -> None:
-    """Tell where MLflow's database is, where a user could expect it beside the rest."""
+    """Print where MLflow's database is, if a user could expect it in the storage."""
     if paths.address_of(places.storage) is not None and uri == default_tracking_uri(places.storage):
         where = uri.removeprefix("sqlite:///")
         print(f"note: MLflow's database is on this machine: {where}; --tracking-uri names a server", file=sys.stderr)
@@ -67,7 +67,7 @@ def check_tracking_uri(uri: str) -> str:
     """
     shown, example = redact(uri), "sqlite:////absolute/path/mlflow.db or http://host:5000"
     if not uri.startswith("sqlite:///") and "***@" not in shown:
-        shown = re.sub(r"\S*@", "***@", shown)  # a misspelt scheme, or none, must not show a password either
+        shown = re.sub(r"\S*@", "***@", shown)  # a password must not be shown with a misspelt or missing scheme either
     scheme, found, rest = uri.strip().partition("://")
     dialect = scheme.partition("+")[0]
     if uri.startswith("file:") or not found:
@@ -97,7 +97,7 @@ def check_tracking_uri(uri: str) -> str:
 
 
 def _no_database(path: Path) -> str | None:
-    """Why what stands there is no SQLite database; None if it is one, or nothing is there."""
+    """Why this path is not a SQLite database; None if it is one, or does not exist."""
     if path.name == ":memory:":
         return "is gone when the search ends"
     try:
@@ -114,7 +114,7 @@ def _no_database(path: Path) -> str | None:
 
 def redact(uri: str) -> str:
     """`uri`, or any text with addresses in it, without user names, passwords and secret query values."""
-    # Up to the last @ of the word: passwords hold @ and / where people forget to quote them.
+    # Up to the last @ of the word: unquoted passwords may contain @ and /.
     text = re.sub(r"\b(?!sqlite:)([a-zA-Z][\w+.-]*://)[^\s'\"]*@", r"\1***@", uri)
     return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|pwd|token|secret)[^=&\s]*=)[^&\s'\"]*", r"\1***", text)
 
@@ -128,17 +128,17 @@ def web_address(tracking_uri: str, port: int) -> str:
 
 
 def ui_command(tracking_uri: str, artifact_root: Path, port: int) -> list[str]:
-    """The command of a light MLflow server on this machine alone; run it with `ui_environment`.
+    """The command of a lightweight, local-only MLflow server; run it with `ui_environment`.
 
     Raises:
-        TrackingError: the address is a server already.
+        TrackingError: the address is already a server.
     """
     uri = check_tracking_uri(tracking_uri)
     if urlsplit(uri).scheme in SERVER_SCHEMES:
         raise TrackingError(f"tracking URI {redact(uri)!r} is a server already: open it in a browser")
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--default-artifact-root", artifact_root.resolve().as_uri()]
-    # A command line is open to every user of the machine; credentials go by the environment alone.
+    # Every user of the machine can see a command line; pass credentials in the environment only.
     return command if redact(uri) != uri else [*command, "--backend-store-uri", uri]
 
 

@@ -45,14 +45,14 @@ class MLflowStore:
         self._client: Any = None
 
     def connect(self) -> None:
-        reach(self.uri)  # in seconds, and before the slow import
+        reach(self.uri)  # fails within seconds, before the slow import
         if self._client is None:
             with self._errors(never=False):
                 self._client = _open_client(self.uri)
 
     @contextlib.contextmanager
     def _errors(self, never: bool = True) -> Iterator[None]:
-        """Sort MLflow's exceptions into the three kinds that a caller can act on."""
+        """Map MLflow's exceptions to the three kinds that a caller can handle."""
         try:
             yield
         except (Refused, TrackingError):
@@ -70,7 +70,7 @@ class MLflowStore:
             if (found := self._client.get_experiment_by_name(name)) is None:
                 try:
                     return str(self._client.create_experiment(name, artifact_location=self._artifacts(name)))
-                except Exception as error:  # another search of this data set made it first
+                except Exception as error:  # another search on this data set created it first
                     if getattr(error, "error_code", None) != "RESOURCE_ALREADY_EXISTS":
                         raise
                 found = self._client.get_experiment_by_name(name)
@@ -80,7 +80,7 @@ class MLflowStore:
             return str(found.experiment_id)
 
     def _artifacts(self, name: str) -> str | None:
-        """A server knows its own place for artifacts; a bare database would take the working directory."""
+        """The artifact location: a server has its own; a bare database would use the working directory."""
         if urlsplit(self.uri).scheme in SERVER_SCHEMES:
             return None
         root = self.artifact_root
@@ -145,7 +145,7 @@ class MLflowStore:
             self._client.log_inputs(run_id, [DatasetInput(known, [InputTag("mlflow.data.context", "training")])])
 
     def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
-        """Log an MLflow model's folder as a model of the run, once, linked to its data set, code and scores; its id."""
+        """Log an MLflow model's folder as the run's model, once, with its data set, code and scores; returns its id."""
         from mlflow.entities import LoggedModelOutput
         from mlflow.models import Model
 
@@ -159,7 +159,7 @@ class MLflowStore:
             run = self._client.get_run(run_id)
             tags = {key: value for key, value in run.data.tags.items() if key in SOURCE}
             tags[NOTE] = str(about.get("description", ""))[:TAG_CHARACTERS]
-            # not the name of a folder of its artifacts, which MLflow would take for the same
+            # must differ from its artifact folders' names: MLflow would confuse the two
             name = "-".join(str(about[part]) for part in ("search", "method") if part in about) or "model"
             settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
             model = self._client.create_logged_model(
@@ -170,7 +170,7 @@ class MLflowStore:
                 mlflow_texts(settings, PARAM_CHARACTERS),
                 model_type="embedding",
             )
-            with tempfile.TemporaryDirectory() as folder:  # it is to know its ids, which each tracker gives
+            with tempfile.TemporaryDirectory() as folder:  # the copy gets its ids, which each tracker assigns
                 copy = Path(folder) / "model"
                 shutil.copytree(path, copy)
                 description = Model.load(str(copy))
@@ -184,7 +184,7 @@ class MLflowStore:
             return str(model.model_id)
 
     def _link_scores(self, run: Any, model_id: str, about: Mapping[str, Any]) -> None:
-        """Points of the run that are a model's scores become the model's too, on the data set that the run had."""
+        """Attach the run's points that are the model's scores to the model too, on the run's data set."""
         from mlflow.entities import Metric
 
         run_id = run.info.run_id
@@ -196,17 +196,17 @@ class MLflowStore:
         points = []
         for name, value in about.get("metrics", {}).items():
             history = self._client.get_metric_history(run_id, mlflow_name(name))
-            same = [point for point in history if point.value == value][:1]  # the same point twice is one
+            same = [point for point in history if point.value == value][:1]  # a repeated point counts once
             points += [Metric(p.key, p.value, p.timestamp, p.step, model_id, run_id=run_id, **dataset) for p in same]
         if points:
             self._client.log_batch(run_id, points, synchronous=True)
 
     def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
-        """The version that a run's model has under a name in the registry, new or known, with the alias."""
+        """Register a run's model under a name with the alias; returns its version, new or existing."""
         from mlflow.utils.validation import _validate_model_alias_name, _validate_model_name
 
         with self._errors(never=False):
-            _validate_model_name(name)  # before anything is written
+            _validate_model_name(name)  # before any write
             _validate_model_alias_name(alias)
             experiment_id = self._client.get_run(run_id).info.experiment_id
         model_id = self.log_model(experiment_id, run_id, folder)
@@ -244,7 +244,7 @@ class MLflowStore:
 
 
 def _server_version(uri: str) -> str:
-    """Of the server at `uri`; of a database, this machine's, which will show it."""
+    """The version of the server at `uri`; for a database, of MLflow on this machine, which will show it."""
     import mlflow
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
@@ -256,9 +256,9 @@ def _server_version(uri: str) -> str:
 
 
 def _open_client(uri: str) -> Any:
-    """An MLflow client that neither prints nor waits long; makes the schema of a fresh sqlite file."""
+    """An MLflow client that neither prints nor waits long; creates the schema of a new sqlite file."""
     quiet = {
-        # No retries below ours: a creation sent twice would make two runs, ours looks it up first.
+        # Only our own retries: a repeated creation would make two runs, so ours looks the run up first.
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
         "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
         "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
@@ -276,7 +276,7 @@ def _open_client(uri: str) -> Any:
         return MlflowClient(tracking_uri=uri)
     database = Path(uri.removeprefix("sqlite:///"))
     database.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes migrating one fresh file break it: one at a time.
+    # Several processes migrating one new file would break it: one at a time.
     with open(database.with_name(database.name + ".lock"), "wb") as file:
         with contextlib.suppress(OSError):
             fcntl.flock(file.fileno(), fcntl.LOCK_EX)
@@ -290,7 +290,7 @@ def reach(uri: str) -> None:
     if parts.scheme not in SERVER_SCHEMES:
         return
     if parts.scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
-        return  # reached through a proxy, which only the client knows how to use
+        return  # behind a proxy, which only the client can use
     try:
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
         socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()

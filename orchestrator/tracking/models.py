@@ -19,12 +19,12 @@ def save_mlflow_model(
     about: Mapping[str, Any],
     requirements: list[str],
 ) -> None:
-    """Write an MLflow model without pickled code (pt2): with signature, of any batch size, and `images` as example."""
+    """Write an MLflow model without pickled code (pt2): with a signature, any batch size, and `images` as example."""
     import mlflow.pytorch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    # without a name, so that it is served an array and not a dict of one
+    # without a name, so that the input is an array and not a dict of one
     schemas = [Schema([TensorSpec(array.dtype, (-1, *array.shape[1:]))]) for array in (images, embeddings)]
     loggers = [logging.getLogger(name) for name in ("mlflow.utils.environment", "mlflow.models.model")]
     before = [logger.level for logger in loggers]
@@ -36,7 +36,7 @@ def save_mlflow_model(
             str(folder),
             signature=ModelSignature(*schemas),
             input_example=images,
-            pip_requirements=requirements,  # inferring them loads the model in another process
+            pip_requirements=requirements,  # inferring them would load the model in another process
             serialization_format="pt2",
             metadata=json.loads(json.dumps(about, default=str)),
         )
@@ -46,7 +46,7 @@ def save_mlflow_model(
 
 
 def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:
-    """What the model in a folder predicts, as a server would."""
+    """The prediction function of the model in a folder, as a server would run it."""
     import mlflow.pyfunc
 
     predict: Callable[[Any], Any] = mlflow.pyfunc.load_model(str(folder)).predict
@@ -56,7 +56,7 @@ def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:
 def register_model(
     tracking_uri: str, artifact_root: Path | None, run_id: str, folder: Path, name: str, alias: str, description: str
 ) -> str:
-    """Register the model of a run, logged before or now from its folder, and give it the alias; the version.
+    """Register the model of a run (logged now from its folder if necessary) with the alias; returns the version.
 
     Raises:
         TrackingError: the tracker does not answer, or refuses the name.

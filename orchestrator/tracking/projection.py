@@ -21,7 +21,7 @@ SOURCE = {
     "mlflow.source.git.branch": "git.branch",
     "mlflow.user": "user",
 }
-"""Tags in which MLflow's pages look for who ran what, by which code, and ours that know it."""
+"""MLflow's tags for user, source and code version, and our tags with these values."""
 LOGGED_TABLES = "mlflow.loggedArtifacts"
 
 TRIAL_STATUS = {"done": "FINISHED", "pruned": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -40,7 +40,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Identity:
-    """What finds or makes a run: its name, start (milliseconds), and the tags that are its key."""
+    """What identifies or creates a run: its name, start (milliseconds), and the tags that are its key."""
 
     name: str
     start_time: int
@@ -65,7 +65,7 @@ class Update:
 class Projection:
     """Folds a search's events into updates per run; pure, without I/O. The key None is the parent run.
 
-    Every event must be folded once, in order: what counts depends on those before.
+    Every event must be folded once, in order: its effect depends on the earlier events.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Projection:
         self._source: dict[str, str] = {}
         self.identities: dict[str | None, Identity] = {}
         self._unfinished: dict[str, None] = {}  # trials started and not ended, ordered
-        self._reasons: set[str] = set()  # trials whose run carries a reason
+        self._reasons: set[str] = set()  # trials whose run has a reason
         self._seen: set[tuple[str, int]] = set()  # (trial, validation)
         self._results: dict[tuple[str, str], float] = {}
         self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
@@ -124,7 +124,7 @@ class Projection:
             self.dataset = parent.dataset = (event["dataset"], str(digest))
 
     def _views(self, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
-        """None of an event that is no search's, as tests make them."""
+        """The tags of its views; empty for an incomplete `search_started`, as used in tests."""
         return saved_views(self._started, important, least) if "raw_space" in self._started["config"] else {}
 
     def _search_resumed(self, event: Event, update: Any) -> None:
@@ -144,7 +144,7 @@ class Projection:
         parent.status = (SEARCH_STATUS[event["state"]], event["time"])
 
     def _reconcile(self, event: Event, update: Any) -> None:
-        """A trial without an end lost its process before `event`: interrupted, unless it starts again."""
+        """A trial without an end lost its process before `event`: it is interrupted, unless it starts again."""
         for trial_id in self._unfinished:
             update(trial_id).tags["orchestrator.state"] = "interrupted"
             update(trial_id).status = ("KILLED", event["time"])
@@ -160,7 +160,7 @@ class Projection:
             run.tags |= {"orchestrator.kind": event["kind"], "orchestrator.search": parent.name} | self._source
             run.tags["orchestrator.method"] = str(event["config"].get("method", self._started["method"]))
             run.params |= mlflow_texts(event["params"], PARAM_CHARACTERS)
-            # Params are strings, which MLflow neither sorts nor plots as numbers.
+            # Params are strings; MLflow does not sort or plot them as numbers.
             run.points += _points({f"param/{name}": v for name, v in event["params"].items()}, event["time"], 0)
             run.config = event["config"]
             run.dataset = self.dataset if event["kind"] == "final" else None
@@ -174,13 +174,13 @@ class Projection:
 
     def _validation(self, event: Event, update: Any) -> None:
         key = (event["trial_id"], event["validation"])
-        if key not in self._seen:  # a resumed trial may repeat one: the first counts
+        if key not in self._seen:  # a resumed trial may repeat a validation: the first one counts
             self._seen.add(key)
             update(event["trial_id"]).points += _points(event["metrics"], event["time"], event["validation"])
             self._at_rung(event, update)
 
     def _at_rung(self, event: Event, update: Any) -> None:
-        """Where trials are stopped early, each one's best at the age that all reach."""
+        """With early stopping, record each trial's best at the age that all trials reach."""
         goal, age, trial_id = self._started["objective"], rung(self._started.get("config", {})), event["trial_id"]
         value = event["metrics"].get(goal["metric"])
         if age is None or value is None or event["validation"] > age:
@@ -194,7 +194,7 @@ class Projection:
     def _result(self, event: Event, update: Any) -> None:
         for point in _points(event["metrics"], event["time"], 0):
             key = (event["trial_id"], point.key)
-            if self._results.get(key) != point.value:  # the same value again stays one point
+            if self._results.get(key) != point.value:  # a repeated value stays one point
                 self._results[key] = point.value
                 update(event["trial_id"]).points.append(point)
 
@@ -205,7 +205,7 @@ class Projection:
     def _artifact(self, event: Event, update: Any) -> None:
         run = update(event["trial_id"])
         run.artifacts[str(event["path"]), event["folder"] or ""] = None
-        if tables := event.get("tables"):  # JSON files beneath it that MLflow shows as tables
+        if tables := event.get("tables"):  # JSON files in it that MLflow shows as tables
             run.tags[LOGGED_TABLES] = json.dumps([{"path": path, "type": "table"} for path in tables])
 
     def _model(self, event: Event, update: Any) -> None:

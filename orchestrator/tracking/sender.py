@@ -1,4 +1,4 @@
-"""Journal -> store: what was sent is remembered, what fails is sent again."""
+"""Journal -> store: remembers what was sent, and retries what failed."""
 
 import contextlib
 import os
@@ -15,11 +15,11 @@ from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
 
 EVENTS_PER_ROUND = 1000
 NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
-"""A link to a trial in a note; its run's address is known once the run is there."""
+"""A link to a trial in a note; its run's address is known once the run exists."""
 
 
 class Sender:
-    """Sends what a journal holds beyond the cursor. One thread at a time."""
+    """Sends the events of a journal after the cursor. Use it from one thread at a time."""
 
     def __init__(self, journal: Path, store: Store, cursor_path: Path | None, address: str) -> None:
         self.journal, self.store, self.cursor_path, self.address = journal, store, cursor_path, address
@@ -29,9 +29,9 @@ class Sender:
         self.sent = 0  # events acknowledged by this sender
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
-        self._end = self._ahead = Place()  # where the cursor stands, and where it will when they are
-        self._before = journal.stat().st_size if journal.exists() else 0  # bytes that others may have sent
-        self._new: set[str | None] = set()  # trials that began after that: nobody has made their runs
+        self._end = self._ahead = Place()  # the cursor's place, and its place once the updates are acknowledged
+        self._before = journal.stat().st_size if journal.exists() else 0  # bytes that another process may have sent
+        self._new: set[str | None] = set()  # trials that began after that: their runs do not exist
 
     def backlog(self) -> int:
         """Events in the journal that were not sent yet."""
@@ -43,7 +43,7 @@ class Sender:
             return 0
 
     def send(self) -> None:
-        """Send all there is.
+        """Send all new events.
 
         Raises:
             TrackingError, JournalError: what was not acknowledged is sent by the next call.
@@ -58,7 +58,7 @@ class Sender:
         except Lost as error:
             self._forget()
             raise TrackingError(f"{self.address} lost runs of this search, sending them again: {error}") from None
-        except Refused as error:  # of a run's creation, which nothing can do without
+        except Refused as error:  # creating a run was refused, and everything else needs the run
             raise TrackingError(f"{self.address}: {error}") from None
         except OSError as error:
             raise TrackingError(f"{self.journal}: {one_line(error)}") from None
@@ -83,9 +83,9 @@ class Sender:
         return projection
 
     def _fold(self, projection: Projection) -> bool:
-        """Take the next events from the journal into updates; False if there is no whole one."""
+        """Fold the next events of the journal into updates; False if there is no complete one."""
         with open(self.journal, "rb") as file:
-            os.fsync(file.fileno())  # nothing is sent that a failure of the machine could take back
+            os.fsync(file.fileno())  # only send what survives a machine failure
             events, ahead = read_events(file, self.journal, self._end, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
         try:
@@ -95,13 +95,13 @@ class Sender:
                     self._new.add(trial_id)
                 projection.fold(event, updates)
         except JournalError:
-            self._projection = None  # it is half-way: begin anew at the next call
+            self._projection = None  # partially folded: start over at the next call
             raise
         self._updates, self._ahead = updates, ahead
         return bool(events)
 
     def _write(self, projection: Projection) -> None:
-        """Write the updates and move the cursor behind them; on any failure the same are written again."""
+        """Write the updates and advance the cursor; after any failure the same updates are written again."""
         cursor = self.cursor
         cursor.search_id = projection.search_id
         if cursor.experiment_id is None:
@@ -124,7 +124,7 @@ class Sender:
             update.tags[NOTE] = self._linked(update.tags[NOTE])
         try:
             self.store.log(run_id, update.points, update.params, update.tags)
-        except Refused:  # of some of it: the rest must not be lost with it
+        except Refused:  # part of it was refused: the rest must not be lost
             with self._noting():
                 self.store.log(run_id, [], update.params, {})
             with self._noting():
@@ -147,18 +147,18 @@ class Sender:
         if update.views:
             try:
                 self.store.set_views(str(self.cursor.experiment_id), update.views)
-            except Refused as error:  # nothing of the search is missing without them
+            except Refused as error:  # the search's data are complete without them
                 self.no_views = str(error)
 
     def _place(self, path: str) -> Path:
-        """Where an artifact of the journal lies; others may write to the storage."""
+        """The path of an artifact of the journal; checked, because others may write to the storage."""
         place = Path(os.path.normpath(self.journal.parent.resolve() / path))
         if not place.is_relative_to(self.journal.parent.resolve()):
             raise Refused(f"artifact {path} is not in the search's folder")
         return place
 
     def _linked(self, note: str) -> str:
-        """A note whose links to trials lead to their runs; a trial that has none stands as text."""
+        """A note with links from trials to their runs; a trial without a run stays plain text."""
 
         def address(link: re.Match[str]) -> str:
             run_id = self.cursor.runs.get(link[1])
@@ -167,12 +167,12 @@ class Sender:
         return NOTE_LINK.sub(address, note)
 
     def _run(self, trial_id: str | None, projection: Projection) -> str:
-        """The trial's run (None: the search's own), found by its tags or else created."""
+        """The trial's run (None: the search's own), found by its tags or created."""
         runs, experiment_id = self.cursor.runs, str(self.cursor.experiment_id)
         if trial_id not in runs:
             parent = self._run(None, projection) if trial_id is not None else None
             identity = projection.identities[trial_id]
-            # looked up where it may be there: by an earlier process, or by a creation that failed half-way
+            # look it up if it may exist: from an earlier process, or from a creation that failed midway
             found = None if trial_id in self._new else self.store.find(experiment_id, identity.key)
             self._new.discard(trial_id)
             runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
@@ -180,7 +180,7 @@ class Sender:
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """A write that will never be accepted must not hold up all others."""
+        """A write that will never be accepted must not block all others."""
         try:
             yield
         except Refused as error:

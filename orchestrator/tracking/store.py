@@ -1,4 +1,4 @@
-"""What a tracker's store takes, and one in memory that counts and breaks for tests."""
+"""The interface of a tracker's store, and an in-memory store that counts and fails for tests."""
 
 import posixpath
 from collections.abc import Mapping
@@ -13,11 +13,11 @@ class TrackingError(Exception):
 
 
 class Refused(Exception):
-    """The tracker will never accept this write: it is noted and left out."""
+    """The tracker will never accept this write: it is noted and skipped."""
 
 
 class Lost(Exception):
-    """A run or experiment sent before is not there any more: another database stands at this address."""
+    """A run or experiment sent before no longer exists: there is another database at this address."""
 
 
 class Store(Protocol):

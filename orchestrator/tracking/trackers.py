@@ -17,7 +17,7 @@ GATHER_SECONDS = 3.0
 
 
 class Tracker(Protocol):
-    """Keeps a tracking store in step with a journal. `problem` is one line, None while all is well."""
+    """Keeps a tracking store in sync with a journal. `problem` is one line, None if there is no problem."""
 
     @property
     def experiment_id(self) -> str | None: ...
@@ -43,31 +43,31 @@ class _SenderTracker:
 
     @property
     def experiment_id(self) -> str | None:
-        """The experiment's id, None until it was sent."""
+        """The experiment's id, None until it is sent."""
         return self._sender.cursor.experiment_id
 
     @property
     def parent_run_id(self) -> str | None:
-        """The search's own run, None until it was sent."""
+        """The search's own run, None until it is sent."""
         return self._sender.cursor.runs.get(None)
 
     @property
     def problem(self) -> str | None:
-        """Why events wait, or else which were refused for good."""
+        """Why events are waiting, or which were refused for good."""
         return self._problem or next(iter(self._sender.refused), None)
 
     @property
     def backlog(self) -> int:
-        """Journaled events that were not sent yet."""
+        """How many journaled events were not sent yet."""
         return self._sender.backlog()
 
     @property
     def no_views(self) -> str | None:
-        """Why the server got no saved views, if it got none."""
+        """Why the server has no saved views, if it has none."""
         return self._sender.no_views
 
     def run_id(self, trial_id: str) -> str | None:
-        """The trial's run, None until it was sent."""
+        """The trial's run, None until it is sent."""
         return self._sender.cursor.runs.get(trial_id)
 
     def _try(self) -> bool:
@@ -81,7 +81,7 @@ class _SenderTracker:
 
 
 class MemoryTracker(_SenderTracker):
-    """The same projection into plain dicts (`runs`, see MemoryStore), at once and in the caller's thread."""
+    """The same projection into plain dicts (`runs`, see MemoryStore), immediately and in the caller's thread."""
 
     def __init__(self, journal_path: Path) -> None:
         self.store = MemoryStore()
@@ -93,7 +93,7 @@ class MemoryTracker(_SenderTracker):
         return self.store.runs
 
     def notify(self) -> None:
-        """Project what is new in the journal."""
+        """Project the new events of the journal."""
         self._try()
 
     def close(self, timeout: float) -> bool:
@@ -104,11 +104,11 @@ class MemoryTracker(_SenderTracker):
 class MLflowTracker(_SenderTracker):
     """Sends a journal to MLflow from a daemon thread that never raises and never prints.
 
-    A failure is kept as `problem` and tried again after 1, 2, 4, ... 30 seconds. Make the tracker after the
-    heavy imports of the process, for the thread imports mlflow.
+    A failure is kept as `problem` and tried again after 1, 2, 4, ... 30 seconds. Create the tracker after
+    the heavy imports of the process, since the thread imports mlflow.
 
     Raises:
-        TrackingError: `tracking_uri` is not one to send to; the only moment at which anything is raised.
+        TrackingError: `tracking_uri` is not valid for sending; only the constructor raises.
     """
 
     def __init__(self, journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> None:
@@ -128,7 +128,7 @@ class MLflowTracker(_SenderTracker):
             if sent:
                 delay = 1.0
                 self._wake.wait()
-                self._closing.wait(GATHER_SECONDS)  # one write for the events of some seconds costs a trial less
+                self._closing.wait(GATHER_SECONDS)  # one write for the events of some seconds slows a trial less
             else:
                 self._closing.wait(delay)
                 delay = min(2 * delay, LONGEST_BACKOFF_SECONDS)
@@ -138,9 +138,9 @@ class MLflowTracker(_SenderTracker):
         self._wake.set()
 
     def close(self, timeout: float) -> bool:
-        """Send the rest, trying once more if the server was away; True if everything was sent.
+        """Send the rest, trying once more if the server did not answer; True if everything was sent.
 
-        Waits at most `timeout` seconds. The first sending of a process spends some on importing mlflow.
+        Waits at most `timeout` seconds. The first send of a process spends some of them on importing mlflow.
         """
         self._closing.set()
         self._wake.set()
@@ -157,7 +157,7 @@ def _mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | 
 
 @dataclass(frozen=True)
 class SyncReport:
-    """What `sync` did: events sent now, runs there, ids, and writes that MLflow refused for good."""
+    """The result of `sync`: events sent now, runs in MLflow, ids, and writes that MLflow refused for good."""
 
     events: int
     runs: int
@@ -167,10 +167,10 @@ class SyncReport:
 
 
 def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> SyncReport:
-    """Send what MLflow lacks of a journal, in the foreground.
+    """Send the events of a journal that MLflow lacks, in the foreground.
 
     Raises:
-        TrackingError: the address is wrong, does not answer, or the search is running and sends by itself.
+        TrackingError: the address is wrong, does not answer, or the search is running and sends its events itself.
         JournalError: there is no such journal, or it is corrupt.
     """
     check_tracking_uri(tracking_uri)
@@ -185,6 +185,6 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
         try:
             sender.send()
         except TrackingError:
-            sender.send()  # once more: a runs' database that was replaced, a connection that was stale
+            sender.send()  # retry: the database may have been replaced, or the connection stale
     cursor = sender.cursor
     return SyncReport(sender.sent, len(cursor.runs), cursor.experiment_id, cursor.runs.get(None), sender.refused)

@@ -1,8 +1,8 @@
-"""Saved views of a search for MLflow's web pages: what its reviewer should see first, without configuring anything.
+"""Saved views of a search for MLflow's web pages: what its reviewer should see first, without any configuration.
 
 MLflow keeps a view as a tag of the experiment, `mlflow.sharedViewState.KEY`, and shows it at
-`#/experiments/ID/runs?viewStateShareKey=KEY`. Its form is not documented: `TRIED` names the versions whose pages showed
-these views as meant (the tests open them in a browser); others get none.
+`#/experiments/ID/runs?viewStateShareKey=KEY`. The format is not documented: `TRIED` lists the versions that show
+these views correctly (the tests open them in a browser); other versions get none.
 """
 
 import base64
@@ -13,10 +13,10 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 TRIED = ("3.17",)
-"""Versions of MLflow's server, major and minor."""
+"""Tested versions of MLflow's server, major and minor."""
 TAG = "mlflow.sharedViewState."
 MOST_CHARTS = 8
-"""So many settings get a chart of their own."""
+"""How many settings get their own chart."""
 MOST_COMPARED = 10
 
 View = Literal["table", "charts", "best", "methods"]
@@ -24,35 +24,35 @@ ML = "workflowType=machine_learning"
 
 
 def view_key(search_id: str, view: View) -> str:
-    """What names a view in its address."""
+    """The key of a view in its address."""
     return f"{search_id[:16]}-{view}"
 
 
 def view_path(experiment_id: str, search_id: str, view: View) -> str:
-    """Where MLflow shows a view, from its address on."""
+    """The path of a view, relative to MLflow's address."""
     mode = "&compareRunsMode=CHART" if view in ("charts", "best") else ""
     return f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_key(search_id, view)}{mode}&{ML}"
 
 
 def run_path(experiment_id: str, run_id: str) -> str:
-    """Where MLflow shows a run, from its address on."""
+    """The path of a run, relative to MLflow's address."""
     return f"#/experiments/{experiment_id}/runs/{run_id}?{ML}"
 
 
 def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
-    """Where MLflow compares some runs, from its address on."""
+    """The path of a comparison of runs, relative to MLflow's address."""
     runs, experiments = json.dumps(list(run_ids[:MOST_COMPARED])), json.dumps([experiment_id])
     return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
 
 
 def rung(config: Mapping[str, Any]) -> int | None:
-    """The validation before which a search stops no trial, so that all compare there; None without early stops."""
+    """The validation before which no trial is stopped, so that all compare there; None without early stopping."""
     scheduler = config.get("scheduler") or {}
     return scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
 
 
 def rung_key(metric: str, age: int) -> str:
-    """The name of the metric that has a trial's best after so many validations: `best_at_3/val_map_at_r`"""
+    """The metric with a trial's best after `age` validations: `best_at_3/val_map_at_r`"""
     return f"best_at_{age}/{metric.replace('/', '_')}"
 
 
@@ -63,8 +63,8 @@ def saved_views(
 
     Args:
         started: the `search_started` event of its journal.
-        important: searched settings, the most important first; those of the space come after them.
-        least: the objective of the last of the best trials that are to have a view of their own.
+        important: searched settings, the most important first; the others of the space follow.
+        least: the objective of the last of the best trials that get their own view.
     """
     config, name, search_id = started["config"], started["name"], started["search_id"]
     objective = started["objective"]
@@ -82,7 +82,7 @@ def saved_views(
     table: dict[str, Any] = {"searchFilter": mine, "selectedColumns": columns, "columnOrder": columns}
     charts: dict[str, Any] = table | {"searchFilter": trials, **_charts(keys, best, compared, objective["metric"])}
     groups = [{"mode": "tag", "groupByData": "orchestrator.method"}]
-    # of a group of runs MLflow shows the greatest value of each setting, as if it were a point
+    # for a group of runs MLflow shows the greatest value of each setting, as if that were a point
     scores = [column for column in columns if not column.startswith("params.")]
     methods = table | {
         "selectedColumns": scores,
@@ -129,7 +129,7 @@ COMMON: dict[str, Any] = {
 
 
 def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[str, Any]:
-    """`compared` is what compares trials of unequal length: settings are looked at over it."""
+    """`compared` is the metric that compares trials of unequal length: settings are plotted against it."""
 
     def axis(key: str) -> dict[str, str]:
         return {"key": key, "type": "METRIC" if key == compared else "PARAM"}
@@ -155,7 +155,7 @@ def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[
     for key in shown:
         axes = {"xaxis": axis(key), "yaxis": axis(compared)}
         charts.append({"type": "SCATTER", "runsCountToCompare": 100, **axes})
-    # MLflow adds a chart for every metric that has none; those of the settings, as metrics, say nothing
+    # MLflow adds a chart for every metric without one; those of settings recorded as metrics are useless
     charts += [{"type": "BAR", "metricKey": f"param/{key}", "deleted": True, "isGenerated": True} for key in keys]
     common = {"metricSectionId": "search", "deleted": False, "isGenerated": False}
     section = {"uuid": "search", "name": "Search", "display": True, "isReordered": False, "columns": 2}
@@ -166,7 +166,7 @@ def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[
 
 
 def _searched(space: Any) -> list[str]:
-    """The settings that a search file's space names, those that choices open too."""
+    """The settings named in a search file's space, including those inside choices."""
     found: list[str] = []
     for alternative in space if isinstance(space, list) else [space]:
         for key, given in alternative.items():
