@@ -25,16 +25,16 @@ from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method
 
 BLOCK = 2**22  # pairs in memory at a time
 BINS = 100  # of the histograms of similarities
-MATRIX = 4096  # so many proxies at most have their similarity matrix kept
-ROUNDING = 1e-6  # a mean cosine distance of float32 rows below this is none
+MATRIX = 4096  # maximum number of proxies whose similarity matrix is stored
+ROUNDING = 1e-6  # a mean cosine distance of float32 rows below this counts as zero
 PROMPT = "a photo of {}"
 
 
 def coding_rate(x: Tensor, epsilon: float = 0.5) -> Tensor:
     """The coding rate R = 1/2 log det(I + D / (n epsilon^2) X^T X) of rows, in nats (Eq. 1).
 
-    The number of nats that code the rows up to a distortion epsilon. Both Gram matrices, X^T X and X X^T, give the
-    same determinant: the smaller one is factorised (Cholesky), in float32 or better whatever autocast says.
+    The number of nats needed to code the rows up to a distortion epsilon. Both Gram matrices, X^T X and X X^T, give the
+    same determinant: the smaller one is factorised (Cholesky), in float32 or better regardless of autocast.
 
     Args:
         x: (n, D) unit rows, n >= 1.
@@ -66,7 +66,7 @@ def batch_proxy_coding_rate(
 
     Its factor is D / (n epsilon), the released code's, not Eq. 1's D / (n epsilon^2). It grows with the number of
     classes in a batch: proxies of random directions in 512 dimensions, of 45 draws from 100 classes (about 36 distinct
-    ones), have the 60.74 that the paper prints for CUB, to 0.5.
+    ones), give the 60.74 that the paper prints for CUB, to within 0.5.
 
     Args:
         proxies: (P, D) unit rows. proxy_labels: (P,) integers. labels: (N,), batch after batch. epsilon: as in
@@ -91,7 +91,7 @@ def mean_coding_rate(x: Tensor, labels: Tensor, epsilon: float = 0.5) -> Tensor:
 def density(embeddings: Tensor, labels: Tensor) -> float:
     """rho_density of Table III: mean cosine distance within classes divided by that across classes.
 
-    Of each class, the mean of 1 - x . y over the pairs of two of its rows, and over the pairs of one of its rows and
+    For each class, the mean of 1 - x . y over the pairs of two of its rows, and over the pairs of one of its rows and
     one of another class; both are averaged over classes (those of one row are left out of the first), as the released
     code has them.
 
@@ -127,7 +127,7 @@ def euclidean_density(embeddings: Tensor, labels: Tensor) -> float:
     total, within = x.new_zeros(()), x.new_zeros(())
     same_pairs = 0
     for block in _blocks(len(x)):
-        # products are many times faster than differences, and off by no more than `rounding`
+        # products are many times faster than differences, with an error of at most `rounding`
         squared = norms[block, None] + norms - 2 * x[block] @ x.T
         distance = torch.where(squared > rounding, squared, 0).sqrt_()
         same = labels[block, None] == labels
@@ -144,9 +144,9 @@ def euclidean_density(embeddings: Tensor, labels: Tensor) -> float:
 
 
 def similarity_histograms(embeddings: Tensor, labels: Tensor, *, bins: int = BINS) -> tuple[Tensor, Tensor]:
-    """How many pairs within classes, and how many across classes, have which cosine similarity.
+    """The numbers of pairs within classes, and across classes, by cosine similarity.
 
-    `bins` even bins part [-1, 1]; every unordered pair of two embeddings counts once, in blocks.
+    `bins` equal bins divide [-1, 1]; every unordered pair of two embeddings counts once, in blocks.
 
     Args:
         embeddings: (N, D) unit rows. labels: (N,) integers.
@@ -206,7 +206,7 @@ def language_guidance(embeddings: Tensor, texts: Tensor, *, temperature: float =
 
 
 def read_texts(path: Path, class_names: Sequence[str]) -> Tensor:
-    """Text embeddings of these classes (C, T), from a CSV file without a head.
+    """Text embeddings of these classes (C, T), from a CSV file without a header.
 
     Each line is a class's name, as the data set has it, and its T numbers. The order of the lines does not matter;
     classes that are not asked for may be there too.
@@ -259,9 +259,9 @@ def encode_texts(encoder: str, class_names: Sequence[str]) -> Tensor:
         ) from None
     prompts = [PROMPT.format(name) for name in class_names]
     try:
-        # its random initial weights must not shift the numbers that the training draws
+        # its random initial weights must not change the numbers that the training draws
         with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
-            # a model with another activation than its weights were trained with gives other numbers
+            # a model with another activation than its weights were trained with gives wrong numbers
             warnings.filterwarnings("error", message="QuickGELU mismatch")
             network = open_clip.create_model(model, pretrained=weights).eval()
             tokens: Tensor = open_clip.get_tokenizer(model)(prompts)
@@ -407,6 +407,6 @@ class AntiCollapse(Method):
 
 
 def _take_width(method: torch.nn.Module, state: Mapping[str, Tensor], prefix: str, *_: Any) -> None:
-    """A saved model brings its own texts, of a width that only the file or the encoder knew."""
+    """A saved model brings its own texts, whose width only the file or the encoder knew."""
     if f"{prefix}texts" in state:
         method.texts = method.get_buffer("texts").new_empty(state[f"{prefix}texts"].shape)

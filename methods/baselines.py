@@ -22,7 +22,7 @@ References = Literal["batch", "proxies", "memory", "batch+memory"]
 Metric = Literal["euclidean", "squared_euclidean", "cosine"]
 
 Measure = Callable[[Outputs, Outputs], Tensor]
-"""The matrix (Q, R) between what the network says of queries and what is known of references."""
+"""The matrix (Q, R) between the outputs for queries and those for references."""
 
 
 class ComparisonConfig(MethodConfig):
@@ -79,7 +79,7 @@ class Baseline(Method, abstract=True):
         return [{"params": own, "lr": lr * self.config.proxy_lr_multiplier}] if own else []
 
     def _hyperparameters(self) -> dict[str, Any]:
-        """The objective's own."""
+        """The objective's own hyperparameters."""
         return {key: value for key, value in self.config.model_dump().items() if key in own_fields(type(self))}
 
     def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
@@ -102,7 +102,7 @@ class Baseline(Method, abstract=True):
         return d if self.reads == "distance" else -d
 
     def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
-        """The objective of the batch against itself or against the proxies, by `measure` or by the own metric."""
+        """The objective of the batch against itself or against the proxies, by `measure` or by its own metric."""
         measure = measure or self.measure
         if self.config.references == "proxies":
             positive, negative = objectives.pair_masks(labels, self.proxies.labels, same=False)
@@ -449,7 +449,7 @@ class OverConfig(MethodConfig):
 
 
 def _whose(defaults: Mapping[str, str], count: int) -> str:
-    """Which base objectives have a hyperparameter, and their defaults."""
+    """The base objectives that have a hyperparameter, and their defaults."""
     if len(defaults) == count and len(set(defaults.values())) == 1:
         return f"of every base objective; default {next(iter(defaults.values()))}"
     return "of the base objective; defaults: " + ", ".join(f"{name} {value}" for name, value in defaults.items())

@@ -27,7 +27,7 @@ def greedy_k_center(pool: Tensor, proxies: Tensor, k: int) -> Tensor:
     Ties go to the lowest index; no index is taken twice, even among duplicates.
 
     Args:
-        pool: (b, D) embeddings to choose from. proxies: (P, D) embeddings that cover already; P may be 0.
+        pool: (b, D) embeddings to choose from. proxies: (P, D) embeddings that already cover; P may be 0.
         k: how many to take, 0 to b.
 
     Returns:
@@ -45,7 +45,7 @@ def greedy_k_center(pool: Tensor, proxies: Tensor, k: int) -> Tensor:
 def proximal_term(parameters: Iterable[Tensor], anchor: Iterable[Tensor]) -> Tensor:
     """Half the squared distance of the network's parameters to the last problem's best, 1/2 ||theta - theta*||^2.
 
-    Its gradient on each parameter is theta - theta*; `anchor` gets none. Proxies are no part of theta.
+    Its gradient on each parameter is theta - theta*; `anchor` gets none. Proxies are not part of theta.
 
     Args:
         parameters, anchor: equally many tensors, pairwise of the same shape.
@@ -114,7 +114,7 @@ def _greedy_cover(pool: Tensor, proxies: Tensor, k: int) -> tuple[list[int], lis
     taken: list[int] = []
     radii: list[Tensor] = []
     for _ in range(k):
-        index = int(nearest.argmax())  # the first of equals
+        index = int(nearest.argmax())  # the first of several
         taken.append(index)
         nearest = torch.minimum(nearest, _distance(pool, pool[index : index + 1]).squeeze(1))
         nearest[index] = -torch.inf  # never again, even among duplicates
@@ -123,7 +123,7 @@ def _greedy_cover(pool: Tensor, proxies: Tensor, k: int) -> tuple[list[int], lis
 
 
 def _distance(points: Tensor, centres: Tensor) -> Tensor:
-    """From true differences in float64, so that equal distances tie exactly."""
+    """Distances from true differences in float64, so that equal distances tie exactly."""
     return torch.cdist(points.detach().double(), centres.detach().double(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -237,7 +237,7 @@ class CCP(Method):
         super().__init__(config, task)
         self.base = BASELINES[config.objective](config.base_config(), task)
         self.proxies = Proxies(task, config.proxies_per_class)
-        self._network: tuple[nn.Module, ...] = ()  # a tuple, so that the network is no part of the method
+        self._network: tuple[nn.Module, ...] = ()  # a tuple, so that the network is not part of the method
         # the current problem: its number from 1, its steps, its best score and the validations since
         self.register_buffer("problem", torch.ones((), dtype=torch.long))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
@@ -309,21 +309,21 @@ class CCP(Method):
             self._next_problem(scope)
 
     def _keep(self, scope: Scope) -> None:
-        """Note the best of this problem so far."""
+        """Store the best state of this problem so far."""
         (network,) = self._network
         self.best_network.take(network.state_dict().values())
         self.best_moments.take(scope.moments(self._parameters_of_network()))
         self.best_proxies.take([self.proxies.weight])
 
     def _go_back(self, scope: Scope) -> None:
-        """Network (with its moments and its batch norm's statistics) and proxies, as they were at their best."""
+        """Restore network (with its moments and its batch norm's statistics) and proxies as they were at their best."""
         (network,) = self._network
         self.best_network.put_back(network.state_dict().values())
         scope.set_moments(self._parameters_of_network(), list(self.best_moments.buffers()))
         self.best_proxies.put_back([self.proxies.weight])
 
     def _next_problem(self, scope: Scope) -> None:
-        """From the last one's best: it becomes theta*, and Algorithm 2 chooses the proxies."""
+        """Start from the last problem's best: it becomes theta*, and Algorithm 2 chooses the proxies."""
         self.anchor.take(self._parameters_of_network())
         per_class, size = self.config.proxies_per_class, self.config.pool_size
         size = size if size >= per_class else size * per_class

@@ -1,4 +1,4 @@
-"""The plain matrices and masks that objectives are fed with: distances, similarities, pairs by label.
+"""The plain matrices and masks for the objectives: distances, similarities, pairs by label.
 
 Q queries, R references, D embedding size
 """
@@ -42,7 +42,7 @@ def pair_masks(query_labels: Tensor, reference_labels: Tensor, same: bool) -> tu
     if same and len(query_labels) != len(reference_labels):
         sizes = f"{len(query_labels)} queries and {len(reference_labels)} references"
         raise ValueError(f"same=True needs equal numbers of queries and references, got {sizes}")
-    # what is no label differs on the two sides, and so equals nothing
+    # entries without a label differ on the two sides, so they equal nothing
     queries, references = query_labels[:, None].flatten(1), reference_labels[:, None].flatten(1)
     queries = torch.where(queries < 0, -1, queries)
     references = torch.where(references < 0, -2, references)
@@ -152,7 +152,7 @@ class _EuclideanDistance(torch.autograd.Function):
 
 
 def _at_most(matrix: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the entries up to the bound; often there are none, which the minimum tells quickly."""
+    """Rows and columns of the entries up to the bound; often there are none, which the minimum shows quickly."""
     if matrix.amin() > bound:
         none = torch.empty(0, dtype=torch.long, device=matrix.device)
         return none, none

@@ -1,4 +1,4 @@
-"""Introspective deep metric learning (IDML): distances that grow blunt where the images are uncertain.
+"""Introspective deep metric learning (IDML): distances that shrink where the images are uncertain.
 
 Wang et al., "Introspective Deep Metric Learning", TPAMI 2024. An image has a semantic embedding s (unit rows) and
 an uncertainty embedding u (not normalised); the more uncertain a pair, the smaller its distance, and the weaker
@@ -350,7 +350,7 @@ class IDML(Method):
         originals = self._complete(network(batch.images), rng)
         if not config.mixup:
             return self._record({"loss": self._objective(originals, labels, rng)}, originals)
-        seed = int(torch.randint(2**62, (), generator=rng))  # torch draws from Beta by its global generator only
+        seed = int(torch.randint(2**62, (), generator=rng))  # torch draws from Beta with its global generator only
         share = float(np.random.default_rng(seed).beta(config.mixup_alpha, config.mixup_alpha))
         partners = mixup_partners(len(labels), config.mixup_blocks, rng).to(labels.device)
         here, block = len(batch.images), len(labels) // config.mixup_blocks

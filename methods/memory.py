@@ -26,13 +26,13 @@ class Memory(nn.Module):
         self.register_buffer("next_row", torch.zeros((), dtype=torch.long))
 
     def step(self) -> bool:
-        """Count a training step; whether `start` plain ones came before it, so that the memory is used."""
+        """Count a training step; true if `start` plain ones came before it, so that the memory is used."""
         begun = int(self.steps) >= self.start
         self.steps += 1
         return begun
 
     def push(self, embeddings: Tensor, labels: Tensor, samples: Tensor) -> None:
-        """Take up a batch (B, D), (B,), (B,) in place of the oldest rows; of a batch larger than the queue its end."""
+        """Store a batch (B, D), (B,), (B,) in place of the oldest rows; of a batch larger than the queue, its end."""
         size = len(self.labels)
         embeddings, labels, samples = (part.detach()[-size:] for part in (embeddings, labels, samples))
         rows = (self.next_row + torch.arange(len(labels), device=labels.device)) % size

@@ -2,14 +2,14 @@
 
 A loss of deep metric learning is a choice of references (the batch, class proxies, a memory), of a metric
 (distance d or cosine similarity s) and of an objective. This file holds the objectives; the plain matrices
-and masks to feed them (`distances.py`) can be imported from here too.
+and masks for them (`distances.py`) can be imported from here too.
 
     Q queries, R references, D embedding size, C classes, M centres per class
     matrix    (Q, R) floating point, d or s; half precision is promoted to float32, float64 stays float64
     positive  (Q, R) bool, pairs that share a label
     negative  (Q, R) bool, pairs that share none
 
-Held by every objective: embeddings are never normalised here, the caller passes unit rows; an entry that is
+Common to all objectives: embeddings are never normalised here, the caller passes unit rows; an entry that is
 neither positive nor negative (a sample paired with itself) adds exactly nothing to value or gradient, even if
 it is inf or nan; gradients are finite; if no term is left, the result is a zero attached to the graph. Masks
 that are not boolean, or of another shape than the matrix, raise ValueError.
@@ -44,7 +44,7 @@ Objective = TypeVar("Objective", bound=Callable[..., Tensor])
 
 
 def _objective(function: Objective) -> Objective:
-    """Check the masks, promote half precision, and answer an empty matrix with an attached zero."""
+    """Check the masks, promote half precision, and return an attached zero for an empty matrix."""
 
     @functools.wraps(function)
     def checked(matrix: Tensor, positive: Tensor, negative: Tensor, **hyperparameters: Any) -> Tensor:
@@ -296,7 +296,7 @@ class _SoftHistograms(torch.autograd.Function):
 
     @staticmethod
     def rows(matrix: Tensor) -> tuple[int, int]:
-        """As many rows as stay in a CPU's cache."""
+        """As many rows as fit into a CPU's cache."""
         whole = matrix.device.type != "cpu"
         return len(matrix) if whole else max(1, CACHED // matrix.shape[1]), matrix.shape[1]
 
@@ -308,7 +308,7 @@ class _SoftHistograms(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, on_positive: Tensor, on_all: Tensor) -> tuple[Tensor | None, ...]:
         matrix, positive, counted = ctx.saved_tensors
-        # behind the last edge nothing counts: two more, with gradient zero
+        # nothing counts beyond the last edge: two more columns, with gradient zero
         both = torch.stack([on_all, on_all + on_positive], dim=1)
         slopes = F.pad(both, (0, 2)).diff(dim=2).mul_(ctx.num_bins / 2)  # (Q, negative or positive, num_bins + 2)
         slopes = slopes.flatten(1)
@@ -333,7 +333,7 @@ def proxy_nca(
     """ProxyNCA on x: mean over rows of -log(sum_pos e^(-scale x) / sum_neg e^(-scale x)); may be negative.
 
     x is what the matrix holds: d in IDML's form, d^2 in the first paper and ProxyNCA++, -s in
-    Anti-Collapse's. `include_positive` adds the positives to the sum below the line. Rows without
+    Anti-Collapse's. `include_positive` adds the positives to the denominator. Rows without
     positives are left out, and so are rows without negatives unless `include_positive`.
 
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017;
@@ -347,7 +347,7 @@ def proxy_nca(
 def proxy_anchor(
     matrix: Tensor, positive: Tensor, negative: Tensor, *, alpha: float = 32.0, margin: float = 0.1
 ) -> Tensor:
-    """ProxyAnchor on s; sums go down the columns, for the proxies (references) are the anchors:
+    """ProxyAnchor on s; sums go down the columns, since the proxies (references) are the anchors:
 
         mean over references with a positive of log[1 + sum_pos e^(-alpha (s - margin))]
         + mean over all references of log[1 + sum_neg e^(alpha (s + margin))]

@@ -49,7 +49,7 @@ def potential_energy(
     - in one class psi(d) = -1/delta^alpha if d < delta, else -1/d^alpha (attraction, Eq. 1);
     - across classes psi(d) = 1/d^alpha if d < delta_rep, else 1/delta_rep^alpha (repulsion, Eq. 2).
 
-    The repulsion is singular at d = 0. Below d0 = 0.01 it goes on as d0^-alpha + alpha d0^(-alpha-1)(d0 - d),
+    The repulsion is singular at d = 0. Below d0 = 0.01 it continues as d0^-alpha + alpha d0^(-alpha-1)(d0 - d),
     so that its force stays constant and finite; a delta_rep below d0 cuts this line off, which keeps psi
     continuous. Points that coincide exert no force on each other.
 
@@ -69,8 +69,8 @@ def potential_energy(
 
     Returns:
         U, a scalar in float64 whatever the inputs: with 20,000 points it reaches 5e14, where float32 steps by
-        3e7. NaN, as its gradient, if a point is not finite. Gradients come in the inputs' types; to
-        differentiate them again is a RuntimeError.
+        3e7. NaN, as its gradient, if a point is not finite. Gradients come in the inputs' types;
+        differentiating them again raises RuntimeError.
 
     Raises:
         ValueError: if a shape, a type of labels, delta, alpha, delta_rep or share is not as above.
@@ -216,7 +216,7 @@ class _NoSecondDerivative(torch.autograd.Function):
 def _sum_over_pairs(
     points: Tensor, labels: Tensor, potential: Potential, share: tuple[int, int], needs_gradient: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """U and dU/dpoints in float64. Each unordered pair is looked at once, in blocks of the upper triangle.
+    """U and dU/dpoints in float64. Each unordered pair is visited once, in blocks of the upper triangle.
 
     Nearly all pairs of a trained model are constant (one class inside delta, two classes beyond delta_rep).
     Their energy is known from the number of pairs, so only the excess of the others is summed; most blocks
@@ -280,7 +280,7 @@ def _add_block(
     close = int(listed.count_nonzero())
     if dtype == torch.float32 and close > few:
         return _add_block(points, labels, rows, columns, torch.float64, largest, potential, gradient)
-    if close > max(CROWD, few):  # all in one point, nearly: rounding must not become a direction
+    if close > max(CROWD, few):  # nearly all in one point: rounding must not become a direction
         squared = torch.where(squared > rounding, squared, 0)
     else:
         energy += _add_listed(points, labels, listed.nonzero(), rows.start, columns.start, potential, gradient)

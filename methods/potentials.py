@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-CORE_RADIUS = 0.01  # below this distance the repulsion of PFML goes on linearly, its force staying constant
+CORE_RADIUS = 0.01  # below this distance the repulsion of PFML continues linearly, with constant force
 
 
 class Potential(Protocol):

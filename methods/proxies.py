@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from orchestrator.method import Task
 
-MATRIX = 1024  # so many proxies have their similarities kept
+MATRIX = 1024  # maximum number of proxies whose similarities are stored
 
 
 class Proxies(nn.Module):

@@ -16,20 +16,20 @@ Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 BLOCK, BLOCK_ON_ACCELERATOR = 2**20, 2**22
-"""Numbers of the matrix that are worked on at a time where more than a few of them are made of each: fewer where they
-are quick to start."""
+"""Numbers of the matrix processed at a time if more than a few are made of each: fewer on a CPU, where blocks
+start quickly."""
 
 
-CACHED = 2**16  # numbers that stay in a CPU's cache with what is made of them
+CACHED = 2**16  # numbers that fit into a CPU's cache together with what is made of them
 
 
 def mean_of_terms(
     terms: Terms, matrix: Tensor, positive: Tensor, negative: Tensor, *, dim: int = 0, width: int = 1
 ) -> Tensor:
-    """Sums of terms over their numbers, added up: sum_k S_k / max(1, N_k).
+    """Sums of terms divided by their numbers, added up: sum_k S_k / max(1, N_k).
 
     The matrix is taken in blocks along `dim`, each row (0) or column (1) on its own; `width` says how many numbers the
-    terms make of one. The backward pass computes the blocks again, so that nothing but the matrix, its gradient and
+    terms make of one. The backward pass recomputes the blocks, so that nothing but the matrix, its gradient and
     the masks is ever as large as the matrix.
     """
     block = BLOCK if matrix.device.type == "cpu" else BLOCK_ON_ACCELERATOR
@@ -78,12 +78,12 @@ def total_of(terms: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def any_of(mask: Tensor, dim: int) -> Tensor:
-    """mask.any(dim), as bytes, whose maximum is far quicker."""
+    """mask.any(dim), as bytes, whose maximum is much faster."""
     return mask.view(torch.uint8).amax(dim).bool()
 
 
 def exp_of_at_most_zero(logits: Tensor) -> Tensor:
-    """In place e^logit, and exactly 0 where that falls below the smallest normal number, which exp is slow to find."""
+    """In place e^logit, and exactly 0 where that is below the smallest normal number, for which exp is slow."""
     info = torch.finfo(logits.dtype)
     floor = math.log(info.tiny) + 1
     return torch.threshold_(logits.clamp_(min=floor).exp_(), 2 * math.exp(floor), 0)

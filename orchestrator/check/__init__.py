@@ -1,7 +1,7 @@
-"""Named conformance checks: what every method must hold, so that a search and its numbers can be trusted.
+"""Named conformance checks: what every method must satisfy, so that a search and its numbers can be trusted.
 
-Each check trains the method on a small network and made images, in float64 on the CPU, by the parts that the training
-loop is made of. For one's own tests:
+Each check trains the method on a small network and synthetic images, in float64 on the CPU, with the same parts as
+the training loop. For your own tests:
 
     @pytest.mark.parametrize("check", method_checks(MyMethod), ids=str)
     def test_conforms(check):
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-# they make the checks, which are run and listed in this order
+# they define the checks, which are run and listed in this order
 from orchestrator.check import source, loss, state, attributes, options, processes  # isort: skip
 from orchestrator.check.subject import CHECKS, CheckFailed, CheckSkipped, Subject, Unexcused, own_random_numbers
 from orchestrator.errors import InputError, describe, suggestion
@@ -51,7 +51,7 @@ EXCUSED = (CheckFailed, InputError)
 
 @dataclass(frozen=True)
 class Check:
-    """One named check of a method; call it to run it. It raises if the method does not hold it."""
+    """One named check of a method; call it to run it. It raises if the method fails."""
 
     method: type[Method]
     name: str
@@ -59,7 +59,7 @@ class Check:
 
     @property
     def expected_failure(self) -> str | None:
-        """The reason for which the method declares that it cannot pass."""
+        """The declared reason why the method cannot pass."""
         return self.method.expected_failures.get(self.name)
 
     def __call__(self) -> None:
@@ -72,7 +72,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a check, and the reason in one line ("" where it passed)."""
+    """The outcome of a check, and the reason in one line ("" if it passed)."""
 
     name: str
     state: Literal["passed", "failed", "expected failure", "unexpected pass", "skipped"]
@@ -80,7 +80,7 @@ class Verdict:
 
 
 def check_method(method: type[Method], **hyperparameters: Any) -> Iterator[Check]:
-    """The checks of a method, by its defaults but for the `hyperparameters` given."""
+    """The checks of a method, with its defaults except for the given `hyperparameters`."""
     for name in CHECKS:
         yield Check(method, name, hyperparameters)
 

@@ -15,7 +15,7 @@ from orchestrator.check.subject import Run, Subject, check, require
 from orchestrator.method import Method, Task
 
 ITEMS, DEPTH = 10_000, 6
-"""So many items of a container, and containers inside of each other, are looked into."""
+"""The maximum number of items of a container, and of nested containers, that are examined."""
 OF_TORCH = frozenset(vars(nn.Module())) | {"config", "task", "shared_sum"}
 
 
@@ -51,13 +51,13 @@ def attributes(subject: Subject) -> None:
 
 
 def _unsaved(method: Method) -> dict[str, Tensor]:
-    """Copies of the buffers that no checkpoint has."""
+    """Copies of the buffers that no checkpoint contains."""
     saved = method.state_dict().keys()
     return {name: buffer.detach().clone() for name, buffer in method.named_buffers() if name not in saved}
 
 
 def _attributes(method: Method, trained: set[int]) -> dict[str, tuple[str, Tensor | None]]:
-    """What the attributes of a method, of its parts and of its classes hold: by name, in words; tensors themselves."""
+    """What the attributes of a method, of its parts and of its classes hold: by name, in words; tensors as they are."""
     found: dict[str, tuple[str, Tensor | None]] = {}
     for place, module in method.named_modules():
         for name, value in vars(module).items():
@@ -72,7 +72,7 @@ def _attributes(method: Method, trained: set[int]) -> dict[str, tuple[str, Tenso
 
 
 def _described(name: str, value: Any, trained: set[int], depth: int) -> Iterator[tuple[str, tuple[str, Tensor | None]]]:
-    """A line for the value, and for all in it."""
+    """A line for the value, and one for each value in it."""
     if id(value) in trained or isinstance(value, BaseModel | Task | FunctionType | MethodType | ModuleType | type):
         return
     if isinstance(value, Tensor):

@@ -70,7 +70,7 @@ def gradients(subject: Subject) -> None:
     learner = subject.learner()
     moved: dict[str, bool] = {}
     noise = Generator().manual_seed(0)
-    for step in range(4):  # a gradient may be zero by chance: of hinges that cancel, of a batch that lacks a class
+    for step in range(4):  # a gradient may be zero by chance: if hinges cancel, or if a batch lacks a class
         learner.zero_grad(set_to_none=True)
         total_of(terms_of(learner, batch_of(rows_of_step(step)))).backward()  # type: ignore[no-untyped-call]
         for name, parameter in learner.named_parameters():
@@ -103,8 +103,8 @@ def without_positives(subject: Subject) -> None:
 
 
 def _loss_of(subject: Subject, batch: Batch, embedding: Tensor) -> float | None:
-    """The loss where the network says these embeddings of the batch; None for a method with parameters of its own,
-    without classes, or that asks for more than the batch."""
+    """The loss if the network returns these embeddings for the batch; None for a method with parameters of its own,
+    without classes, or that needs more than the batch."""
     learner = subject.learner()
     asked: list[Tensor] = []
 
@@ -269,7 +269,7 @@ def bf16(subject: Subject) -> None:
 
 
 def _require_precise(subject: Subject, *, half: bool, of_terms: float, of_gradients: float) -> None:
-    """What the network says is the same for both, so that the method's own arithmetic is compared."""
+    """Both get the same network outputs, so that the method's own arithmetic is compared."""
     rows = rows_of_step(0)
     said: list[Outputs] = []
     results: list[tuple[dict[str, Tensor], list[Tensor]]] = []

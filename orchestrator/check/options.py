@@ -1,4 +1,4 @@
-"""The check that a method holds by every value of its choices and switches, not by its defaults alone."""
+"""The check that a method works with every value of its choices and switches, not only with its defaults."""
 
 from collections.abc import Iterator
 from functools import cached_property
@@ -27,7 +27,7 @@ def options(subject: Subject) -> None:
                 continue
             try:
                 CHECKS[name](other)
-            except InputError:  # the method says that these do not go together
+            except InputError:  # the method says that these are incompatible
                 break
             except CheckFailed as failed:
                 raise CheckFailed(f"with {given}: {name}: {failed}") from None
@@ -38,7 +38,7 @@ def options(subject: Subject) -> None:
 
 
 class _OneLearner(Subject):
-    """Gives the same learner each time, with one layer for a backbone: what is checked is the method."""
+    """Returns the same learner each time, with one layer as its backbone: only the method is checked."""
 
     @cached_property
     def _learner(self) -> Learner:
@@ -52,7 +52,7 @@ class _OneLearner(Subject):
 
 
 def _variants(subject: Subject) -> Iterator[dict[str, Any]]:
-    """For each value that is not the given one, what to set: itself, or itself and one more choice that allows it."""
+    """The settings for each value that is not the given one: itself, or itself and one more choice that allows it."""
     kind, config = subject.method.Config, subject.config()
     choices = {name: _values(info.annotation) for name, info in kind.model_fields.items()}
     for name, values in choices.items():

@@ -47,7 +47,7 @@ def train(subject: Subject) -> dict[str, Any]:
 
 
 class Pair:
-    """Two processes in one gloo group that wait for work; started once, and anew after one got stuck."""
+    """Two processes in one gloo group that wait for work; started once, and again after one hung."""
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="orchestrator-check-")
@@ -75,7 +75,7 @@ class Pair:
         return bool(self.processes)
 
     def _answers(self) -> list[Any]:
-        """What both say, in rank order; text is a failure. Ends the processes if one of them is stuck."""
+        """What both return, in rank order; text is a failure. Ends the processes if one of them hangs."""
         answers: dict[int, Any] = {}
         deadline = time.monotonic() + PATIENCE
         while len(answers) < len(self.ends) and time.monotonic() < deadline:
@@ -86,7 +86,7 @@ class Pair:
                     answers[index] = end.recv()
                 except (EOFError, OSError):
                     answers[index] = "one of two processes ended"
-                if isinstance(answers[index], str):  # the other may wait for this one for ever
+                if isinstance(answers[index], str):  # the other may wait for this one forever
                     deadline = min(deadline, time.monotonic() + 2)
         missing = [index for index in range(len(self.ends)) if index not in answers]
         failed = [answer for answer in answers.values() if isinstance(answer, str)]

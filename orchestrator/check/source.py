@@ -68,7 +68,7 @@ def configuration(subject: Subject) -> None:
         kind(**values)
     except ValueError as error:
         raise CheckFailed(f"a default is refused by its own bounds: {error}") from None
-    # searches, journals and checkpoints keep hyperparameters as plain values
+    # searches, journals and checkpoints store hyperparameters as plain values
     try:
         again = kind(**json.loads(json.dumps(values)))
     except (TypeError, ValueError) as error:
@@ -90,7 +90,7 @@ def device(subject: Subject) -> None:
     for where, node in _code(subject.method):
         called = [part for part in ast.walk(node) if isinstance(part, ast.Call) and _is_of_accelerator(part.func)]
         named = [part for part in ast.walk(node) if isinstance(part, ast.Constant) and _is_accelerator(part.value)]
-        if named:  # to ask which device a tensor is on is no choice
+        if named:  # asking which device a tensor is on does not choose one
             questions = [part for part in ast.walk(node) if isinstance(part, ast.Compare)]
             asked = {id(part) for question in questions for part in ast.walk(question)}
             named = [part for part in named if id(part) not in asked]
@@ -156,7 +156,7 @@ def _code(method: type[Method]) -> Iterator[tuple[str, ast.AST]]:
 
 @cache
 def _statements(module_name: str) -> tuple[str, dict[str, list[ast.AST]]]:
-    """The file of a module, and its statements by the names that they give; classes inside of others too."""
+    """The file of a module, and its statements by the names that they define; nested classes too."""
     module = importlib.import_module(module_name)
     try:
         tree = ast.parse(inspect.getsource(module))

@@ -98,7 +98,7 @@ def after_validation(subject: Subject) -> None:
 
 
 def _require_usable(run: Run, before: dict[str, int]) -> None:
-    """The same parameters, finite, and a step that works."""
+    """Require the same parameters, all finite, and a step that works."""
     for name, parameter in run.learner.named_parameters():
         require(before.get(name) == id(parameter), f"{name} is a new parameter that no optimiser knows: use copy_")
     for name, parameter in run.learner.named_parameters():
@@ -112,7 +112,7 @@ def diagnostics(subject: Subject) -> None:
     run = Run(subject)
     run.step()
     seen, held_out = run.window.embedded(), run.held_out()
-    # what a method counted since the last validation it may begin anew, so its buffers are its own
+    # a method may reset what it counted since the last validation, so its own buffers may change
     before = trained(run) | _shown(seen, held_out)
     for when, shown in {
         "a search": (seen, held_out),
@@ -144,7 +144,7 @@ def diagnostics(subject: Subject) -> None:
 
 
 def _shown(seen: Embedded | None, held_out: Embedded | None) -> dict[str, Tensor]:
-    """Copies of what the diagnostics are shown."""
+    """Copies of what is passed to the diagnostics."""
     return {
         f"{which}.{name}": value.clone()
         for which, part in (("trained", seen), ("held_out", held_out))

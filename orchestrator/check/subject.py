@@ -1,4 +1,4 @@
-"""What a check works on: a method in a training in small, and what it says when something does not hold."""
+"""What a check works on: a method in a small training, and the errors when something does not hold."""
 
 import random
 import unittest
@@ -39,11 +39,11 @@ class CheckFailed(AssertionError):
 
 
 class Unexcused(AssertionError):
-    """What does not hold, and is more than an expected failure can excuse."""
+    """What does not hold, and cannot be excused by an expected failure."""
 
 
 class CheckSkipped(unittest.SkipTest):
-    """Why a check cannot be run here; pytest takes it for a skip."""
+    """Why a check cannot be run here; pytest treats it as a skip."""
 
 
 CHECKS: dict[str, Callable[["Subject"], None]] = {}
@@ -65,7 +65,7 @@ def check(function: Callable[["Subject"], None]) -> Callable[["Subject"], None]:
 
 
 def exited(error: SystemExit) -> str:
-    """What is said of a method that wants to end the process."""
+    """The message about a method that wants to end the process."""
     return f"the method called sys.exit({'' if error.code is None else error.code})"
 
 
@@ -76,7 +76,7 @@ def require(holds: bool, otherwise: str) -> None:
 
 
 class MadeImages:
-    """A data set in memory, each class a pattern of its own under noise: as much of a Store as the loop reads."""
+    """A data set in memory, each class a pattern of its own with noise: the part of a Store that the loop reads."""
 
     def __init__(self) -> None:
         generator = Generator().manual_seed(0)
@@ -97,7 +97,7 @@ HELD_OUT_ROWS = np.arange(len(TRAIN_ROWS), len(MADE.labels))
 
 
 def rows_of_step(step: int) -> np.ndarray[Any, Any]:
-    """Rows of a global batch: all classes but one, two images of each, other ones at each step."""
+    """Rows of a global batch: all classes but one, two images of each, different ones at each step."""
     classes = [(step + i) % CLASSES for i in range(TRAINING.classes_per_batch)]
     return np.array([label * IMAGES_PER_CLASS + (2 * step + k) % IMAGES_PER_CLASS for label in classes for k in (0, 1)])
 
@@ -134,7 +134,7 @@ class Subject:
 
 
 def batch_of(rows: np.ndarray[Any, Any], *, labels: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Batch:
-    """This rank's block of these images, and the labels of all; others than their own where given."""
+    """This rank's block of these images, and the labels of all; other labels than their own if given."""
     block = rank_block(rows, rank(), world_size())
     images = augment(MADE.images(block), block, recipe="none", seed=0, epoch=0).to(dtype)
     own = torch.from_numpy(MADE.labels[rows].astype(np.int64))
@@ -142,7 +142,7 @@ def batch_of(rows: np.ndarray[Any, Any], *, labels: Tensor | None = None, dtype:
 
 
 def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
-    """The loss terms of one batch, the random generator at its start."""
+    """The loss terms of one batch, with the random generator at its start."""
     terms, _ = learner(batch, Generator().manual_seed(0))
     return cast(dict[str, Tensor], terms)
 
@@ -152,7 +152,7 @@ def total_of(terms: dict[str, Tensor]) -> Tensor:
 
 
 class Run:
-    """A training in steps, as the loop does it; `begun` where it goes on with a state that is loaded."""
+    """A training in steps, as in the loop; `begun` if it continues from a loaded state."""
 
     def __init__(self, subject: Subject, *, seed: int = 0, begun: bool = False) -> None:
         self.learner = subject.learner(seed=seed)
@@ -173,7 +173,7 @@ class Run:
         self.method.begin(self.scope())
 
     def scope(self) -> Scope:
-        """As the loop builds it."""
+        """The scope as the loop builds it."""
         labels, store = MADE.labels[TRAIN_ROWS], cast(Store, MADE)
         classes = np.arange(CLASSES), np.arange(CLASSES, CLASSES + HELD_OUT)
         split = Split(TRAIN_ROWS, HELD_OUT_ROWS, HELD_OUT_ROWS, classes[0], classes[1], classes[1])
@@ -195,7 +195,7 @@ class Run:
         return embed_split(self.learner, cast(Store, MADE), HELD_OUT_ROWS, CPU)
 
     def validate(self) -> Diagnostics:
-        """The method's diagnostics, then its work after a validation with a made score."""
+        """The method's diagnostics, then its work after a validation with a synthetic score."""
         diagnostics = self.method.diagnostics(self.window.embedded(), self.held_out())
         self.window.clear()
         score = SCORES[self.validations % len(SCORES)]
@@ -207,7 +207,7 @@ class Run:
 
 @contextmanager
 def own_random_numbers() -> Iterator[None]:
-    """Leaves the global generators as they were found."""
+    """Restore the global generators at the end."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
         yield
@@ -218,7 +218,7 @@ def own_random_numbers() -> Iterator[None]:
 
 
 def require_close(first: Mapping[str, Any], second: Mapping[str, Any], tolerance: float, when: str) -> None:
-    """Numbers or arrays under the same names, equal but for `tolerance` (relative, and absolute below 1)."""
+    """Require equal numbers or arrays under the same names, to within `tolerance` (relative, and absolute below 1)."""
     require(first.keys() == second.keys(), f"{when}: {sorted(first)} became {sorted(second)}")
     for name, value in first.items():
         a = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
@@ -236,7 +236,7 @@ def require_close(first: Mapping[str, Any], second: Mapping[str, Any], tolerance
 
 
 def require_finite(subject: Subject, batch: Batch, *, num_classes: int = CLASSES) -> None:
-    """The loss of a batch and its gradient on everything."""
+    """Require that the loss of a batch and its gradient on everything are finite."""
     learner = subject.learner(num_classes=num_classes)
     terms = terms_of(learner, batch)
     for name, term in terms.items():

@@ -1,3 +1,3 @@
-"""Experiment and search files: their types, their rules, and how presets and options are put into them. Nothing here
+"""Experiment and search files: their types and rules, and how presets and options are merged into them. Nothing here
 runs anything.
 """

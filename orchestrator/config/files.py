@@ -1,6 +1,6 @@
 """Files and `--set` values as YAML 1.2, read with bounds, and with the line of every key.
 
-What somebody wrote by mistake, or to do harm, is told in one line: files that are too large, nested too deeply, that
+Mistakes and malicious input are reported in one line: files that are too large, nested too deeply, that
 grow by references (`*name`), integers of hundreds of digits, tags of other languages.
 """
 
@@ -23,7 +23,7 @@ MOST_DEPTH = 32
 MOST_VALUES = 100_000
 """With every reference written out."""
 MOST_DIGITS = 30
-"""Of a whole number."""
+"""The maximum number of digits of a whole number."""
 MOST_CHARACTERS = 10_000
 """Of a value on the command line."""
 
@@ -46,20 +46,20 @@ class Document(dict[str, Any]):
         self.lines = lines
 
     def without(self, keys: Iterable[str]) -> "Document":
-        """The same file, but for some of its keys."""
+        """The same file without some of its keys."""
         return Document({key: value for key, value in self.items() if key not in keys}, self.lines)
 
     def line(self, words: str) -> int | None:
         """The line of the innermost key that a message begins with: `space.delta: low: ...`; None if it names none."""
         found: Keys = ()
-        if ("settings",) not in self.lines:  # method and dataset have them to themselves
+        if ("settings",) not in self.lines:  # method and dataset have no other place
             words = words.removeprefix("settings: ")
         while True:
             inner = [keys[-1] for keys in self.lines if keys[:-1] == found and _begins(words, keys[-1])]
             if inner:
                 key = max(inner, key=len)
                 found, words = (*found, key), words[len(key) :].lstrip(":. ")
-            elif (*found, "choices") in self.lines:  # of a branch, which messages call by its choice alone
+            elif (*found, "choices") in self.lines:  # of a branch, which messages name by its choice alone
                 found = (*found, "choices")
             elif found == ("settings",) and any(_begins(words, keys[0]) for keys in self.lines):
                 found = ()  # method and dataset may stand beside the settings
@@ -92,7 +92,7 @@ def read_yaml(path: Path) -> Document:
     except MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = (error.problem or error.context or "cannot be parsed").split("\n")[0]
-        problem = problem.partition(" with value ")[0]  # of a key that stands there twice: not as it was written
+        problem = problem.partition(" with value ")[0]  # of a duplicate key: its value is not as it was written
         if "expected a single document" in str(error.context):
             problem = "several documents (---); a file holds one"
         raise InputError(f"{path}{line}: not YAML: {problem}") from None
@@ -111,8 +111,8 @@ TOO_DEEP = f"nested more than {MOST_DEPTH} deep"
 
 
 def read_scalar(text: str, where: str = "value") -> Any:
-    """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string. InputError for what `read_yaml` would
-    refuse too; what is no YAML is text."""
+    """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string. InputError for what `read_yaml` also
+    refuses; what is not YAML is text."""
     if len(text) > MOST_CHARACTERS:
         raise InputError(f"{where}: {shown(text)}: at most {MOST_CHARACTERS:,} characters are taken")
     try:
@@ -124,7 +124,7 @@ def read_scalar(text: str, where: str = "value") -> Any:
 
 
 def parse_assignments(assignments: list[str], option: str = "--set", example: str = "lr=1e-4") -> dict[str, Any]:
-    """`KEY=VALUE` words of `--set` and the like; InputError holds all that is wrong with them."""
+    """Parse `KEY=VALUE` words, of `--set` and the like; InputError lists everything that is wrong with them."""
     values: dict[str, Any] = {}
     problems = Problems()
     for assignment in assignments:
@@ -141,7 +141,7 @@ def parse_assignments(assignments: list[str], option: str = "--set", example: st
 
 
 def sound_assignments(assignments: list[str]) -> dict[str, Any]:
-    """The values of those `KEY=VALUE` words that nothing is wrong with; the first one of a key that is set twice."""
+    """The values of the valid `KEY=VALUE` words; the first one for a key that is set twice."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         with contextlib.suppress(InputError):
@@ -153,7 +153,7 @@ def yaml_text(content: Mapping[str, Any]) -> str:
     """Plain values as YAML, in their order; `read_yaml` reads the same."""
     writer, text = YAML(typ="safe", pure=True), io.StringIO()
     writer.default_flow_style = False
-    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its hints know None only
+    writer.sort_base_mapping_type_on_output = False  # type: ignore[assignment]  # its type hints allow None only
     writer.dump(content, text)
     return text.getvalue()
 
@@ -164,7 +164,7 @@ class _Composer(Composer):
     depth = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """A value with all that is in it."""
+        """Compose a value and everything in it."""
         self.depth += 1
         if self.depth > MOST_DEPTH:
             raise RecursionError
@@ -175,7 +175,7 @@ class _Composer(Composer):
 
 
 def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
-    """The content and the lines; `where(node)` is how a node's place is called."""
+    """The content and the lines; `where(node)` names a node's place."""
     reader = YAML(typ="safe", pure=True)
     reader.Composer = _Composer
     reader.doc_infos.append(DocInfo(requested_version=version(reader.version)))  # as its load() does
@@ -198,7 +198,7 @@ def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
 
 
 def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
-    """How many values a node stands for, and how deep they are nested; InputError for one that is no value of ours."""
+    """How many values a node stands for, and how deeply they are nested; InputError for one that is not allowed."""
     if id(node) in above:
         raise InputError(f"{where(node)}: holds itself, by a reference (*)")
     if id(node) in sizes:

@@ -1,6 +1,6 @@
-"""How much may be asked for: bounds of counts and sizes that no real use comes near, and those of this machine.
+"""Upper bounds: counts and sizes that no real use reaches, and those of this machine.
 
-A number beyond them is a slip, and what it would cost (memory, processes, days) is found out too late.
+A larger number is a mistake, and its cost (memory, processes, days) is noticed too late.
 """
 
 import os

@@ -1,10 +1,10 @@
-"""The papers' own settings, by METHOD/DATASET/BACKBONE, and a variant where a paper has several.
+"""The papers' own settings, by METHOD/DATASET/BACKBONE, and a variant if a paper has several.
 
 The files of `search_spaces/presets/` hold them, one file per paper. A file is a layer: settings; `source`; `readings`,
-what was decided where a paper is ambiguous; `unstated`, the settings that no source states, so that they have their
-default. Beneath `methods`, `datasets`, `backbones` and `variants` there are layers again, which hold for that name only
-and go before what is above them, and of these four a later one before an earlier one. A layer that has one of the four
-exists for the names in it only.
+the decisions where a paper is ambiguous; `unstated`, the settings that no source states, which keep their
+default. `methods`, `datasets`, `backbones` and `variants` contain further layers, which apply to that name only
+and override what is above them; of these four, a later one overrides an earlier one. A layer that has one of the
+four exists only for the names in it.
 """
 
 import io
@@ -38,7 +38,7 @@ def presets() -> Mapping[str, Preset]:
 
 
 KINDS = (("method", "methods"), ("dataset", "data sets"), ("backbone", "backbones"), ("variant", "variants"))
-"""The parts of a name, and what there are several of."""
+"""The parts of a name, and their plurals."""
 
 
 def find_preset(name: str, where: str = "--preset") -> Preset:
@@ -94,7 +94,7 @@ def to_yaml(content: Any, *, flow: bool | None) -> str:
     """Text that `read_yaml` reads; `flow` None: the innermost mappings in braces."""
     writer: Any = YAML(typ="safe", pure=True)
     writer.default_flow_style = flow
-    writer.width = 100 if flow is None else 1000  # notes are lines, settings in braces are broken
+    writer.width = 100 if flow is None else 1000  # notes are single lines, settings in braces are wrapped
     writer.sort_base_mapping_type_on_output = False
     text = io.StringIO()
     writer.dump(content, text)
@@ -123,7 +123,7 @@ def _variants(layer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _layers(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
-    """The layers that hold for a choice, from general to special; None if one of them does not exist for it."""
+    """The layers that apply to a choice, from general to special; None if one of them does not exist for it."""
     every = _beneath(layer, chosen)
     if every is None or (chosen["variants"] is not None and not any("variants" in found for found in every)):
         return None

@@ -31,7 +31,7 @@ from orchestrator.storage.places import check_name
 
 
 def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the settings that are right by themselves, beneath a method that is there."""
+    """The settings that are valid by themselves, with a method that exists."""
     sound = {"method": settings["method"]}
     for key, value in settings.items():
         try:
@@ -55,10 +55,10 @@ def resolve_search(
     find_settings: Callable[[str], list[dict[str, Any]]] | None = None,
     **changes: Any,
 ) -> Search:
-    """A search from a file's content. `preset` goes before the file's settings, but what the space searches stays
-    searched; `overrides` (of `--set`) pin settings, also searched ones; `changes` replace top-level keys
-    (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key; messages call them by their options.
-    `find_settings` gives the settings that a name in `start_from` stands for."""
+    """A search from a file's content. `preset` overrides the file's settings, but what the space searches stays
+    searched; `overrides` (of `--set`) fix settings, also searched ones; `changes` replace top-level keys
+    (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key; messages name them by their options.
+    `find_settings` returns the settings that a name in `start_from` stands for."""
     changes = {key: value for key, value in changes.items() if value is not None}
     try:
         return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
@@ -68,13 +68,13 @@ def resolve_search(
 
 
 def _line(problem: str, source: str) -> int:
-    """The line of the file that a complaint names, for complaints in the file's order; those without come last."""
+    """The line of the file that an error refers to, for errors in the file's order; those without one come last."""
     words = problem.removeprefix(f"{source}, line ").partition(":")[0]
     return int(words) if words != problem and words.isdigit() else sys.maxsize
 
 
 def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> str:
-    """A complaint about the file with its line there, and one about an option by its name."""
+    """An error in the file with its line there, and one in an option by its name."""
     for key in changes:
         for stated in (f"{source}: {key}: ", f"{source}: {key}."):
             if problem.startswith(stated):
@@ -107,7 +107,7 @@ def _resolved(
         settings["dataset"] = changes["dataset"]
     seed = merged.get("seed")
     if isinstance(seed, int) and 0 <= seed < 2**31 and ("seed" in changes or "seed" not in settings):
-        settings["seed"] = seed  # another is told as the search's own
+        settings["seed"] = seed  # an invalid one is reported as the search's own
     raw_space = merged.get("space")
     if raw_space is None and "space" not in wrong:
         problems.found.append(f"{source}: space: this key is required: what should be searched?")
@@ -171,7 +171,7 @@ def _resolved(
 
 
 def _wrong_key(key: Any, value: Any) -> str | None:
-    """What is wrong with a key of a search file, as far as it alone can tell."""
+    """What is wrong with a key of a search file, as far as the key alone shows."""
     if key not in FILE_KEYS:
         return f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}"
     if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
@@ -180,8 +180,8 @@ def _wrong_key(key: Any, value: Any) -> str | None:
 
 
 def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
-    """The same search with so many workers per trial and trials at a time, where not None. InputError if so many cannot
-    share its batch."""
+    """The same search with this many workers per trial and concurrent trials, where not None. InputError if the workers
+    cannot share its batch."""
     config = search.model_dump() | {
         "workers": search.workers if workers is None else workers,
         "max_concurrent": search.max_concurrent if max_concurrent is None else max_concurrent,
@@ -253,7 +253,7 @@ def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source:
 def _starting_points(
     search: Search, given: Sequence[Any], find_settings: Callable[[str], list[dict[str, Any]]] | None
 ) -> list[dict[str, Any]]:
-    """The points of `start_from`, each once: mappings as they are, and what names stand for."""
+    """The points of `start_from`, each once: mappings as they are, and those that names stand for."""
     points: list[dict[str, Any]] = []
     ours = search.settings.get("method")
     if given and search.algorithm == "grid":
@@ -288,7 +288,7 @@ def _starting_points(
 
 
 def idle_settings(search: Search) -> list[str]:
-    """A line for each of the method's settings that is given or searched, though the others leave it no effect."""
+    """A line for each of the method's settings that is given or searched but has no effect because of the others."""
     searched = {parameter.key for parameter in search.space.parameters()}
     experiment = search.example()
     values = experiment.flat()
@@ -321,7 +321,7 @@ def _with_preset(
 ) -> tuple[dict[str, Any], Any]:
     """The settings and the space of a search, the preset's settings over the file's.
 
-    Hyperparameters of a base objective stay with it: where the objective is searched, the preset's are left out.
+    Hyperparameters of a base objective belong to it: if the objective is searched, the preset's are left out.
     """
     method = preset.settings["method"]
     searched = set(_searched(space)) - overrides.keys()
@@ -342,7 +342,7 @@ def _with_preset(
 
 
 def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
-    """What of `lower` holds beneath `upper`: not the hyperparameters of a base objective that `upper` changes."""
+    """What remains of `lower` beneath `upper`: no hyperparameters of a base objective that `upper` changes."""
     method = upper.get("method", lower.get("method"))
     config = find_method(method).Config if isinstance(method, str) else MethodConfig
     gone: set[str] = set()
@@ -354,7 +354,7 @@ def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any
 
 
 def _searched(space: Any) -> Iterator[str]:
-    """The settings that a space names, those of its branches too; what is no space is refused elsewhere."""
+    """The settings that a space names, including those of its branches; invalid spaces are refused elsewhere."""
     for alternative in space if isinstance(space, list) else [space]:
         for key, given in alternative.items() if isinstance(alternative, dict) else ():
             yield key
@@ -376,7 +376,7 @@ def _by_objective(
     source: str,
 ) -> dict[str, Any]:
     """The settings without a preset's `selection_metric`: a search chooses epochs as it chooses trials. InputError if
-    the file or `--set` give another one than the objective."""
+    the file or `--set` gives one that differs from the objective."""
     key = "selection_metric"
     if key in _searched(raw_space):
         raise InputError(f"{source}: space: {key}: a search chooses by its objective, {objective.metric}")

@@ -1,4 +1,4 @@
-"""Which parts of a search do not go together."""
+"""Which parts of a search are incompatible."""
 
 import math
 
@@ -9,7 +9,7 @@ from orchestrator.errors import InputError, Problems
 
 
 def check_search(search: Search) -> None:
-    """InputError with all that does not go together."""
+    """InputError listing everything that is incompatible."""
     problems = Problems()
     for check in (_check_space, _check_algorithm, _check_scheduler, _check_selection, _check_final, _check_workers):
         with problems.noted():
@@ -93,7 +93,7 @@ def _check_workers(search: Search) -> None:
 
 
 def _check_algorithm(search: Search) -> None:
-    """Which algorithm can do what."""
+    """Check which algorithm can do what."""
     where, parameters = f"{search.source}: algorithm: {search.algorithm}", search.parameters()
     several = search.second_objective is not None
     if search.algorithm in ("gp", "cmaes", "nsga2", "qmc"):
@@ -123,7 +123,7 @@ def _check_algorithm(search: Search) -> None:
 
 
 def _check_scheduler(search: Search) -> None:
-    """Whether trials can be stopped early as asked."""
+    """Check whether trials can be stopped early as asked."""
     where = f"{search.source}: scheduler: {search.scheduler.name}"
     if search.scheduler.name != "none" and search.second_objective is not None:
         raise InputError(

@@ -94,7 +94,7 @@ class Budget(BaseModel):
     )
 
     def limits(self) -> dict[str, float]:
-        """Those that are set."""
+        """The limits that are set."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
 
 
@@ -164,7 +164,7 @@ class Search(BaseModel):
 
     @property
     def final_runs(self) -> int:
-        """How many final runs there are at most."""
+        """The maximum number of final runs."""
         return self.final_trials * self.final_seeds if self.final else 0
 
     @property
@@ -184,7 +184,7 @@ class Search(BaseModel):
 
     @property
     def max_validations(self) -> int | None:
-        """Validations of a whole trial, where they are known without the data."""
+        """Validations of a whole trial, if they are known without the data."""
         if self.scheduler.max_validations is not None:
             return self.scheduler.max_validations
         training = self.example().training
@@ -203,7 +203,7 @@ class Search(BaseModel):
 
     @property
     def most_epochs(self) -> int:
-        """The epochs of its longest trial."""
+        """The epochs of the longest trial."""
         searched = [p for p in self.parameters() if p.key == "epochs"]
         ends = [int(end) for p in searched for end in (p.choices or [p.high])]
         return max([self.example().training.epochs, *ends])
@@ -218,7 +218,7 @@ class Search(BaseModel):
         return str(self.settings.get("dataset", Training.model_fields["dataset"].default))
 
     def example(self) -> Experiment:
-        """The experiment of one point of the space, for what all of them share."""
+        """The experiment of one point of the space, for what all points share."""
         return self.experiment(self.space.first())
 
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
@@ -226,7 +226,7 @@ class Search(BaseModel):
         return resolve_experiment({**self.settings, **params}, self.source)
 
     def file(self) -> str:
-        """The text of a search file that means this search, whatever presets and options it was made of."""
+        """The text of a search file with the same meaning, whatever presets and options this search was made from."""
         keys = [key for key in FILE_KEYS if key not in ("method", "dataset", "settings", "space", "objectives")]
         changed = self.model_dump(include={*keys, "second_objective"}, exclude_defaults=True)
         settings = dict(self.settings)
@@ -278,5 +278,5 @@ EXPECTED = {
 
 
 def chosen_by(training: Training) -> Objective:
-    """By what a training on its own chooses its best validation."""
+    """How a single training chooses its best validation."""
     return Objective() if training.selection_metric is None else Objective(metric=training.selection_metric)

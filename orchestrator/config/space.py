@@ -15,7 +15,7 @@ from orchestrator.errors import InputError, Problems, complaints, shown, suggest
 from orchestrator.method import find_method
 
 MOST_POINTS = MOST_TRIALS
-"""A grid has at most so many."""
+"""The maximum number of points of a grid."""
 LARGEST_INTEGER = 2**53
 """Up to here a float, as samplers have it, is the integer."""
 
@@ -55,15 +55,15 @@ class Parameter:
         return [self._at(place) for place in range(int(count))]
 
     def _at(self, place: int) -> float:
-        """The value so many steps above the low end, as its decimals say it: 0.1 + 2 x 0.1 is 0.3."""
+        """The value this many steps above the low end, to its decimals: 0.1 + 2 x 0.1 is 0.3."""
         return float(Decimal(repr(self.low)) + place * Decimal(repr(self.step or 0.0)))
 
     def on_grid(self, value: float) -> float:
-        """The value of the grid next to this one; of a range without steps the value itself."""
+        """The grid value nearest to this one; without steps the value itself."""
         return self._at(round((value - self.low) / self.step)) if self.step else value
 
     def take(self, value: Any) -> Any:
-        """This value as the parameter has it; InputError says what would be right."""
+        """This value as the parameter stores it; InputError says what would be right."""
         if self.kind == "categorical":
             same = [c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool)]
             if not same:
@@ -101,8 +101,8 @@ class Space:
             yield from walk(alternative)
 
     def size(self) -> float:
-        """How many points it holds; infinite with a continuous parameter. Of more than MOST_POINTS, which no search
-        tries, those that are the same in several alternatives or branches are counted several times."""
+        """How many points it has; infinite with a continuous parameter. Beyond MOST_POINTS, which no search
+        tries, points that are the same in several alternatives or branches are counted several times."""
 
         def product(parameters: tuple[Parameter, ...]) -> float:
             return math.prod(expand(parameter) for parameter in parameters)
@@ -128,7 +128,7 @@ class Space:
         return point(self.alternatives[0])
 
     def point(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The point with these values, of which there may be more; InputError if one is missing or out of place."""
+        """The point with these values, where extra values are allowed; InputError if one is missing or out of place."""
 
         def walk(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
             taken: dict[str, Any] = {}
@@ -259,7 +259,7 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
 
 
 def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> None:
-    """A value of the space must be one that the experiment would take."""
+    """Check that a value of the space is one that the experiment would accept."""
     settings = dict(fixed) | {key: value}
     if "method" not in settings:
         # the method is searched elsewhere in this space: only training settings can be checked here

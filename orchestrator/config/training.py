@@ -226,8 +226,8 @@ class Experiment:
 
 
 def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
-    """The experiment of flat settings; InputError names `where`, and of each thing that is wrong the key, the value and
-    what would be right."""
+    """The experiment of flat settings; InputError names `where`, and for each error the key, the value and what
+    would be right."""
     if "method" not in settings:
         raise InputError(f"{where}: no method is named")
     if not isinstance(settings["method"], str):
@@ -269,11 +269,11 @@ SHAPING = (
     *("backbone", "weights", "weights_sha256", "embedding_dim", "pooling", "input_convention", "augmentation"),
     "method",
 )
-"""The settings that the score of an untrained network depends on, beside the data: of the split, of the network, and
+"""The settings that the score of an untrained network depends on, besides the data: of the split, of the network, and
 the method, which says whether embeddings are normalised and draws from the same seed."""
 
 
 def untrained_key(settings: Mapping[str, Any], digest: str) -> str:
-    """What names the score of a network before its training: a hash of the data and of what shapes it (`SHAPING`)."""
+    """The key of a network's score before its training: a hash of the data and of what shapes it (`SHAPING`)."""
     shaped = {name: settings.get(name) for name in SHAPING}
     return hashlib.sha256(json.dumps([1, digest, shaped], sort_keys=True, default=str).encode()).hexdigest()[:24]

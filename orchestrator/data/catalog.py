@@ -1,4 +1,4 @@
-"""The data sets that can be asked for by name, and where each one's store comes from."""
+"""The data sets available by name, and where each one's store comes from."""
 
 import re
 import shlex
@@ -48,12 +48,12 @@ def check_known(name: str, root: Path | str) -> None:
 
 
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Store:
-    """The store of a data set at `root / name`; drawn first if it is one to draw and not there. A name may be an
-    address, `s3://bucket/prefix`: it is fetched first. Where the folder stands for one on an object store, a data set
+    """The store of a data set at `root / name`; drawn first if it can be drawn and is not there. A name may be an
+    address, `s3://bucket/prefix`: it is fetched first. If the folder stands for one on an object store, a data set
     that cannot be drawn is one that was published there.
 
-    `say` gets one line when something that takes time is done. Raises DataError for an unknown name, for one that the
-    user must prepare first, for a store that is damaged or out of reach, and for a folder that cannot be written.
+    `say` receives one line when something takes time. Raises DataError for an unknown name, for one that the
+    user must prepare first, for a store that is damaged or cannot be reached, and for a folder that cannot be written.
     """
     if is_address(name):
         return open_remote(name, root, say=say)
@@ -115,7 +115,7 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
 
 
 def describe_remote(address: str) -> dict[str, Any]:
-    """The entry of `overview` for an address, which is asked. Raises DataError if there is no data set."""
+    """The entry of `overview` for an address, which is queried. Raises DataError if there is no data set."""
     return _remote(address, remote_manifest(address), "not fetched")
 
 

@@ -1,7 +1,7 @@
 """Images of an archive -> the bytes that a store keeps, in parts that survive an interruption.
 
 A part is a small Arrow file: columns image (binary), width and height (int32, of the original). Worker processes run
-what is here, so it imports nothing that takes long to load.
+this module, so it imports nothing that is slow to load.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ KEPT_FORMATS = ("JPEG", "PNG")
 PART_SCHEMA = pa.schema([("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
 
 CONVERSION = 2
-"""Goes up when images become other pixels than before: parts of an interrupted preparation are not taken then."""
+"""Increased when images get other pixels than before: parts of an interrupted preparation are then not used."""
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 SCALED_TO_SIXTEEN = ("PNG", "PPM")
 """Formats whose grey levels of more than 8 bits Pillow may give as 32-bit integers, from 0 to 65535."""
@@ -38,7 +38,7 @@ Content = str | NDArray[np.uint8]
 
 
 class Encoded(NamedTuple):
-    """One image as a store keeps it, and the size it came in."""
+    """One image as a store keeps it, and its original size."""
 
     image: bytes
     width: int
@@ -53,12 +53,12 @@ class Unreadable(NamedTuple):
 
 
 def encode(content: Content, size: int | None) -> Encoded:
-    """The image at a shorter side of at most `size`, RGB, as JPEG of quality 95; with None the file's own bytes.
+    """The image with a shorter side of at most `size`, RGB, as JPEG of quality 95; with None the file's own bytes.
 
-    It is never enlarged. A JPEG or PNG file that is RGB and small enough already is kept as it is, byte for byte, and
-    pixels become PNG. A rotation that the file's EXIF asks for is not carried out, and what is encoded anew carries
-    no metadata. Every image is decoded to its end. Raises OSError (also Pillow's, for broken files), ValueError for
-    pixels that `as_mode` refuses, or whatever else a decoder raises on garbage.
+    It is never enlarged. A JPEG or PNG file that is already RGB and small enough is kept byte for byte, and
+    pixels become PNG. A rotation in the file's EXIF is not applied, and re-encoded images carry
+    no metadata. Every image is decoded completely. Raises OSError (also Pillow's, for broken files), ValueError for
+    pixels that `as_mode` refuses, or whatever else a decoder raises on damaged data.
     """
     if not isinstance(content, str):
         return Encoded(_written(Image.fromarray(content), "PNG"), content.shape[1], content.shape[0])
@@ -69,7 +69,7 @@ def encode(content: Content, size: int | None) -> Encoded:
         shorter = min(width, height)
         small = size is None or shorter <= size
         if size is None:
-            as_mode(image, "RGB")  # also what is kept as it is must be understood when it is used
+            as_mode(image, "RGB")  # files kept as they are must pass too: they are converted when they are used
             return Encoded(data, width, height)
         if small and image.mode == "RGB" and image.format in KEPT_FORMATS:
             return Encoded(data, width, height)
@@ -85,14 +85,14 @@ def as_mode(image: Image.Image, mode: str) -> Image.Image:
     """An image in Pillow's mode `L` or `RGB`, 8 bits per channel.
 
     Grey levels of 9 to 16 bits are scaled by their depth: round(255 v / (2^bits - 1)); Pillow itself would clip them at
-    255. Colours of 16 bits have been cut to their upper byte by Pillow. Transparency is left out. Raises ValueError for
-    numbers whose range no file states: 32-bit and signed integers, and floats.
+    255. Pillow has already cut 16-bit colours to their upper byte. Transparency is dropped. Raises ValueError for
+    numbers whose range is not stated in the file: 32-bit and signed integers, and floats.
     """
     if image.mode in SIXTEEN_BITS or (image.mode == "I" and image.format in SCALED_TO_SIXTEEN):
         tags = getattr(image, "tag_v2", {})
         most = 2 ** int(tags.get(BITS_PER_SAMPLE, (16,))[0]) - 1
         levels = np.asarray(image).astype(np.int64)
-        if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # which Pillow sees to in images of 8 bits only
+        if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO:  # Pillow handles this in 8-bit images only
             levels = most - levels
         scaled = (levels.clip(0, most) * 255 + most // 2) // most
         return Image.fromarray(scaled.astype(np.uint8)).convert(mode)
@@ -103,9 +103,9 @@ def as_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def part_path(folder: Path, number: int, contents: Sequence[Content], size: int | None) -> Path:
-    """The part's file. Its name tells what it was made of (files by path, length and time) and how.
+    """The part's file. Its name identifies the sources (files by path, length and time) and the settings.
 
-    Raises OSError if a file is not there.
+    Raises OSError if a file is missing.
     """
     digest = hashlib.sha256(repr((size, QUALITY, CONVERSION, pillow_version)).encode())
     for content in contents:
@@ -120,7 +120,7 @@ def part_path(folder: Path, number: int, contents: Sequence[Content], size: int 
 def write_part(part: Path, contents: Sequence[Content], size: int | None) -> list[Unreadable] | None:
     """Encode the images into the file `part`, whole or not at all.
 
-    Returns those that cannot be read (the part is then not written), or None if the work was called off in between.
+    Returns those that cannot be read (the part is then not written), or None if the work was cancelled in between.
     Raises OSError if the part cannot be written.
     """
     encoded: list[Encoded] = []
@@ -133,7 +133,7 @@ def write_part(part: Path, contents: Sequence[Content], size: int | None) -> lis
                 encoded.append(encode(content, size))
         except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
             if isinstance(error, UnidentifiedImageError):
-                error = ValueError("not an image")  # Pillow's words hold an address
+                error = ValueError("not an image")  # Pillow's message contains a memory address
             reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
             unreadable.append(Unreadable(position, " ".join(reason.split())))
     if unreadable:
@@ -152,7 +152,7 @@ def write_part(part: Path, contents: Sequence[Content], size: int | None) -> lis
 
 
 def read_part(part: Path, count: int) -> pa.Table | None:
-    """The part, mapped into memory; None unless it is there, whole, and of `count` images."""
+    """The part, memory-mapped; None unless it exists, is complete, and has `count` images."""
     try:
         with pa.ipc.open_file(pa.memory_map(str(part))) as reader:
             table = reader.read_all()
@@ -162,7 +162,7 @@ def read_part(part: Path, count: int) -> pa.Table | None:
 
 
 def begin(called_off: Event) -> None:
-    """The first thing in a worker process: it ends with the one that started it, however that ends."""
+    """Initialise a worker process: it ends with the process that started it, however that ends."""
     global _called_off
     _called_off = called_off
     threading.Thread(target=_end_with_parent, daemon=True).start()

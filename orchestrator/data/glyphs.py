@@ -41,7 +41,7 @@ class GlyphSettings:
     distribution around no change; `noise` is the standard deviation of the grey values, on a scale of 0 to 1.
     """
 
-    classes: int | None = None  # None: every character that is left
+    classes: int | None = None  # None: all remaining characters
     draws: int = 4
     seed: int = 0
     size: int = 32
@@ -87,7 +87,7 @@ def build_glyphs(
 ) -> Store:
     """Draw a set into a new store at `path`: the first half of the classes is for training, the second for testing.
 
-    `progress` is called with the numbers of classes drawn and of classes in all.
+    `progress` is called with the number of classes drawn and the number of all classes.
     """
     classes = characters(settings)
 
@@ -95,7 +95,7 @@ def build_glyphs(
         fonts = [_font(face, settings.font_size * OVERSAMPLING) for face in FACES]
         for label, character in enumerate(classes):
             split = "train" if label < len(classes) // 2 else "test"
-            # A generator per character: its images do not depend on which others are drawn.
+            # One generator per character: its images do not depend on which others are drawn.
             rng = np.random.default_rng([settings.seed, ord(character)])
             for font in fonts:
                 drawing = _draw(character, font, settings.size * OVERSAMPLING)
@@ -127,12 +127,12 @@ def _path(face: str) -> Path:
 
 
 def _font(face: str, size: int) -> ImageFont.FreeTypeFont:
-    # The basic layout is always there; Raqm is not in every build of Pillow and may draw differently.
+    # The basic layout is always available; Raqm is not in every build of Pillow and may draw differently.
     return ImageFont.truetype(_path(face), size, layout_engine=ImageFont.Layout.BASIC)
 
 
 def _draw(character: str, font: ImageFont.FreeTypeFont, size: int) -> Image.Image:
-    """White on black, the middle of the inked box in the middle of the image."""
+    """White on black, with the centre of the inked box at the centre of the image."""
     canvas = Image.new("L", (3 * size, 3 * size))
     ImageDraw.Draw(canvas).text((size, 2 * size), character, font=font, fill=255, anchor="ls")
     left, top, right, bottom = canvas.getbbox() or (0, 0, 0, 0)
@@ -146,7 +146,7 @@ def _distort(drawing: Image.Image, settings: GlyphSettings, rng: np.random.Gener
     shear = math.tan(math.radians(shear * settings.shear))
     scale = np.diag([1 + scale_x * settings.scale, 1 + scale_y * settings.scale])
     rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
-    # Pillow maps each point of the result to its source, so the matrix is the inverse, about the image's middle.
+    # Pillow maps each point of the result to its source, so the matrix is the inverse, about the image's centre.
     inverse = np.linalg.inv(rotation @ np.array([[1, shear], [0, 1]]) @ scale)
     middle = np.full(2, drawing.width / 2)
     moved = middle + np.array([shift_x, shift_y]) * settings.shift * OVERSAMPLING

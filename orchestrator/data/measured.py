@@ -1,4 +1,4 @@
-"""The sets that numbers are of: how many classes, images and queries, and what chance gives there."""
+"""The sets that numbers are measured on: how many classes, images and queries, and the chance levels there."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,27 +16,27 @@ from orchestrator.text import counted
 
 @dataclass(frozen=True)
 class Measured:
-    """A set that numbers are of; of a training over folds, all its held-out sets together."""
+    """A set that numbers are measured on; for a training over folds, all its held-out sets together."""
 
     classes: int
     images: int
     queries: int
-    """Those that have an image of their class in the gallery."""
+    """Queries that have an image of their class in the gallery."""
     chance: Mapping[str, float] = field(default_factory=dict)
-    """By the name of the metric, without what stands before its slash."""
+    """By the name of the metric, without the part before its slash."""
     folds: int = 1
     one_query: float = 0.0
-    """What one query is worth in a recall: the least by which two values can differ."""
+    """The weight of one query in a recall: the smallest difference that two values can have."""
 
     @classmethod
     def of(
         cls, store: Store, parts: Sequence[NDArray[np.int64]], recall_at: Sequence[int] = RECALL_AT
     ) -> "Measured | None":
-        """Of the rows of each fold (or of the only set); None if one of them holds no query."""
+        """From the rows of each fold (or of the only set); None if one of them has no query."""
         levels, queries = [], []
         for rows in parts:
             labels, apart = store.labels[rows].astype(np.int64), store.splits[rows] == "query"
-            both = bool(apart.any() and not apart.all())  # else each is searched for among all
+            both = bool(apart.any() and not apart.all())  # otherwise each is searched for among all
             asked, among = (labels[apart], labels[~apart]) if both else (labels, labels)
             relevant = np.bincount(among, minlength=int(labels.max(initial=0)) + 1)[asked] - (not both)
             if not (relevant > 0).any():
@@ -54,7 +54,7 @@ class Measured:
 
     @classmethod
     def read(cls, recorded: Any) -> "Measured | None":
-        """What `plain` wrote; None if it is not there, or not of this form."""
+        """Read what `plain` wrote; None if it is missing or does not have this form."""
         try:
             return None if not recorded else cls(**recorded)
         except TypeError:
@@ -62,7 +62,7 @@ class Measured:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """For a journal, and for JSON."""
+        """Plain values, for a journal and for JSON."""
         return {
             "classes": self.classes,
             "images": self.images,
@@ -91,8 +91,8 @@ def told_at(dataset: str) -> Sequence[int]:
 
 
 def sizes(store: Store, splits: Sequence[Split]) -> dict[str, Any]:
-    """What a search's numbers are of, for its journal: the held-out set (None where nothing is held out) and the test
-    set of its first point; and what it learns from, of several folds the largest."""
+    """What a search's numbers are measured on, for its journal: the held-out set (None if nothing is held out) and the
+    test set of its first point; and its training set, the largest one if there are several folds."""
     held_out = [split.validation for split in splits if len(split.validation)]
     validation = Measured.of(store, held_out) if held_out else None
     test = Measured.of(store, [splits[0].test], told_at(store.name)) if len(splits[0].test) else None

@@ -1,11 +1,11 @@
 """From rows of a store to batches for the network, read ahead of the training by a few threads.
 
-Equal-sized images come from the store's memory, in line. Photographs are decoded at every use, as in memory they would
-take several times their size on disk; decoding, cropping and the conversion to float32 let go of the interpreter's
-lock. What a batch looks like does not depend on the threads: they fill places of a batch that are their own.
+Equal-sized images come from the store's memory, inline. Photographs are decoded at every use: in memory they would
+take several times their size on disk; decoding, cropping and the conversion to float32 release the interpreter's
+lock. The content of a batch does not depend on the threads: each fills its own places in the batch.
 
 Photographs that cannot be decoded are found before a training begins, by trying all of them once; the store's folder
-keeps the answer. So every process knows them, and nothing is met for the first time after an hour.
+keeps the result. So every process knows them, and none is discovered only after an hour.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ from orchestrator.storage.files import read_json
 AHEAD = 2
 """Batches that are being read while one is used."""
 CHECKED = "unreadable.json"
-"""What `find_unreadable` leaves in the store's folder."""
+"""The file that `find_unreadable` leaves in the store's folder."""
 TOLERATED = 0.01
 """The share of images that may be unreadable."""
 GLANCES = 16
 EVALUATION = -1
-"""The epoch of images that are read to be evaluated: nothing about them is random."""
+"""The epoch of images that are read for evaluation: nothing about them is random."""
 
 Rows = NDArray[np.int64]
 
@@ -49,7 +49,7 @@ Rows = NDArray[np.int64]
 class Request(NamedTuple):
     """A batch to be read: rows of the store, (n,), as they look in `epoch`, or in evaluation.
 
-    `positions` says of which global batch they are this process's block, for who asks.
+    `positions`, for the caller: the global batch of which the rows are this process's block.
     """
 
     rows: Rows
@@ -58,10 +58,10 @@ class Request(NamedTuple):
 
 
 class Reader:
-    """Reads batches of a store with one augmentation; a context that ends its threads.
+    """Reads batches of a store with one augmentation; a context manager that ends its threads.
 
     `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs; `degrade_tests`: whether the
-    `degradation` is for the images of evaluations too; `threads`: how many prepare photographs, 0 for none but the
+    `degradation` applies to the images of evaluations too; `threads`: how many prepare photographs, 0 for only the
     caller's.
     """
 
@@ -95,7 +95,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Drop what is being read ahead, and end the threads."""
+        """Discard the batches being read ahead, and end the threads."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
@@ -119,7 +119,7 @@ class Reader:
             yield request, images
 
     def _read(self, request: Request) -> Tensor:
-        """One batch, here and now."""
+        """Read one batch, in the calling thread."""
         if self.crop is not None:
             images = self._batch(request)
             self._fill(images, request)
@@ -141,7 +141,7 @@ class Reader:
         return torch.empty(len(request.rows), self.store.channels, self.crop.size, self.crop.size)
 
     def _submit(self, request: Request) -> tuple[Request, Tensor, list[Future[None]]]:
-        """Give a batch to the threads, a part to each."""
+        """Submit a batch to the threads, one part to each."""
         assert self._pool is not None
         images = self._batch(request)
         edges = np.linspace(0, len(images), self._threads + 1).astype(int).tolist()
@@ -153,7 +153,7 @@ class Reader:
         return request, images, parts
 
     def _fill(self, images: Tensor, request: Request) -> None:
-        """Photographs into `images`, float32 (n, C, size, size)."""
+        """Decode photographs into `images`, float32 (n, C, size, size)."""
         assert self.crop is not None
         evaluated = request.epoch == EVALUATION
         draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, draws=CROP_DRAWS)
@@ -169,23 +169,23 @@ class Reader:
 
 
 def decode(data: bytes, channels: int) -> Tensor:
-    """An image's pixels, uint8 (channels, H, W), turned as they are stored. ValueError gives the reason in one line.
+    """An image's pixels, uint8 (channels, H, W), in their stored orientation. ValueError gives the reason in one line.
 
     JPEG in colour goes to torchvision, which decodes the same bits as Pillow, a little faster; all else to Pillow.
     """
     if channels == 3 and data.startswith(b"\xff\xd8\xff"):
-        # torchvision means to give up its decoders; and where it fails, Pillow knows more kinds and says what is wrong
+        # torchvision plans to drop its decoders; and where it fails, Pillow knows more formats and says what is wrong
         with contextlib.suppress(ImportError, RuntimeError):
             from torchvision.io import ImageReadMode, decode_jpeg
 
-            # a copy, as torch warns of memory that may not be written to
+            # a copy, since torch warns about read-only memory
             coded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             return decode_jpeg(coded, ImageReadMode.RGB)  # type: ignore[no-any-return]
     try:
         with Image.open(io.BytesIO(data)) as image:
             pixels = np.array(as_mode(image, MODES[channels]))
     except UnidentifiedImageError:
-        raise ValueError("not an image") from None  # Pillow's words hold an address
+        raise ValueError("not an image") from None  # Pillow's message contains a memory address
     except Exception as error:  # a damaged file makes Pillow raise many kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
     return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1)
@@ -199,8 +199,8 @@ def find_unreadable(
 ) -> dict[int, str]:
     """The rows of a store that cannot be decoded, each with the reason. For recipes of CROPS; else there are none.
 
-    All images are tried when first asked; after that the answer is a file in the store's folder, if it can be written.
-    `say` gets one line before that.
+    The first call tries all images; later ones read its result from a file in the store's folder, if it can be written.
+    `say` receives one line before the first.
     """
     if augmentation not in CROPS:
         return {}
@@ -210,7 +210,7 @@ def find_unreadable(
         if saved["digest"] == store.manifest["digest"]:
             return {int(row): str(reason) for row, reason in saved["unreadable"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        pass  # absent or not ours: try them all
+        pass  # missing or not in this form: try them all
     _import_torchvision()
     if say is not None:
         say(f"looking whether the {len(store)} images of {store.name} can be decoded (once)")
@@ -231,14 +231,14 @@ def find_unreadable(
     try:
         draft.write_text(json.dumps({"digest": store.manifest["digest"], "unreadable": unreadable}), "utf-8")
         draft.replace(record)
-    except OSError:  # a folder that is not ours: whoever comes next looks again
+    except OSError:  # a read-only folder: the next process tries them again
         with contextlib.suppress(OSError):
             draft.unlink()
     return unreadable
 
 
 def check_images(store: Store, augmentation: str, unreadable: dict[int, str]) -> None:
-    """Raises DataError if the augmentation is not for images like these, or too many of them cannot be decoded."""
+    """DataError if the augmentation is not for images like these, or if too many of them cannot be decoded."""
     if augmentation not in CROPS:
         _check_sizes(store, augmentation)
     if not unreadable:
@@ -258,7 +258,7 @@ def check_images(store: Store, augmentation: str, unreadable: dict[int, str]) ->
 
 
 def describe_unreadable(store: Store, unreadable: dict[int, str]) -> str:
-    """One line for whoever trains or tests without them."""
+    """One line about training or testing without them."""
     count = f"{len(unreadable)} of {len(store)} images"
     return f"{store.path}: {count} cannot be decoded and are left out ({_first(unreadable)})"
 
@@ -275,7 +275,7 @@ def without(split: Split, unreadable: dict[int, str]) -> Split:
 
 
 def _import_torchvision() -> None:
-    """It takes a second, so only photographs pay for it; and in one thread, before several do it at once."""
+    """Import torchvision: only photographs pay its second, and one thread does it before several do at once."""
     import torchvision.transforms.v2.functional
 
     with contextlib.suppress(ImportError):
@@ -288,14 +288,14 @@ def _first(unreadable: dict[int, str]) -> str:
 
 
 def _check_sizes(store: Store, augmentation: str) -> None:
-    """A glance at a few images, as the store finds a wrong size only in the batch in which it meets it."""
+    """Check a few images, since the store finds a wrong size only in the batch that contains it."""
     seen: tuple[int, tuple[int, int]] | None = None
     for row in np.unique(np.linspace(0, len(store) - 1, GLANCES).astype(int)).tolist() if len(store) else ():
         try:
             with Image.open(io.BytesIO(store.encoded(row))) as image:
                 size = image.size
         except (OSError, ValueError):
-            return  # the store says so when the image is asked for
+            return  # the store reports it when the image is read
         if seen is not None and size != seen[1]:
             raise DataError(
                 f"augmentation: '{augmentation}' is for images of one size, but in {store.name} image {seen[0]} is "

@@ -1,8 +1,8 @@
-"""An archive or people's own images -> a store.
+"""An archive or a user's own images -> a store.
 
     read the annotations -> check counts and files -> encode in parts, on several processes -> write the store
 
-Parts lie beside the place of the store, in `.NAME.parts`, until it is written: an interrupted preparation goes on
+Parts lie beside the place of the store, in `.NAME.parts`, until it is written: an interrupted preparation resumes
 where it was.
 """
 
@@ -29,9 +29,9 @@ from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, wri
 from orchestrator.errors import DataError, suggestion
 
 SIZE = 256
-PART = 128  # images at most: some seconds of work, so that little is lost at an interruption
-PARTS = 32  # at least, of a small set
-NAMED = 3  # files that an error names before it only counts
+PART = 128  # images at most: a few seconds of work, so that an interruption loses little
+PARTS = 32  # at least, for a small set
+NAMED = 3  # files that an error names before it only counts them
 
 Progress = Callable[[int, int], None]
 
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 @dataclass(frozen=True)
 class _Part:
     path: Path
-    first: int  # its first image's place in the listing
+    first: int  # index of its first image in the listing
     contents: Sequence[Content]
 
 
@@ -55,12 +55,12 @@ def prepare(
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Store:
-    """Make the store `root / name` of the archive or the images in `source`, or open the one that is there.
+    """Create the store `root / name` from the archive or the images in `source`, or open the one that is there.
 
     `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
     side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes. The store is the same
-    whatever the number of `workers` (processes; 1: this one). `progress` is called with the numbers of images done and
-    of images in all, `say` with a line about images that are not taken.
+    whatever the number of `workers` (processes; 1: this one). `progress` is called with the number of images done and
+    the number of all images, `say` with a line about images that are left out.
 
     Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
     number of images that the next call need not encode again.
@@ -82,7 +82,7 @@ def prepare(
 
     try:
         with only_one(folder, busy):
-            if path.exists():  # another process was a moment quicker
+            if path.exists():  # another process was faster
                 return _there_already(path, importer, settings, source)
             shorter = None if original else size or SIZE
             parts = _parts(listing, folder, shorter)
@@ -127,7 +127,7 @@ def _settings(importer: str, size: int | None, original: bool) -> dict[str, Any]
 
 
 def _there_already(path: Path, importer: str, settings: dict[str, Any], source: Path | str) -> Store:
-    """The store in the place; DataError if it was made otherwise, or from other images of one's own."""
+    """The existing store; DataError if it was made with other settings, or from other images of the user."""
     store = Store.open(path)
     made_of, given = store.manifest.get("source"), Path(source).expanduser().absolute()
     names = (given, *(found for found in given.glob("*.csv") if importer == "csv"))  # csv: the file, or its folder
@@ -146,7 +146,7 @@ def _there_already(path: Path, importer: str, settings: dict[str, Any], source: 
 
 
 def _read(importer: str, source: Path, name: str) -> Listing:
-    """The listing, its counts checked, and every file of it there."""
+    """The listing, with its counts checked and all its files present."""
     if not source.exists():
         raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
     if source.is_file() and importer != "csv":
@@ -180,8 +180,8 @@ def _read(importer: str, source: Path, name: str) -> Listing:
 
 
 def _looked_up(listing: Listing) -> tuple[list[str], list[tuple[Picture, Picture]]]:
-    """The files that are not there, and the pairs that are one file, reached by a link, in two classes or splits. Names
-    of one file that are no links (hard links) are what a tool may have made of equal files: they are no such pair."""
+    """The missing files, and the pairs that are one file, reached by a link, in two classes or splits. Names of one
+    file that are not links (hard links) may come from a tool that merges equal files: these are no such pairs."""
     missing: list[str] = []
     same: list[tuple[Picture, Picture]] = []
     first: dict[tuple[int, int], Picture] = {}
@@ -207,7 +207,7 @@ def _place(listing: Listing, picture: Picture) -> str:
 
 
 def _remedy(importer: str, listing: Listing) -> str:
-    """What to do about images that are not there or cannot be read."""
+    """What to do about images that are missing or cannot be read."""
     if importer in ARCHIVES:
         return "unpack the archive again"
     if listing.table is not None:
@@ -232,7 +232,7 @@ def _parts(listing: Listing, folder: Path, size: int | None) -> list[_Part]:
 
 
 def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
-    """What an earlier preparation left that was of other files or settings."""
+    """Remove what an earlier preparation left for other files or settings."""
     ours = {part.path.name for part in parts} | {LOCK}
     for child in folder.iterdir():
         if child.name not in ours:
@@ -279,16 +279,16 @@ def _encode(
 def _results(
     parts: Sequence[_Part], size: int | None, workers: int
 ) -> Generator[tuple[_Part, list[Unreadable]], None, None]:
-    """Each part and what of it cannot be read, in the order in which they end."""
-    if workers == 1 or sum(len(part.contents) for part in parts) <= PART:  # done before another process has begun
+    """Each part and its unreadable images, in the order of completion."""
+    if workers == 1 or sum(len(part.contents) for part in parts) <= PART:  # done before another process has started
         for part in parts:
             yield part, write_part(part.path, part.contents, size) or []
         return
-    context = multiprocessing.get_context("spawn")  # forking a process with threads is asking for a deadlock
+    context = multiprocessing.get_context("spawn")  # forking a process with threads risks a deadlock
     called_off = context.Event()
     pool = ProcessPoolExecutor(min(workers, len(parts)), context, begin, (called_off,))
     try:
-        # Ctrl-C in a terminal goes to every process: workers inherit that it is not for them.
+        # Ctrl-C in a terminal reaches every process: workers inherit that it is ignored.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             futures = {pool.submit(write_part, part.path, part.contents, size): part for part in parts}
@@ -313,7 +313,7 @@ def _write(
 
     def rows() -> Iterator[Row]:
         pictures = iter(listing.pictures)
-        for part in parts:  # one at a time: a thousand open files are more than many systems allow
+        for part in parts:  # one at a time: many systems do not allow a thousand open files
             for image in _table(part)["image"]:
                 picture = next(pictures)
                 yield Row(image.as_py(), label[picture.class_id], picture.split)
@@ -353,7 +353,7 @@ def _table(part: _Part) -> pa.Table:
 
 
 def _text(name: str) -> str:
-    """A file name's bytes may be of another encoding than UTF-8."""
+    """A file name as text; its bytes may be in another encoding than UTF-8."""
     return name.encode(errors="surrogateescape").decode(errors="replace")
 
 

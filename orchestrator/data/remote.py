@@ -3,9 +3,9 @@
     s3/<address>          the store, in the folder of data sets; slashes of the address are %2F there
     s3/.<address>.fetch   beside it, until all of it is there and has the digest of its manifest
 
-A store that is there is opened without asking the network: an address means the same data for good, and `publish`
-replaces none. Endpoint, region and credentials come from AWS's own environment variables and files; they are in no
-address, and nothing here keeps or prints them.
+A store that is there is opened without network access: an address always means the same data, and `publish`
+replaces none. Endpoint, region and credentials come from AWS's own environment variables and files; they are never
+part of an address, and nothing here stores or prints them.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ PIECE = 8 * 2**20
 THREADS = 8
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
-"""How long a connection may bring nothing."""
+"""How long a connection may deliver nothing."""
 ATTEMPTS = 3
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
@@ -47,8 +47,8 @@ def fetched(root: Path | str) -> dict[str, Path]:
 def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> Store:
     """The store at an address, from `root` if it was fetched before.
 
-    Of several processes one fetches and the others wait. An interrupted fetch goes on where it was, and nothing is
-    kept whose digest is not the manifest's. Raises DataError if it cannot be reached, read or written, or is not whole.
+    Of several processes one fetches and the others wait. An interrupted fetch resumes where it was, and nothing is kept
+    whose digest is not the manifest's. Raises DataError if it cannot be reached, read or written, or is incomplete.
     """
     where, say = Address.parse(address), say or (lambda line: None)
     root = Path(root).absolute()
@@ -65,7 +65,7 @@ def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> St
                     _fetch(bucket, manifest, draft / "store", path, say)
                     (draft / "store").rename(path)
                 except OSError:
-                    if not path.exists():  # where there are no locks another process may have been quicker
+                    if not path.exists():  # without locks another process may have been faster
                         raise
                 sync(path.parent)
     except OSError as error:
@@ -74,13 +74,13 @@ def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> St
 
 
 def remote_manifest(address: str) -> dict[str, Any]:
-    """What a store at an address says of itself; nothing is fetched. Raises DataError as `open_remote` does."""
+    """The manifest of a store at an address; nothing is fetched. Raises DataError as `open_remote` does."""
     manifest: dict[str, Any] = json.loads(_Bucket(Address.parse(address)).manifest())
     return manifest
 
 
 def exists(address: str) -> bool:
-    """Whether there is a store at an address. Raises DataError if it cannot be asked."""
+    """Whether there is a store at an address. Raises DataError if the request fails."""
     return _Bucket(Address.parse(address)).read(MANIFEST) is not None
 
 
@@ -105,7 +105,7 @@ def publish(store: Store, address: str, *, say: Say | None = None) -> bool:
 
 
 def _fetch(bucket: "_Bucket", manifest: bytes, folder: Path, path: Path, say: Say) -> None:
-    """Bring `folder` to the whole store, going on with what of it is there."""
+    """Complete the store in `folder`, keeping what is already there."""
     size = bucket.size()
     if not folder.is_dir() or (folder / MANIFEST).read_bytes() != manifest:  # of another store, published there before
         shutil.rmtree(folder, ignore_errors=True)
@@ -149,14 +149,14 @@ def _megabytes(size: int) -> str:
 
 
 class _Bucket:
-    """The objects below an address. What goes wrong is a DataError of one line, after a bounded number of attempts."""
+    """The objects below an address. A failure is a DataError of one line, after a bounded number of attempts."""
 
     def __init__(self, where: Address) -> None:
         from pyarrow import fs
 
         self.where = where
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-        # only host and port are told: an address may hold a password
+        # show only host and port: an address may contain a password
         self.host = "AWS" if endpoint is None else urlsplit(endpoint).netloc.rpartition("@")[2] or "AWS_ENDPOINT_URL"
         with self._explained():
             self.files = fs.S3FileSystem(
@@ -167,7 +167,7 @@ class _Bucket:
             )
 
     def manifest(self) -> bytes:
-        """The manifest's bytes, of a manifest that is one."""
+        """The manifest's bytes, checked to be a manifest."""
         data = self.read(MANIFEST)
         if data is None:
             with self._explained():
@@ -181,7 +181,7 @@ class _Bucket:
         return data
 
     def size(self) -> int:
-        """Of the images, in bytes."""
+        """The size of the images in bytes."""
         with self._explained():
             info = self.files.get_file_info(self._key(IMAGES))
         if not info.is_file:
@@ -189,7 +189,7 @@ class _Bucket:
         return int(info.size)
 
     def read(self, name: str) -> bytes | None:
-        """An object; None if there is none, nor perhaps a bucket."""
+        """An object; None if there is none, or perhaps no bucket."""
         with self._explained():
             try:
                 with self.files.open_input_file(self._key(name)) as file:
@@ -199,13 +199,13 @@ class _Bucket:
         return data
 
     def write(self, name: str, path: Path) -> None:
-        """Copy a file there."""
+        """Upload a file."""
         with path.open("rb") as source, self._explained(), self.files.open_output_stream(self._key(name)) as file:
             while piece := source.read(PIECE):
                 file.write(piece)
 
     def pieces(self, done: int, size: int) -> Generator[bytes, None, None]:
-        """The images from byte `done` on, in order, read ahead by some threads."""
+        """The images from byte `done` on, in order, read ahead by several threads."""
         waiting: deque[Future[bytes]] = deque()
         with self._explained(), self.files.open_input_file(self._key(IMAGES)) as file:
             pool = ThreadPoolExecutor(THREADS, "fetch")
@@ -230,7 +230,7 @@ class _Bucket:
             raise DataError(f"{self.where}: {self._reason(str(error))}") from None
 
     def _reason(self, text: str) -> str:
-        """Arrow's words hold AWS's own name of what went wrong."""
+        """The reason in plain words; Arrow's message contains AWS's own name of the error."""
         text = " ".join(text.split())
         if "NO_SUCH_BUCKET" in text:
             return f"no bucket '{self.where.bucket}' at {self.host}"

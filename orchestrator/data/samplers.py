@@ -16,7 +16,7 @@ class ClassBalancedSampler:
     """P classes x K images per batch, class after class.
 
     Each batch has P distinct classes and K distinct images of each; only a class with fewer than K images repeats
-    some. In an epoch every class is visited equally often up to one, and so is every image of a class among the visits
+    some. In an epoch every class is visited equally often, to within one, as is every image of a class among the visits
     of that class. An epoch has max(1, N // (P K)) batches.
     """
 
@@ -49,9 +49,9 @@ class ClassBalancedSampler:
 
 
 class UniformSampler:
-    """Every image once per epoch in random order, labels ignored; what does not fill a batch is left out.
+    """Every image once per epoch in random order, labels ignored; an incomplete last batch is dropped.
 
-    A set smaller than a batch is one batch.
+    A set smaller than a batch forms one batch.
     """
 
     def __init__(self, n: int, batch_size: int, seed: int) -> None:
@@ -69,7 +69,7 @@ class UniformSampler:
 
 
 def rank_block(batch: Batches, rank: int, world_size: int) -> Batches:
-    """The contiguous block of a global batch that belongs to `rank`. Raises DataError if it does not divide."""
+    """The contiguous block of a global batch that belongs to `rank`. Raises DataError if it does not divide evenly."""
     if not 0 <= rank < world_size:
         raise DataError(f"rank is {rank}, not between 0 and {world_size - 1}")
     size, rest = divmod(len(batch), world_size)
@@ -81,11 +81,11 @@ def rank_block(batch: Batches, rank: int, world_size: int) -> Batches:
 def _rounds(rng: np.random.Generator, n: int, size: int, rounds: int) -> Batches:
     """Draw `size` of range(n) in each of several rounds, (rounds, size), distinct in a round unless n < size.
 
-    The items are dealt from one shuffled deck after another, so that all are drawn equally often up to one. Where a
-    round uses up a deck, it goes on with those of the next that it has not drawn yet.
+    The items are dealt from one shuffled deck after another, so that all are drawn equally often, to within one. If a
+    round uses up a deck, it continues with those of the next that it has not drawn yet.
     """
     if n < size:
-        # The classes too small for a round: all of it, and some twice.
+        # Classes too small for a round: all items, and some twice.
         return np.stack([np.resize(rng.permutation(n), size) for _ in range(rounds)])
     deck = rng.permutation(n)
     result = np.empty((rounds, size), np.int64)

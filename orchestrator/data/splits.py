@@ -36,7 +36,7 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     The store's own split is taken if no class is on both of its sides; otherwise the first half of the classes, in
     the data set's order, is for training and the second half for testing. Validation classes are held out of the
     *training* half, a share of its classes rounded, at least two, drawn by `seed`; with a share of 0 there are none.
-    `class_subset`: only the first so many classes of either half are taken, in the data set's order.
+    `class_subset`: use only this many classes of each half, the first in the data set's order.
 
     Raises DataError if the share is not in [0, 1) or leaves fewer than two classes to train on, and if a half has fewer
     classes than `class_subset`.
@@ -58,7 +58,7 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
 
 
 def rows_for_testing(store: Store) -> Rows:
-    """The images of a store's test classes: what `class_split` gives, also where nothing could be trained on."""
+    """The images of a store's test classes, as in `class_split`, even if nothing could be trained on."""
     return _rows(store, _halves(store, None)[1])
 
 
@@ -82,7 +82,7 @@ def class_groups(store: Store, sizes: Sequence[int]) -> list[Rows]:
     """All rows of consecutive groups of classes by their index: the first `sizes[0]` classes, the next `sizes[1]`, ...
 
     Classes beyond the last group are in none. Raises DataError if a group has fewer than two classes, or all together
-    have more than there are.
+    have more than the store.
     """
     if not sizes or min(sizes) < 2:
         raise DataError(f"groups of {', '.join(map(str, sizes)) or 'no'} classes: each needs 2 at least")
@@ -93,8 +93,8 @@ def class_groups(store: Store, sizes: Sequence[int]) -> list[Rows]:
 
 
 def unused_split(store: Store) -> str | None:
-    """Why a store's own split is not taken, in one line; None if it is, if there is none, or if it parts the images of
-    every class, as those of benchmarks for classification do."""
+    """Why a store's own split is not used, in one line; None if it is, if there is none, or if it divides the images of
+    every class, as in benchmarks for classification."""
     own = store.splits == "train"
     training, others = np.unique(store.labels[own]), np.unique(store.labels[~own])
     both = np.intersect1d(training, others)
@@ -105,7 +105,7 @@ def unused_split(store: Store) -> str | None:
 
 
 def too_few_classes(store: Store) -> str | None:
-    """Why a data set cannot be trained on, in one line; None if it can. It may still be images to test on."""
+    """Why a data set cannot be trained on, in one line; None if it can. Its images may still be used for testing."""
     classes = len(_halves(store, None)[0])
     if classes >= 2:
         return None
@@ -117,7 +117,7 @@ def too_few_classes(store: Store) -> str | None:
 
 
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
-    """The classes to train with and those to test on, ascending."""
+    """The training classes and the test classes, ascending."""
     own = store.splits == "train"
     training_half, test_classes = np.unique(store.labels[own]), np.unique(store.labels[~own])
     if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
@@ -152,8 +152,8 @@ def train_labels(store: Store, rows: Rows) -> NDArray[np.int64]:
 def noisy_labels(labels: NDArray[np.int64], *, share: float, seed: int) -> NDArray[np.int64]:
     """Labels of which a share, rounded to a whole number, is replaced by another class drawn uniformly; (N,) int64.
 
-    `labels`: 0 to C - 1, each at least once. One image of every class, drawn too, is never chosen, so that none loses
-    all of its own. Raises DataError if the share is not in [0, 1), or asks for more images than can be chosen.
+    `labels`: 0 to C - 1, each at least once. One image of every class, also drawn, is never chosen, so that no class
+    loses all its images. Raises DataError if the share is not in [0, 1), or asks for more images than can be chosen.
     """
     if not 0 <= share < 1:
         raise DataError(f"label_noise is {share}, not at least 0 and below 1")

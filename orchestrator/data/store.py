@@ -7,7 +7,7 @@ A store is a folder:
                     have; class names in the schema's metadata
     manifest.json   counts, seed, settings, library versions, and a digest of images, labels and splits
 
-It is written beside its place and renamed there when complete, so that a folder of that name is always whole.
+It is written beside its place and renamed when complete, so that a folder of that name is always complete.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ LOCK = "lock"
 SPLITS = ("train", "test", "query", "gallery")
 MODES = {1: "L", 3: "RGB"}  # Pillow's mode for a number of channels
 ROWS_PER_BATCH = 1024
-BYTES_PER_BATCH = 2**28  # Arrow's binary columns end at 2 GiB per batch, and a batch is in memory when written
+BYTES_PER_BATCH = 2**28  # Arrow's binary columns are limited to 2 GiB per batch, held in memory when written
 LIBRARIES = ("pillow", "matplotlib")  # what the bytes of drawn images depend on
 CACHE_BYTES = 512 * 2**20
 
@@ -56,7 +56,7 @@ Column = Sequence[str] | NDArray[Any]
 
 
 class Row(NamedTuple):
-    """One image on its way into a store."""
+    """One image to be written to a store."""
 
     image: bytes
     label: int
@@ -67,7 +67,7 @@ class Store:
     """A data set on disk, read at random; open it with `Store.open`.
 
     Attributes: `name`, `path`, `manifest`, `labels` (int64, (N,): the official class ids), `splits` (str, (N,)),
-    `class_names`. It pickles as its path, and is opened again where it is unpickled. Reading is safe from threads.
+    `class_names`. It is pickled as its path and opened again when unpickled. Reading is thread-safe.
     """
 
     def __init__(self, path: Path, manifest: dict[str, Any], table: pa.Table, cache_bytes: int) -> None:
@@ -91,7 +91,7 @@ class Store:
     def open(cls, path: Path | str, *, cache_bytes: int = CACHE_BYTES) -> Self:
         """Map a store into memory and check that its parts agree.
 
-        `cache_bytes`: decoded images are kept in memory if all of them take no more than this.
+        `cache_bytes`: decoded images are cached in memory if all of them together take no more than this.
         Raises DataError if a file is missing, not readable, or disagrees with the manifest.
         """
         path = Path(path).absolute()
@@ -118,7 +118,7 @@ class Store:
         try:
             store = cls(path, manifest, table, cache_bytes)
             found = _counts(store.labels, store.splits, store.num_classes)
-        except (ValueError, TypeError, pa.ArrowException) as error:  # text that is no UTF-8, names that are no JSON
+        except (ValueError, TypeError, pa.ArrowException) as error:  # text that is not UTF-8, names that are not JSON
             raise DataError(f"{images_path}: damaged ({_one_line(error)}); {remedy}") from None
         for key, count in found.items():
             if manifest[key] != count:
@@ -139,7 +139,7 @@ class Store:
         return len(self.class_names)
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column that not every data set has, (N,) or (N, k). Raises DataError where this one lacks it.
+        """A column that not every data set has, (N,) or (N, k). Raises DataError if this one lacks it.
 
         `super_class`: index into the manifest's `super_classes`. `box`: left, top, right and bottom edge of the object
         in pixels of the original image. `original_size`: its width and height. `source`: its place in the archive.
@@ -187,7 +187,7 @@ class Store:
             return self._cache[torch.from_numpy(rows)]
 
     def verify(self) -> None:
-        """Compute the digest again. Raises DataError if an image, a label or a split is not what was written."""
+        """Compute the digest again. Raises DataError if an image, a label or a split differs from what was written."""
         digest = Digest()
         for index, (label, split) in enumerate(zip(self.labels, self.splits, strict=True)):
             digest.add(Row(self.encoded(index), int(label), str(split)))
@@ -215,9 +215,9 @@ class Store:
 
 @contextlib.contextmanager
 def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """Hold a folder, made if need be, against other processes. In the end it is removed if nothing is in it.
+    """Lock a folder, created if necessary, against other processes. At the end it is removed if it is empty.
 
-    `busy` is called if another process holds it; unless that raises, this one waits. Raises OSError if the folder
+    `busy` is called if another process holds it; unless that raises, this process waits. Raises OSError if the folder
     cannot be written.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -227,7 +227,7 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
                 folder.mkdir()
             lock = (folder / LOCK).open("w")
         except FileNotFoundError:
-            continue  # whoever held it removed it just now
+            continue  # the process that held it has just removed it
         with lock:
             _lock(lock, busy)
             try:
@@ -247,7 +247,7 @@ def only_one(folder: Path, busy: Callable[[], None]) -> Iterator[None]:
 
 
 def _lock(lock: TextIO, busy: Callable[[], None]) -> None:
-    with contextlib.suppress(OSError):  # a file system without locks: what several write is the same
+    with contextlib.suppress(OSError):  # a file system without locks: all processes write the same
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
@@ -257,7 +257,7 @@ def _lock(lock: TextIO, busy: Callable[[], None]) -> None:
 
 
 def writing_problem(path: Path, error: OSError) -> DataError:
-    """What to raise for an error of writing the store at `path`; a full disk is told from other reasons."""
+    """The DataError for a failure to write the store at `path`; a full disk is distinguished from other reasons."""
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     remedy = "free some space, or choose another storage folder" if full else "choose another storage folder"
     return DataError(f"{path}: cannot be written ({_one_line(error)}); {remedy}")
@@ -303,12 +303,12 @@ def write_store(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(path)
-        # The name tells whose folder it is, for the removal of what a killed process leaves behind.
+        # The name says whose folder it is, so that what a killed process leaves behind can be removed.
         draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.{_host()}.{os.getpid()}.", suffix=".tmp", dir=path.parent))
     except OSError as error:
         raise writing_problem(path, error) from None
     try:
-        draft.chmod(path.parent.stat().st_mode & 0o777)  # mkdtemp's folders are the owner's alone
+        draft.chmod(path.parent.stat().st_mode & 0o777)  # mkdtemp's folders are private to the owner
         labels, splits, digest = _write_images(draft / IMAGES, name, list(class_names), rows, columns or {})
         manifest = {
             "format_version": FORMAT_VERSION,
@@ -326,7 +326,7 @@ def write_store(
         sync(draft / MANIFEST)
         sync(draft)
         try:
-            draft.rename(path)  # fails if a folder with contents is there
+            draft.rename(path)  # fails if a non-empty folder is there
         except OSError:
             if not path.is_dir():
                 raise DataError(f"{path}: is in the way of the data set {name!r}; move it elsewhere") from None
@@ -397,7 +397,7 @@ def _arrow(column: Column) -> pa.Array:
 
 
 def _counts(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: int) -> dict[str, Any]:
-    """What manifest and images must agree on."""
+    """The counts on which manifest and images must agree."""
     present = np.unique(labels)
     contiguous = len(present) == num_classes and (not num_classes or present[-1] == num_classes - 1)
     return {
@@ -408,7 +408,7 @@ def _counts(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: in
 
 
 def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
-    """Raise DataError unless it is a manifest of this format; `path` and `remedy` are for the message."""
+    """Raise DataError unless this is a manifest of this format; `path` and `remedy` are for the message."""
     needed = {
         "format_version": int,
         "name": str,
@@ -455,7 +455,7 @@ def _host() -> str:
 
 
 def sync(path: Path) -> None:
-    """Bring a file or a folder's entries to the disk."""
+    """Flush a file, or the entries of a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -28,9 +28,9 @@ Recipe = Callable[[Tensor, NDArray[np.float64]], Tensor]
 
 @dataclass(frozen=True)
 class Degradation:
-    """What makes some images uncertain, after the recipe: each with `probability`.
+    """How some images are degraded, after the recipe: each with `probability`.
 
-    `extent` is a share of the image's sides, null for the kind's own: `low_resolution` the sides that the image is
+    `extent` is a share of the image's sides, null for the kind's default: `low_resolution` the sides that the image is
     scaled down to (and up again), `blur` the Gaussian's standard deviation, `occlusion` the sides of a grey rectangle.
     """
 
@@ -61,12 +61,12 @@ def augment(
 class Crop:
     """How a photograph becomes `size` x `size` pixels.
 
-    In training, if `resize`, its shorter side is first brought to 256. Without `scale` a window of `size` is then cut
-    out anywhere; with it a window whose area is a share of the image's drawn from `scale`, its aspect (width / height)
-    log-uniform in `ratio`, which is then resized: torchvision's RandomResizedCrop. Where ten draws do not fit the
-    image, the largest window of an aspect in `ratio` is taken. One in two is flipped.
+    In training, with `resize`, the shorter side is first resized to 256. Without `scale` a window of `size` is then
+    cropped anywhere; with it, a window whose area is a share of the image's drawn from `scale`, its aspect (width /
+    height) log-uniform in `ratio`, which is then resized: torchvision's RandomResizedCrop. If ten draws do not fit the
+    image, the largest window of an aspect in `ratio` is taken. Half of the images are flipped.
 
-    In evaluation the shorter side is brought to 256 and the middle cut out. All resizing is bilinear with antialiasing,
+    In evaluation the shorter side is resized to 256 and the centre cropped. All resizing is bilinear with antialiasing,
     in uint8.
     """
 
@@ -77,7 +77,7 @@ class Crop:
 
     def training(self, image: Tensor, draws: NDArray[np.float64]) -> Tensor:
         """A random view of an image, uint8 (C, H, W) -> (C, size, size). `draws`: its CROP_DRAWS uniforms."""
-        from torchvision.transforms.v2 import functional  # a second to import, which other data need not pay
+        from torchvision.transforms.v2 import functional  # takes a second to import, which other data need not pay
 
         if self.resize:
             image = functional.resize(image, [SHORTER_SIDE], antialias=True)
@@ -86,7 +86,7 @@ class Crop:
         return functional.horizontal_flip(view) if draws[2] < 0.5 else view
 
     def evaluation(self, image: Tensor) -> Tensor:
-        """The middle of an image, uint8 (C, H, W) -> (C, size, size)."""
+        """The centre crop of an image, uint8 (C, H, W) -> (C, size, size)."""
         from torchvision.transforms.v2 import functional
 
         resized = functional.resize(image, [SHORTER_SIDE], antialias=True)
@@ -131,7 +131,7 @@ def _none(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
 def _affine(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
     """Rotate by up to 10 degrees, scale each side by up to 10%, shear by up to 6 degrees, shift by up to 6%.
 
-    What comes in from outside continues the image's border.
+    Pixels from outside continue the image's border.
     """
     height, width = images.shape[-2:]
     u = 2 * draws - 1
@@ -148,17 +148,17 @@ def _affine(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
     c, d = sin * scale_x * width / height, (sin * shear + cos) * scale_y
     coefficients = torch.tensor(np.stack([a, b, shift_x, c, d, shift_y]), dtype=torch.float32, device=images.device)
     a_, b_, x0, c_, d_, y0 = coefficients[..., None, None]
-    # By element, not by matrix product as in affine_grid, whose rounding may depend on the batch.
+    # Elementwise, not by a matrix product as in affine_grid, whose rounding may depend on the batch.
     x = _centres(width, images)[None, None, :]
     y = _centres(height, images)[None, :, None]
     grid = torch.stack([a_ * x + b_ * y + x0, c_ * x + d_ * y + y0], dim=-1)
     sampled = F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    return sampled.clamp(0, 1)  # interpolation weights may sum to a hair above 1
+    return sampled.clamp(0, 1)  # interpolation weights may sum to slightly more than 1
 
 
 def degrade(images: Tensor, draws: NDArray[np.float64], degradation: Degradation) -> Tensor:
-    """Degrade some of these images, float32 (B, C, H, W) in [0, 1]. `draws`: their uniforms, (B, 12 or more), of which
-    number 8 decides whether, 9 and 10 where."""
+    """Degrade some of these images, float32 (B, C, H, W) in [0, 1]. `draws`: their uniforms, (B, 12 or more); number 8
+    decides whether, 9 and 10 where."""
     chosen = np.flatnonzero(draws[:, 8] < degradation.probability)
     if not len(chosen):
         return images
@@ -178,7 +178,7 @@ def _low_resolution(images: Tensor, draws: NDArray[np.float64], extent: float) -
 
 
 def _blur(images: Tensor, draws: NDArray[np.float64], extent: float) -> Tensor:
-    """A Gaussian of standard deviation `extent` of each side, cut at three; the image's border continues."""
+    """A Gaussian of standard deviation `extent` of each side, truncated at three; the image's border continues."""
     for dim in (2, 3):
         side = images.shape[dim]
         radius = max(1, math.ceil(3 * extent * side))

@@ -1,1 +1,1 @@
-"""Metrics of embeddings, and what a model confuses. It reads arrays and knows no network, store or search."""
+"""Metrics of embeddings, and what a model confuses. It reads arrays and depends on no network, store or search."""

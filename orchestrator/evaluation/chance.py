@@ -28,7 +28,7 @@ def chance_levels(
         recall@k = 1 - C(n - R, k) / C(n, k),   R-precision = R / n,   MAP@R = S_R / R,
         mAP@1000 = S_min(1000, n) / min(R, 1000),
 
-    each the mean over the queries with R > 0. Clusters are no ranking: of those there is no such level.
+    each the mean over the queries with R > 0. Clusters are not a ranking and have no such level.
 
     Args:
         relevant_Q: (Q,) R of each query, without itself.
@@ -61,7 +61,7 @@ def chance_levels(
 
 
 def _no_hit(size: int, gallery: int, k: int) -> float:
-    """C(n - R, k) / C(n, k): that none of k items is among the R."""
+    """C(n - R, k) / C(n, k): the probability that none of k items is among the R."""
     missed = 1.0
     for place in range(k):
         missed *= max(0, gallery - size - place) / (gallery - place)

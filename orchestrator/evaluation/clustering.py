@@ -14,7 +14,7 @@ def kmeans(rows: Floats, clusters: int) -> Integers:
     from sklearn.cluster import KMeans, kmeans_plusplus
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    # To float32 about the mean: a common offset must not take the digits.
+    # To float32 about the mean: a common offset must not cost digits.
     rows = np.ascontiguousarray(rows - rows.mean(axis=0, dtype=np.float64).astype(rows.dtype), dtype=np.float32)
     if len(rows) * clusters <= SPREAD_START_ENTRIES:
         with threadpool_limits(torch.get_num_threads()):
@@ -22,7 +22,7 @@ def kmeans(rows: Floats, clusters: int) -> Integers:
     else:  # k-means++ would take longer than the search
         centres = rows[np.random.default_rng(KMEANS_SEED).choice(len(rows), clusters, replace=False)]
     if faiss is None:
-        with threadpool_limits(1):  # scikit-learn sums in the order in which its threads end
+        with threadpool_limits(1):  # scikit-learn sums in the order in which its threads finish
             fit = KMeans(clusters, init=centres, n_init=1, max_iter=KMEANS_ITERATIONS, random_state=KMEANS_SEED)
             return np.asarray(fit.fit_predict(rows), dtype=np.int64)
     faiss.omp_set_num_threads(torch.get_num_threads())

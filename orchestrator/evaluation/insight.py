@@ -1,9 +1,9 @@
-"""What a model makes of images: which classes it confuses, what it finds for a query, how its similarities lie.
+"""How a model sees images: the classes it confuses, what it finds for a query, how its similarities are distributed.
 
-Pure functions from an evaluation and the embeddings that it is of. What they give is small, whatever the data set: a
+Pure functions of an evaluation and its embeddings. The results are small, whatever the size of the data set: a
 table per class, pairs of classes, histograms, and a sample of images to draw maps and retrieval galleries from.
 
-Letters behind array names: P images of the sample, K queries of the gallery, N neighbours, D embedding size.
+Suffixes of array names: P images of the sample, K queries of the gallery, N neighbours, D embedding size.
 """
 
 from collections import Counter
@@ -25,19 +25,19 @@ Table = dict[str, list[Any]]
 """Column name -> column."""
 
 POINTS = 1000
-"""Images of the sample: as many as t-SNE places in seconds."""
+"""Images of the sample: as many as t-SNE can place in seconds."""
 FEWEST_OF_A_CLASS = 8
-"""The sample takes so many images of a class, where it has them: it must have pairs of one class."""
+"""Images of a class in the sample, if it has this many: the sample must have pairs within classes."""
 WORST, RANDOM, NEIGHBOURS = 16, 8, 8
-"""Queries of the gallery: one of each of so many worst classes, so many at random; and what is shown of each."""
+"""Queries of the gallery: the number of worst classes, one query of each, and of random queries; neighbours shown."""
 PAIRS = 100
-"""So many pairs of classes are listed, the most confused."""
+"""The number of pairs of classes listed, the most confused."""
 BINS, NARROWEST = 60, 1e-3
-"""Of the histograms, and the least width of all bins together: a collapsed network makes one of all cosines."""
+"""Of the histograms, and the least width of all bins together: in a collapsed network all cosines are equal."""
 PERPLEXITY, ITERATIONS = 30.0, 500
 SEED = 0
 UNCERTAINTY = "uncertainty"
-"""The output of a network whose norm says how uncertain it is of an image."""
+"""The output of a network whose norm is its uncertainty about an image."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Insight:
 
     @classmethod
     def of(cls, tables: Mapping[str, Table], arrays: Mapping[str, NDArray[Any]]) -> "Insight":
-        """What `tables` and `arrays` were made of. KeyError or TypeError if they are not all there."""
+        """Rebuild it from `tables` and `arrays`. KeyError or TypeError if they are incomplete."""
         prefix = f"{UNCERTAINTY}_"
         levels = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
         plain = {name: arrays[name] for name in arrays if not name.startswith(prefix)}
@@ -94,7 +94,7 @@ class Insight:
 def insight(
     evaluation: Evaluation, embedded: Embedded, names: Sequence[str], gallery: Integers | None = None
 ) -> Insight:
-    """What there is to see of an evaluation.
+    """The insight into an evaluation.
 
     Args:
         evaluation: of the queries; its column `query` holds rows of the data set.
@@ -183,7 +183,7 @@ def _wrong(evaluation: Evaluation) -> Counter[tuple[int, int]]:
 
 def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> Table:
     """Pairs of classes, the most confused first: `queries` of either whose nearest is of the other, `share` of both
-    classes' queries. A pair stands once, first the class of which more are taken for the other."""
+    classes' queries. A pair appears once, first the class that is more often taken for the other."""
     wrong = _wrong(evaluation)
     queries = Counter(evaluation.queries["label"].to_pylist())
     pairs: Counter[tuple[int, int]] = Counter()
@@ -245,7 +245,7 @@ def neighbours_of(embeddings: Floats, place_K: Integers, gallery: Integers | Non
     distance, found = nearest_neighbours(embeddings[place_K], embeddings[searched], NEIGHBOURS + 1)
     found = searched[found]
     itself = found == place_K[:, None]
-    itself[~itself.any(axis=1), -1] = True  # one goes in every row: itself, or else the last
+    itself[~itself.any(axis=1), -1] = True  # drop one in every row: itself, or else the last
     shape = len(found), found.shape[1] - 1
     return distance[~itself].reshape(shape), found[~itself].reshape(shape)
 
@@ -268,8 +268,8 @@ def sampled(labels: Integers) -> Integers:
 
 
 def similarity_table(embeddings: Floats, labels: Integers) -> Table:
-    """How many pairs of one class, and of two, have a cosine similarity from `low` to `high`, in BINS even bins between
-    the least and the largest; every unordered pair counts once. A row of zeros has similarity 0 to all."""
+    """How many pairs within a class, and across classes, have a cosine similarity from `low` to `high`, in BINS equal
+    bins between the least and the largest; every unordered pair counts once. A row of zeros has similarity 0 to all."""
     norm = np.linalg.norm(embeddings, axis=1, keepdims=True)
     unit = embeddings / np.where(norm > 0, norm, 1)
     first, second = np.triu_indices(len(unit), 1)
@@ -283,8 +283,8 @@ def similarity_table(embeddings: Floats, labels: Integers) -> Table:
 
 
 def separation(similarities: Table) -> float | None:
-    """The probability that a pair of one class is more similar than a pair of two, a common bin counting half; None
-    where there are not both."""
+    """The probability that a pair within a class is more similar than one across classes, a common bin counting half;
+    None unless there are both."""
     positive, negative = (np.asarray(similarities[f"{kind}_pairs"], np.float64) for kind in ("positive", "negative"))
     if not positive.sum() or not negative.sum():
         return None

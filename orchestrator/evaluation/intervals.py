@@ -1,9 +1,9 @@
-"""How far a measured mean can be trusted: its bootstrap intervals, over the classes and over the queries.
+"""How reliable a measured mean is: its bootstrap intervals, over the classes and over the queries.
 
-An interval holds for what was drawn again to make it. "Classes never seen" are claimed by the one over classes; the
+An interval accounts only for what is resampled. The one over classes supports claims about classes never seen; the
 one over queries says only what more images of the same classes would give.
 
-Letters behind array names: Q queries, C classes, M metrics, B resamples.
+Suffixes of array names: Q queries, C classes, M metrics, B resamples.
 """
 
 import csv
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:  # it loads faiss, which who reads a journal needs not
+if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
     from orchestrator.evaluation.metrics import Evaluation
     from orchestrator.evaluation.neighbours import ArrayLike
 
@@ -27,12 +27,12 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 FEWEST_CLASSES = 5
-"""Of fewer, no interval over classes is claimed: the deviation among them is hardly known."""
+"""With fewer, no interval over classes is claimed: their deviation is hardly known."""
 RESAMPLES = {"classes": 4000, "queries": 1000}
 """Few classes need more of them: their quantiles lie far out."""
 ENTRIES = 1 << 20  # bounds a block of resamples x units
 SUFFIXES = ("_low", "_high")
-"""How the keys of an interval's ends end, whatever it is over."""
+"""The suffixes of the keys of an interval's ends, whatever it is over."""
 
 
 def over_queries(
@@ -44,8 +44,8 @@ def over_queries(
 ) -> dict[str, Ends]:
     """Interval (low, high) of each retrieval mean over the queries: percentiles of the means of resampled queries.
 
-    It covers the drawing of the queries only. Queries of one class go together, so it is too narrow for classes never
-    seen. Nor does it cover the gallery, nor the seeds of the training.
+    It covers the sampling of the queries only. Queries of one class are correlated, so it is too narrow for unseen
+    classes. It does not cover the gallery or the seeds of the training.
 
     Raises:
         ValueError: confidence is not between 0 and 1, or resamples is not a whole number from 1.
@@ -66,17 +66,17 @@ def over_classes(
     resamples: int = RESAMPLES["classes"],
     seed: int = 0,
 ) -> dict[str, Ends]:
-    """Interval (low, high) of each retrieval mean over the classes; none of fewer than `FEWEST_CLASSES`.
+    """Interval (low, high) of each retrieval mean over the classes; none with fewer than `FEWEST_CLASSES`.
 
     A cluster bootstrap: of the C classes that have queries, C are drawn with replacement, each with all its queries,
     and the mean is taken over the queries drawn: sum of m_c s_c / sum of m_c n_c, with s_c the sum over the n_c queries
     of class c, which was drawn m_c times. The ends are expanded percentiles: the quantiles a and 1 - a of these means,
-    with a = Phi(-sqrt(C / (C - 1)) t((1 + confidence) / 2, C - 1)), for plain ones are too narrow for few classes.
+    with a = Phi(-sqrt(C / (C - 1)) t((1 + confidence) / 2, C - 1)), since plain ones are too narrow for few classes.
 
-    Held fixed are the gallery and the model: a query keeps the value that it has among all classes of the test,
-    whichever are drawn, and no seed of the training is drawn again. Other classes also make another gallery: of 30
-    classes drawn anew, embeddings and all, intervals of 95% held the mean in 92 of 100 cases, those over queries in 44
-    to 53.
+    The gallery and the model are held fixed: a query keeps the value that it has among all classes of the test,
+    whichever are drawn, and training seeds are not resampled. Other classes also change the gallery: with 30
+    classes drawn anew, embeddings included, 95% intervals contained the mean in 92 of 100 cases, those over queries in
+    44 to 53.
 
     Raises:
         ValueError: confidence is not between 0 and 1, or resamples is not a whole number from 1.
@@ -106,7 +106,7 @@ def of_class_means(
     resamples: int = RESAMPLES["classes"],
     seed: int = 0,
 ) -> list[Ends]:
-    """The interval of `over_classes` for each column, from the classes' means and numbers of queries; empty of fewer
+    """The interval of `over_classes` for each column, from the classes' means and numbers of queries; empty with fewer
     classes than `FEWEST_CLASSES`."""
     _check(confidence, resamples)
     if len(counts_C) < FEWEST_CLASSES:
@@ -124,7 +124,7 @@ def _expanded(count: int, confidence: float) -> list[float]:
 
 
 def _resampled(sums_UM: Floats, counts_U: Floats, resamples: int, seed: int) -> Floats:
-    """(B, M): of so many units drawn with replacement, the sum of their sums over the sum of their counts."""
+    """(B, M): over as many units drawn with replacement, the sum of their sums over the sum of their counts."""
     count = len(counts_U)
     rng = np.random.default_rng(seed)
     means_BM = np.empty((resamples, sums_UM.shape[1]))
@@ -146,9 +146,9 @@ def of_auroc(
     resamples: int = RESAMPLES["queries"],
     seed: int = 0,
 ) -> Ends | None:
-    """Interval (low, high) of `metrics.auroc` of scores (I,) and (O,): percentiles of those of resampled sides.
+    """Interval (low, high) of `metrics.auroc` of scores (I,) and (O,): percentiles over resampled sides.
 
-    With `groups`, the classes (I,) and (O,) of the images, classes are drawn again on either side, each with all its
+    With `groups`, the classes (I,) and (O,) of the images, classes are resampled on both sides, each with all its
     images, and the percentiles are expanded by the smaller number of classes; None if that is below `FEWEST_CLASSES`.
     """
     _check(confidence, resamples)
@@ -178,8 +178,8 @@ def of_auroc(
 
 
 def mean_interval(ends: Sequence[Ends]) -> Ends:
-    """The interval of the mean of independent means, from theirs: its sides are the root of the sum of the squared
-    sides, over their number."""
+    """The interval of the mean of independent means, from theirs: each side is the root of the sum of their squared
+    sides, divided by their number."""
     low, high = zip(*ends, strict=True)
     middle = [(a + b) / 2 for a, b in ends]
     half = math.sqrt(sum(((b - a) / 2) ** 2 for a, b in zip(low, high, strict=True))) / len(ends)
@@ -187,8 +187,8 @@ def mean_interval(ends: Sequence[Ends]) -> Ends:
 
 
 def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
-    """The interval over classes of a metric, from the files `classes.csv` that a training left of its validation: of
-    one, or of one for each fold, of whose mean it is then. None if one is not there, or has too few classes."""
+    """The interval over classes of a metric, from the files `classes.csv` that a training left of its validation: one
+    file, or one for each fold and then the mean. None if one is missing, or has too few classes."""
     found = []
     for path in paths:
         try:
@@ -227,13 +227,13 @@ def as_metrics(evaluation: "Evaluation", prefix: str = "") -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Claim:
-    """The interval of the claim that a test makes, and what it is over."""
+    """The interval for the claim that a test makes, and what it is over."""
 
     over: Over
     low: float | None
     high: float | None
     why: str = ""
-    """Why there is no interval, or why it is not of the claim; empty where it is."""
+    """Why there is no interval, or why it is not for the claim; empty if it is."""
 
     def text(self, units: str) -> str:
         """`95% over 50 classes: 0.4970 to 0.5960`; `units` is what `over` is called, with its number if known."""
@@ -253,9 +253,9 @@ def too_few(classes: int | None = None) -> str:
 
 
 def claimed(test: Mapping[str, Any], name: str, protocol: str | None, classes: int | None = None) -> Claim | None:
-    """The interval that a recorded test has for the claim that it makes; None if it recorded none of this metric.
+    """The interval that a recorded test has for its claim; None if it recorded none for this metric.
 
-    Of records before there were intervals over classes, `<metric>_low` is over queries; it is given as that.
+    In records from before intervals over classes, `<metric>_low` is over queries; it is returned as such.
     """
 
     def ends(stem: str) -> Ends | None:
@@ -273,5 +273,5 @@ def claimed(test: Mapping[str, Any], name: str, protocol: str | None, classes: i
 
 
 def is_end(name: str) -> bool:
-    """Whether a metric's key is that of an interval's end."""
+    """Whether a metric's key is an end of an interval."""
     return name.endswith(SUFFIXES)

@@ -1,8 +1,8 @@
 """Retrieval and clustering metrics of embeddings, all from one exact nearest-neighbour search.
 
-The only file that imports faiss. Without faiss, or for embeddings on a GPU, torch searches in float64.
+Without faiss, or for embeddings on a GPU, torch searches in float64.
 
-Letters behind array names: Q queries, G gallery rows, N neighbours, D embedding size.
+Suffixes of array names: Q queries, G gallery rows, N neighbours, D embedding size.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ class Evaluation:
     Attributes:
         metrics: name -> value, of the keys of `METRICS`.
         queries: a row per query, in order: `query` (its row), `label`, `same_class` (items of its class in the
-            gallery, without itself), `nearest_label` (the class of what is nearest to it; of several wrong ones that
-            are equally near, any), and a column per retrieval metric (recall is 0 or 1), null in queries that are left
+            gallery, without itself), `nearest_label` (the class of its nearest item; any of several wrong ones that
+            are equally near), and a column per retrieval metric (recall is 0 or 1), null for queries that are left
             out.
     """
 
@@ -100,7 +100,7 @@ def evaluate_embeddings(
     chunk: int = CHUNK,
     approximate: bool = False,
 ) -> dict[str, float]:
-    """The metrics of `evaluate_queries` alone; arguments and errors are its own."""
+    """The metrics of `evaluate_queries` alone; same arguments and errors."""
     return evaluate_queries(
         embeddings,
         labels,
@@ -137,11 +137,10 @@ def evaluate_queries(
         gallery_labels: (G,) integers, given with `gallery` and only then.
         recall_at: the k of each `recall_at_<k>`.
         clustering: whether to run k-means for the two clustering metrics.
-        chunk: most queries searched at once; the metrics do not depend on it.
-        approximate: search among short codes of the gallery's rows, then the best once more by their distances (faiss,
-            on the CPU), for a million items. Neighbours may be missed; how many says `approximate_recall`, measured on
-            256 queries drawn at random: the share of their true neighbours, as many as the metrics look at, that were
-            found.
+        chunk: maximum number of queries searched at once; the metrics do not depend on it.
+        approximate: search among short codes of the gallery's rows, then rerank the best by their distances (faiss,
+            on the CPU), for a million items. Neighbours may be missed: `approximate_recall`, measured on 256 queries
+            drawn at random, is the share of their true neighbours, as many as the metrics use, that were found.
 
     Raises:
         ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an
@@ -172,7 +171,7 @@ def evaluate_queries(
     evaluated = np.flatnonzero(same_class_Q)
     if len(evaluated) == 0:
         raise ValueError(f"labels: none of the {len(labels_Q)} queries has a same-class item in the gallery")
-    gallery_codes = np.append(gallery_codes, np.int32(-1))  # what neighbour -1 is: an approximate search found none
+    gallery_codes = np.append(gallery_codes, np.int32(-1))  # for neighbour -1: an approximate search found none
 
     def same_class(query: Integers, neighbour: Integers) -> NDArray[np.bool_]:
         hit: NDArray[np.bool_] = query_codes[query, None] == gallery_codes[neighbour]

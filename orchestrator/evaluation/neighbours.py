@@ -1,4 +1,4 @@
-"""The exact nearest-neighbour search that all metrics rest upon. The door to faiss."""
+"""The exact nearest-neighbour search behind all metrics. The only module that imports faiss."""
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
@@ -21,13 +21,13 @@ HitTest = Callable[[Integers, Integers], NDArray[np.bool_]]
 CHUNK = 2048  # queries searched at once
 CHUNK_ENTRIES = 1 << 22  # bounds a chunk's queries x neighbours, hence the memory
 MATRIX_ENTRIES = 1 << 23  # bounds a block of the float64 distance matrix (64 MiB)
-SLACK = 32  # neighbours beyond k, among which ties over the k-th place are seen
+SLACK = 32  # neighbours beyond k, to see ties across the k-th place
 KMEANS_SEED = 0
-APPROXIMATE_FACTOR = 3  # so many times the neighbours asked for are looked at again after an approximate search
-CODE_PARTS = 128  # least parts of a row that are coded apart, where it has as many dimensions
+APPROXIMATE_FACTOR = 3  # after an approximate search, this many times the requested neighbours are reranked
+CODE_PARTS = 128  # least parts of a row that are coded separately, if it has as many dimensions
 CODE_TRAINING = 1 << 15  # rows that the codes are learned from
-APPROXIMATE_SAMPLE = 256  # queries at which an approximate search is compared with the exact one
-NOTHING = np.float32(1e30)  # distance of a place that an approximate search left empty: beyond every real one
+APPROXIMATE_SAMPLE = 256  # queries on which an approximate search is compared with the exact one
+NOTHING = np.float32(1e30)  # distance of an empty place in an approximate search: beyond every real one
 
 
 def nearest_neighbours(
@@ -35,15 +35,15 @@ def nearest_neighbours(
 ) -> tuple[NDArray[np.float64], Integers]:
     """The k nearest gallery rows of each query, exactly, by Euclidean distance; ties go to the lower index.
 
-    Distances are taken of true differences in float64, so that near ones keep their digits. Two that agree to
-    12 digits are tied: the order in which a sum is taken must not part them.
+    Distances are computed from true differences in float64, so that near ones keep their digits. Two that agree to
+    12 digits are tied: the order of summation must not separate them.
 
     Args:
         queries: (Q, D), a tensor or an array.
         gallery: (G, D).
         k: neighbours per query, clipped to the gallery (less one with `exclude_self`).
         exclude_self: the gallery is the queries: query i never finds row i, but finds other copies of it.
-        chunk: most queries searched at once; the result does not depend on it.
+        chunk: maximum number of queries searched at once; the result does not depend on it.
 
     Returns:
         distances (Q, k), ascending, and gallery indices (Q, k).
@@ -77,10 +77,10 @@ def nearest_neighbours(
 class NeighbourSearch:
     """Candidates from a fast search, near ties among them ordered by exact distances.
 
-    The fast search reads centred rows, scaled by a power of two: neither a large common offset nor the unit
-    takes digits. The centre is a gallery row, so that integers stay integers. Two computed squared distances
-    are told apart if they differ by more than eps (sqrt(D) + 8) (|q| + d)^2, several times what rounding does
-    to a sum of D products of that size.
+    The fast search reads centred rows, scaled by a power of two, so that neither a large common offset nor the unit
+    costs digits. The centre is a gallery row, so that integers stay integers. Two computed squared distances
+    are distinguished if they differ by more than eps (sqrt(D) + 8) (|q| + d)^2, several times the rounding error of
+    a sum of D products of that size.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class NeighbourSearch:
         self.scale = 2.0 ** float(np.ceil(np.log2(largest))) if largest > 0 else 1.0
         self.index: Any = None
         if approximate or (faiss is not None and device.type == "cpu"):
-            faiss.omp_set_num_threads(torch.get_num_threads())  # a trial keeps to its share of the processors
+            faiss.omp_set_num_threads(torch.get_num_threads())  # a trial uses only its share of the processors
             self.index = self._codes() if approximate else faiss.IndexFlatL2(gallery.shape[1])
             for part in _parts(gallery):
                 self.index.add(self._centred(part).astype(np.float32))
@@ -131,7 +131,7 @@ class NeighbourSearch:
     def recall(self, query: Integers, k: int) -> float:
         """Share of the k true neighbours that this search finds, over a sample of `query`.
 
-        What it finds counts if it is no farther than the k-th true neighbour: ties are as good as one another.
+        A neighbour counts if it is no farther than the k-th true one: ties are equivalent.
         """
         rng = np.random.default_rng(0)
         sample = np.sort(rng.choice(query, min(len(query), APPROXIMATE_SAMPLE), replace=False))
@@ -160,7 +160,7 @@ class NeighbourSearch:
         return float(np.concatenate(shares).mean())
 
     def squared_distances(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
-        """Of pairs, from true differences in float64, rounded to 12 digits. (P,), (P,) -> (P,)"""
+        """Squared distances of pairs, from true differences in float64, rounded to 12 digits. (P,), (P,) -> (P,)"""
         pairs = query * len(self.gallery) + self.first_copies[neighbour]
         if self.has_copies:  # one distance for all copies of a row: a collapsed network makes thousands
             pairs, back = np.unique(pairs, return_inverse=True)
@@ -180,7 +180,7 @@ class NeighbourSearch:
         """An empty index that finds `APPROXIMATE_FACTOR` times the candidates by 4-bit product codes, and orders these
         by their distances; a flat one where there are too few rows to learn codes from.
 
-        Every row is scanned: unlike inverted lists, it misses nothing of a query whose neighbours lie far apart.
+        Every row is scanned: unlike inverted lists, it misses nothing for a query whose neighbours lie far apart.
         Source: Andre et al., Quicker ADC, PAMI 2021.
         """
         width = self.gallery.shape[1]
@@ -198,10 +198,10 @@ class NeighbourSearch:
 
     def _candidates(self, rows: Integers, centred: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
         squared, found = self.index.search(centred, count + self.exclude_self)
-        if self.exclude_self:  # it goes to the first place, then off
+        if self.exclude_self:  # move it to the first place, then drop it
             for row in np.flatnonzero(found[:, 0] != rows):
                 place = np.flatnonzero(found[row] == rows[row])
-                last = place[0] if len(place) else count  # copies of the query may crowd it out
+                last = place[0] if len(place) else count  # copies of the query may displace it
                 found[row, 1 : last + 1] = found[row, :last].copy()
                 squared[row, 1 : last + 1] = squared[row, :last].copy()
             squared, found = squared[:, 1:], found[:, 1:]
@@ -245,8 +245,8 @@ class NeighbourSearch:
         precision: type[np.floating],
         hit_test: HitTest | None,
     ) -> None:
-        """Sorts runs of `found` whose neighbours in the list are nearer than the tolerance, in place."""
-        if hit_test is not None:  # only rows in which a hit and a miss next to each other are too near
+        """Sort, in place, the runs of `found` whose neighbours in the list are nearer than the tolerance."""
+        if hit_test is not None:  # only rows in which an adjacent hit and miss are too near
             hit = hit_test(rows, found)
             row, place = np.divmod(np.flatnonzero(hit[:, 1:] != hit[:, :-1]), max(1, found.shape[1] - 1))
             gap = squared[row, place + 1] - squared[row, place]
@@ -292,7 +292,7 @@ class NeighbourSearch:
     @cached_property
     def first_copies(self) -> Integers:
         """Index of the first gallery row with the same values. (G,)"""
-        # Python's hash of bytes has 64 bits; it is another in every process, but says only where to look
+        # Python's hash of bytes has 64 bits; it differs between processes, but only says where to look
         hashes = [hash(row.tobytes()) for part in _parts(self.gallery) for row in part + 0.0]  # -0.0 becomes 0.0
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         copies: Integers = first[inverse]

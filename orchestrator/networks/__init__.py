@@ -1,1 +1,1 @@
-"""Backbones and embedding heads, as plain torch modules. They know no method and no loss."""
+"""Backbones and embedding heads, as plain torch modules. They do not depend on methods or losses."""

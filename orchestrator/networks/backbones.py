@@ -53,7 +53,7 @@ class Backbone(nn.Module):
         return self.body.model if isinstance(self.body, TimmBody) else self.body
 
     def take(self, convention: InputConvention) -> None:
-        """Take colours by this convention: (x - mean) / std becomes 255 x - 255 mean, in the order it says."""
+        """Adopt this colour convention: (x - mean) / std becomes 255 x - 255 mean, in its channel order."""
         if convention == "default":
             return
         self.blue_first = convention == "bgr_255"
@@ -111,8 +111,8 @@ def bn_inception() -> Backbone:
 class TimmBody(nn.Module):
     """A timm model's feature maps (B, feature_dim, h, w).
 
-    The tokens of a model that has no maps are the places of one, (B, feature_dim, tokens, 1): those of the image, or
-    the class token alone with `class_token`. InputError for images of another size than the model can take.
+    For a model without maps, the tokens are the places of one, (B, feature_dim, tokens, 1): those of the image, or only
+    the class token with `class_token`. InputError for images of a size that the model cannot take.
     """
 
     def __init__(self, model: Any, name: str, class_token: bool) -> None:
@@ -141,7 +141,7 @@ class TimmBody(nn.Module):
 
 
 def no_class_token(name: str) -> InputError:
-    """What `pooling=token` gets from a network that cannot do it."""
+    """The error for `pooling=token` on a network that cannot do it."""
     return InputError(f"pooling: 'token' needs a class token, which {name} does not have: average, max or average+max")
 
 
@@ -154,7 +154,7 @@ def timm_backbone(name: str, class_token: bool = False) -> Backbone:
         raise InputError(f"backbone: timm has no model '{name}'{suggestion(name, known[:500])}")
     try:
         model = timm.create_model(name, pretrained=False, num_classes=0)
-    except RuntimeError as error:  # a name is a model's, and a tag of pretrained weights that may be none of its own
+    except RuntimeError as error:  # a name is a model and a tag of pretrained weights, which may not exist for it
         raise InputError(f"backbone: timm: {' '.join(str(error).split())}") from None
     cfg = model.pretrained_cfg
     layers = model.group_matcher(coarse=True) if hasattr(model, "group_matcher") else None
@@ -181,7 +181,7 @@ TIMM_NAMES = {
 }
 """The timm models that have a name of their own here."""
 CLASSIFIERS = ("fc.", "last_linear.", "head.", "head_dist.", "aux_head.", "classifier.", "classif.")
-"""How names of a classifier's weights begin, which a file may hold and a backbone does without."""
+"""Prefixes of the names of a classifier's weights, which a file may contain and a backbone does not need."""
 
 
 def check_backbone_name(name: str) -> None:
@@ -203,9 +203,9 @@ def build_backbone(
 ) -> Backbone:
     """The backbone called `name` for images of `channels` channels.
 
-    `weights`: `default` (the pretrained ones, where there are any), `random`, or the path of a state-dict file, which
-    must have the digest `sha256` if one is given. `class_token`: give that alone instead of the image's tokens.
-    InputError if the weights cannot be had, or the network cannot do what is asked.
+    `weights`: `default` (the pretrained ones, if there are any), `random`, or the path of a state-dict file, which
+    must have the digest `sha256` if one is given. `class_token`: return only that token, not the image's.
+    InputError if the weights cannot be loaded, or the network cannot do what is asked.
     """
     check_backbone_name(name)
     timm_name = name.removeprefix(TIMM) if name.startswith(TIMM) else TIMM_NAMES.get(name)
@@ -259,7 +259,7 @@ def _timm_weights(name: str, timm_name: str) -> dict[str, Tensor]:
 
     try:
         state: dict[str, Tensor] = timm.create_model(timm_name, pretrained=True, num_classes=0).state_dict()
-    except Exception as error:  # the hub's client raises kinds of several libraries
+    except Exception as error:  # the hub's client raises errors of several libraries
         raise _not_to_be_had(name, f"the Hugging Face hub, timm/{timm_name}", error) from None
     return state
 
@@ -284,15 +284,15 @@ def _weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
 
     try:
         state: dict[str, Tensor] = load_state_dict(str(path), weights_only=True)
-    except Exception:  # torch and safetensors raise many kinds for a file that is no state dict
+    except Exception:  # torch and safetensors raise many kinds if the file is no state dict
         raise InputError(f"weights: {path} is not a state-dict file, or damaged") from None
     return state
 
 
 def _load(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
-    """All of the network's weights must be there and no others, but for a classifier's.
+    """Load all of the network's weights; no others may be there, except a classifier's.
 
-    Old files store vectors as (1, n), and no counts of batches.
+    Old files store vectors as (1, n), and no batch counts.
     """
     own = network.state_dict()
     loaded = dict(own)

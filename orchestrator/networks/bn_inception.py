@@ -59,7 +59,7 @@ class BNInception(nn.Module):
     """Images (B, 3, H, W) -> feature maps (B, 1024, about H / 32, about W / 32); random weights.
 
     69 convolutions with bias, each followed by batch norm (eps 1e-5) and ReLU. Every max pool of stride 2 rounds up;
-    average pools count their padding. H and W must be 32 k - 1 to 32 k + 6 (224, 227 and 256 are): InputError else.
+    average pools count their padding. H and W must be 32 k - 1 to 32 k + 6 (224, 227 and 256 are), else InputError.
     """
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class BNInception(nn.Module):
         x = _halve(self._unit("conv1_7x7_s2", images))
         x = _halve(self._unit("conv2_3x3", self._unit("conv2_3x3_reduce", x)))
         if x.shape[2] % 4 or x.shape[3] % 4:
-            # an odd side is halved upwards by a convolution and downwards by a pool, which cannot be put together
+            # for an odd side a convolution gives the larger half and a pool the smaller, which cannot be concatenated
             height, width = images.shape[2:]
             raise InputError(
                 f"backbone: bn_inception cannot take images of {height} x {width} pixels: "
@@ -101,7 +101,7 @@ class BNInception(nn.Module):
         return x
 
     def block(self, block: Block, x: Tensor) -> Tensor:
-        """The branches of an Inception block one after the other: (B, inputs, h, w) -> (B, outputs, ...)."""
+        """The concatenated branches of an Inception block: (B, inputs, h, w) -> (B, outputs, ...)."""
         name = block.name
         branches = [self._unit(f"{name}_1x1", x)] if block.single else []
         branches.append(self._unit(f"{name}_3x3", self._unit(f"{name}_3x3_reduce", x)))
@@ -126,7 +126,7 @@ def _halve(x: Tensor) -> Tensor:
 
 
 def _pool(kind: Literal["average", "max"], x: Tensor) -> Tensor:
-    """3x3 of stride 1, of which an average counts the padding; rounding up is without effect here."""
+    """3x3 pooling of stride 1; an average counts the padding. Rounding up has no effect here."""
     if kind == "max":
         return F.max_pool2d(x, 3, stride=1, padding=1, ceil_mode=True)
     return F.avg_pool2d(x, 3, stride=1, padding=1, ceil_mode=True, count_include_pad=True)

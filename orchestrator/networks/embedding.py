@@ -28,7 +28,7 @@ class EmbeddingNetwork(nn.Module):
         maps = self.backbone(images)
         if self.pooling == "max":
             features = maps.amax(dim=(2, 3))
-        else:  # of the class token there is one place
+        else:  # the class token is a single place
             features = maps.mean(dim=(2, 3))
         if self.pooling == "average+max":
             features = features + maps.amax(dim=(2, 3))

@@ -1,3 +1,3 @@
-"""What searches found out, computed from their ledgers and put into tables, notes and pages. It starts nothing and
+"""The results of searches, computed from their ledgers and put into tables, notes and pages. It starts nothing and
 trains nothing.
 """

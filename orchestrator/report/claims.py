@@ -1,4 +1,4 @@
-"""Tests as they are told: each value with the interval of the claim made, and what that is over."""
+"""Tests as they are reported: each value with the interval of its claim, and what that is over."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ TOLD = ("map_at_r", "recall_at_1")
 
 
 def protocol_of(ledger: Ledger) -> str | None:
-    """Under which a search's tests are."""
+    """The protocol of a search's tests."""
     anyone: TrialRecord | None = next(iter(ledger.finals.values()), None) or next(iter(ledger.trials.values()), None)
     settings = anyone.settings if anyone is not None else ledger.config.get("settings", {})
     return settings.get("protocol")
@@ -48,8 +48,8 @@ def test_texts(ledger: Ledger, test: Mapping[str, float]) -> dict[str, str]:
 
 
 def means(group: Repeated) -> dict[str, float]:
-    """The mean over seeds of each metric of a repeated test, of the intervals' ends too: those of the mean of several
-    trainings are no farther apart, for its deviation is at most the mean of theirs."""
+    """The mean over seeds of each metric of a repeated test, and of the intervals' ends: the interval of the mean of
+    several trainings is no wider, since its deviation is at most the mean of theirs."""
     return {name: spread.mean for name, spread in group.metrics.items()}
 
 

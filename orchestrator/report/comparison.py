@@ -1,7 +1,7 @@
-"""Several searches side by side: which won, by how much, how sure that is, and at what cost.
+"""Several searches side by side: which won, by how much, how certain that is, and at what cost.
 
-Numbers are compared only where they are of the same thing: the same classes of the same images, tested in the same way.
-Everything else that differs (settings, budgets) is told.
+Numbers are compared only if they measure the same thing: the same classes of the same images, tested in the same way.
+All other differences (settings, budgets) are reported.
 """
 
 import json
@@ -25,7 +25,7 @@ from orchestrator.text import counted, value_text
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal for numbers to be comparable, besides the data set's digest."""
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
-"""What may differ without a word: it is told elsewhere, or changes no result."""
+"""What may differ without a note: it is reported elsewhere, or changes no result."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Member:
 
     @property
     def ledger(self) -> Ledger:
-        """All of the search."""
+        """The whole search."""
         return self.findings.ledger
 
     @property
@@ -50,12 +50,12 @@ class Member:
 
     @property
     def mean(self) -> float | None:
-        """Of its tests."""
+        """The mean of its tests."""
         return statistics.fmean(self.tests.values()) if self.tests else None
 
     @property
     def interval(self) -> Interval | None:
-        """The same with deviation and 95% interval, of two seeds or more."""
+        """The same with deviation and 95% interval, for two seeds or more."""
         return Interval.of(list(self.tests.values())) if len(self.tests) > 1 else None
 
     @property
@@ -67,7 +67,7 @@ class Member:
 
     @property
     def training_seconds(self) -> float:
-        """What one training of its winner takes."""
+        """The time of one training of its winner."""
         finals = [run for run in self.ledger.finals.values() if run.test and run.seconds]
         if finals:
             return statistics.fmean(run.seconds for run in finals)
@@ -75,11 +75,11 @@ class Member:
 
     @property
     def hours(self) -> float:
-        """Of all its trials together, without its final runs."""
+        """The hours of all its trials together, without its final runs."""
         return sum(trial.seconds for trial in self.ledger.trials.values()) / 3600
 
     def progress(self) -> list[tuple[float, float]]:
-        """Epochs spent and best so far, after each trial that ended, in the order in which they did."""
+        """Epochs spent and best so far, after each finished trial, in order of completion."""
         ledger, steps, spent = self.ledger, [], 0.0
         best: float | None = None
         for trial in sorted(ledger.trials.values(), key=lambda t: (t.ended is None, t.ended or 0, t.number)):
@@ -92,7 +92,7 @@ class Member:
 
     @property
     def late_gain(self) -> float:
-        """By how much its best on held-out classes moved in the second half of the epochs that it spent."""
+        """How much its best on held-out classes improved in the second half of the epochs that it spent."""
         steps = self.progress()
         if not steps:
             return 0.0
@@ -120,7 +120,7 @@ class Comparison:
         """Compare searches, known by their labels; `missing` are those that have not begun.
 
         Raises:
-            InputError: their numbers are not of the same thing; names what differs.
+            InputError: they do not measure the same thing; names what differs.
         """
         refuse_unlike(ledgers)
         metrics = {ledger.metric.removeprefix("val/") for ledger in ledgers.values()}
@@ -212,7 +212,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def refuse_unlike(ledgers: Mapping[str, Ledger]) -> None:
-    """InputError naming what differs, if the searches' tests are not of the same thing."""
+    """InputError naming what differs, if the searches' tests do not measure the same thing."""
     measured = {label: _measured(ledger) for label, ledger in ledgers.items()}
     differing = []
     for key in dict.fromkeys(key for found in measured.values() for key in found):
@@ -234,7 +234,7 @@ def _measured(ledger: Ledger) -> dict[str, Any]:
 
 
 def _settings(ledger: Ledger) -> Mapping[str, Any]:
-    """Of its winner, or of any of its trainings."""
+    """The settings of its winner, or of any of its trainings."""
     anyone = ledger.winner() or next(iter(ledger.everyone()), None)
     return anyone.settings if anyone is not None else ledger.config.get("settings", {})
 
@@ -276,7 +276,7 @@ def _against(difference: Difference | None) -> str:
 
 
 def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[str]:
-    """From the search's own course: who still gained, and whether that could change the order."""
+    """From the course of the searches: which were still improving, and whether that could change the order."""
     lines = []
     ranked = [member for member in members if member.winner is not None and member.winner.best is not None]
     if not ranked:

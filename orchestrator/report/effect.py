@@ -1,4 +1,4 @@
-"""Settings without effect: others leave them none, or the training ends before it uses them."""
+"""Settings without effect: other settings disable them, or the training ends before it uses them."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +16,12 @@ OF_THE_SPLIT = {"dataset", "protocol", "selection", "validation_share", "class_s
 
 
 def steps_of(settings: Mapping[str, Any], images: int) -> int:
-    """Steps of a training on so many images; one that is stopped early has fewer."""
+    """Steps of a training on this many images; one that is stopped early has fewer."""
     return int(settings["epochs"] * max(1, images // (settings["classes_per_batch"] * settings["images_per_class"])))
 
 
 def training_images(ledger: Ledger) -> int | None:
-    """How many images a trial trains on; None in records of before."""
+    """How many images a trial trains on; None in older records."""
     found = ledger.sizes.get("training_images")
     return found if isinstance(found, int) else None
 
@@ -31,8 +31,8 @@ def _named(config: MethodConfig, names: Iterable[str]) -> str:
 
 
 def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
-    """The searched settings of a trial that have no effect, each with what leaves it none: `references="proxies"`; with
-    the number of its training images also those that its training is too short for."""
+    """The searched settings of a trial that have no effect, each with the cause: `references="proxies"`; with
+    the number of its training images also those for which its training is too short."""
     try:
         kind = find_method(str(trial.settings.get("method"))).Config
         config = kind(**{key: value for key, value in trial.settings.items() if key in kind.model_fields})
@@ -41,14 +41,14 @@ def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
             steps = steps_of(trial.settings, images)
             for key, because in config.idle_within(steps).items():
                 found.setdefault(key, f"{_named(config, because)}, not reached in {steps} steps")
-    except (InputError, ValidationError, KeyError):  # of a plugin that is not here, or of another version
+    except (InputError, ValidationError, KeyError):  # from a plugin that is missing here, or from another version
         return {}
     return {key: because for key, because in found.items() if key in trial.params}
 
 
 def idle_trials(ledger: Ledger) -> dict[str, tuple[int, int, str]]:
-    """Of each searched setting without effect in a trial: in how many trials, of how many that have it, and under what
-    others."""
+    """For each searched setting without effect in a trial: in how many trials, of how many that have it, and because of
+    which others."""
     found: dict[str, list[str]] = {}
     for trial in ledger.trials.values():
         for key, because in idle(trial, training_images(ledger)).items():
@@ -58,8 +58,8 @@ def idle_trials(ledger: Ledger) -> dict[str, tuple[int, int, str]]:
 
 
 def unreached(search: Search, images: int) -> Iterator[str]:
-    """A line for each setting of the method that even the longest training on so many images ends too early for, and
-    the searched value, if any, under which it does: one is varied at a time."""
+    """A line for each setting of the method that even the longest training on this many images is too short for, and
+    the searched value, if any, that causes it: one is varied at a time."""
     experiment = search.example()
     values, kind = experiment.flat(), type(experiment.config)
     ends: dict[str, list[Any]] = {}

@@ -1,8 +1,8 @@
-"""What a search found out: which point won, how sure that is, what mattered, and what to be wary of.
+"""The results of a search: which point won, how certain that is, what mattered, and what to be careful about.
 
     ledger ──> Findings ──> note in the tracker (note.py), page (html/search_page.py), tables (tables.py)
 
-All of it comes from the journal's ledger alone, so that it can be asked of a search that runs, stopped, or ended.
+All of it comes from the journal's ledger alone, so it is available for a search that is running, stopped or finished.
 """
 
 import json
@@ -29,9 +29,9 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, params_text, value_text
 
 HEADLINES = ("map_at_r", "recall_at_1")
-"""The metrics of a test that are told first."""
+"""The metrics of a test that are reported first."""
 PAPER_METRICS = ("recall_at_1", "map_at_r")
-"""Those that papers tell first."""
+"""Those that papers report first."""
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
 STATE_ORDER = ("done", "pruned", "running", "interrupted", "failed")
@@ -48,7 +48,7 @@ class Findings:
     searched: tuple[Searched, ...]
     comparable: Comparable
     idle: Mapping[str, tuple[int, int, str]]
-    """Searched settings that had no effect: in how many trials, of how many, and under which others."""
+    """Searched settings that had no effect: in how many trials, of how many, and because of which others."""
     verdict: tuple[str, str]
     certainty: str
     differences: tuple[Difference, ...]
@@ -59,19 +59,19 @@ class Findings:
     distance: str
     """How far the test is from the closest published row."""
     test: Mapping[str, tuple[float, float | None]]
-    """The winner's test metrics; mean and deviation where they are of several seeds."""
+    """The winner's test metrics; mean and deviation if they are over several seeds."""
     tested: Mapping[str, str]
-    """The same as text, with their interval."""
+    """The same as text, with their intervals."""
     command: str | None
-    """Trains the winner again."""
+    """The command that trains the winner again."""
     numbers: tuple[str, ...] = ()
-    """What its numbers are of, and are held against: the sizes of the sets, chance, the untrained network."""
+    """What its numbers are measured on and compared with: the sizes of the sets, chance, the untrained network."""
     confused: str = ""
-    """Which classes its model confuses most; empty where that is not known."""
+    """Which classes its model confuses most; empty if that is not known."""
 
     @classmethod
     def of(cls, ledger: Ledger, confused: str = "") -> "Findings":
-        """What a ledger says so far; `confused` is what the model's own insight does."""
+        """The findings of a ledger so far; `confused` is what the model's own insight says."""
         winner = ledger.winner()
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
@@ -103,7 +103,7 @@ class Findings:
 
     @cached_property
     def importances(self) -> Importances:
-        """What mattered; it takes a second or two."""
+        """Which settings mattered; it takes a second or two."""
         if space_of(self.ledger) is None or not self.searched:
             return Importances({}, "no importances: nothing was searched that this version can read")
         params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
@@ -111,7 +111,7 @@ class Findings:
 
     @property
     def seconds(self) -> float:
-        """Of all trainings together."""
+        """The seconds of all trainings together."""
         return sum(trial.seconds for trial in self.ledger.everyone())
 
     @property
@@ -182,7 +182,7 @@ def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, tuple[float, 
 def _distance(
     published: Sequence[Beside], test: Mapping[str, tuple[float, float | None]], settings: Mapping[str, Any]
 ) -> str:
-    """How far from the paper's number, and whether the comparison is fair."""
+    """The distance from the paper's number, and whether the comparison is fair."""
     of = f"{settings.get('method')} on {settings.get('dataset')}"
     closest = next((b for b in published if b.same_method), None)
     if closest is None:
@@ -203,7 +203,7 @@ def _distance(
 
 
 def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference]) -> str:
-    """How sure it is that the winner is better than the next, in one or two sentences."""
+    """How certain it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
         return f"Nothing to compare{ledger.yet}."
     others = standing(ledger)[1:]
@@ -265,7 +265,7 @@ def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
 def _rival(
     ledger: Ledger, winner: TrialRecord, between: Sequence[Difference]
 ) -> tuple[Repeated | None, Repeated | None, Difference | None]:
-    """The repeated tests of the winner and of the best other point, and what is between them."""
+    """The repeated tests of the winner and of the best other point, and the difference between the two."""
     metric = ledger.metric.removeprefix("val/")
     groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
     mine = next((group for group in groups if group.source == winner.trial_id), None)
@@ -331,7 +331,7 @@ def _last_fifth(curve: Sequence[float]) -> int:
 
 
 def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
-    """What the last fifth of a full training gained, if it is much."""
+    """The gain over the last fifth of a full training, if it is large."""
     curve = winner.curve
     if winner.state != "done" or len(curve) < 3 or winner.best is None:
         return 0.0

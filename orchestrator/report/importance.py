@@ -18,14 +18,14 @@ ENOUGH_TRIALS = 10
 TRIALS_PER_SETTING = 4
 """With fewer trials, or fewer for each searched setting, importances would be noise."""
 MOST_TRIALS = 200
-"""The forests see so many at most: their time grows with the trials."""
+"""The maximum number of trials for the forests: their time grows with the trials."""
 TREES = 16
 SHUFFLES = 19
-"""Chance explains as much as the largest share after so many shuffles of the objective with a probability of
+"""Chance explains as much as the largest share after this many shuffles of the objective with a probability of
 1 / (SHUFFLES + 1) = 5%."""
 RESAMPLES = 16
 PLACES, BACKGROUND = 12, 64
-"""A setting is tried at so many places of its range, with so many values of all others."""
+"""The number of places of its range at which a setting is evaluated, and of values of all others at each."""
 
 
 @dataclass(frozen=True)
@@ -33,15 +33,15 @@ class Importances:
     """Each setting's share of the objective's variance, or why there is none."""
 
     shares: Mapping[str, tuple[float, float]]
-    """Share, and its standard deviation over trials drawn again; largest first."""
+    """Share, and its standard deviation over resampled trials; largest first."""
     basis: str
-    """What was explained, in words; or why nothing could be."""
+    """What was explained, in words, or why nothing could be."""
     noise: float = 0.0
     """The largest share that any setting has when the objective is shuffled among the trials."""
 
     @property
     def mattered(self) -> list[str]:
-        """The settings above the noise level; of the others nothing is known."""
+        """The settings above the noise level; about the others nothing is known."""
         return [key for key, (share, _) in self.shares.items() if share > self.noise]
 
     @property
@@ -59,14 +59,14 @@ class Importances:
 
 
 def needed(searched: Sequence[Searched]) -> int:
-    """So many trials explain so many settings."""
+    """The number of trials needed to explain so many settings."""
     return max(ENOUGH_TRIALS, TRIALS_PER_SETTING * sum(setting.varied for setting in searched))
 
 
 def importances_of(
     searched: Sequence[Searched], comparable: Comparable, params: Mapping[str, Mapping[str, Any]]
 ) -> Importances:
-    """What the trials compared, whose points are `params`, say of each setting that all of them have."""
+    """The importance of each setting that all compared trials have, from these trials, whose points are `params`."""
     varied, basis = [setting for setting in searched if setting.varied], comparable.basis
     if not varied:
         return Importances({}, "no importances: one value of each setting was tried")
@@ -96,7 +96,7 @@ def explained(
     over the space; its standard deviation over bootstrap samples of the trials, largest share first; and the noise
     level: the largest share of any setting in SHUFFLES forests of values that were shuffled among the trials.
 
-    A setting is above the noise level by chance, whichever it is, with a probability of 5% if none of them matters.
+    If no setting matters, the probability that one of them is above the noise level by chance is 5%.
 
     Source: Hutter, Hoos and Leyton-Brown, An Efficient Approach for Assessing Hyperparameter Importance, ICML 2014;
     Altmann et al., Permutation importance: a corrected feature importance measure, Bioinformatics 2010.
@@ -149,7 +149,7 @@ def _columns(setting: Searched, values: Sequence[Any]) -> "Floats":
 
 
 def _places(setting: Searched, column: "Floats") -> "Floats":
-    """Where a setting is tried: evenly over a range, or each choice."""
+    """Where a setting is evaluated: evenly over a range, or at each choice."""
     import numpy as np
 
     if setting.parameter is not None and setting.parameter.kind != "categorical":
@@ -158,7 +158,7 @@ def _places(setting: Searched, column: "Floats") -> "Floats":
 
 
 def _drawn(setting: Searched, column: "Floats", draw: "np.random.Generator") -> "Floats":
-    """Values of a setting, evenly at random."""
+    """Values of a setting, drawn uniformly."""
     if setting.parameter is not None and setting.parameter.kind != "categorical":
         return draw.random((BACKGROUND, 1))
     places = _places(setting, column)

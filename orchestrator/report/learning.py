@@ -1,4 +1,4 @@
-"""Whether trainings learned anything: the written rule, and the lines that tell of it.
+"""Whether trainings learned anything: the rule, and the lines that report its result.
 
     search_started (sizes, chance) ─┐
     result (untrained/...)          ├──> ledger ──> `judge` a trial ──> terminal, report, page, note, comparison
@@ -10,10 +10,10 @@ A trial **did not learn** if the best value of its objective (or of `val/map_at_
 metric) is not above both
 - the untrained network's on the same set, by more than one query's weight in a recall; known of searches since this is
   measured;
-- the chance level, by more than two standard errors of a random ranking, 2 sqrt(p (1 - p) / queries), which is their
-  most for values between 0 and 1; known wherever the sizes of the sets are.
+- the chance level, by more than two standard errors of a random ranking, 2 sqrt(p (1 - p) / queries), which is the
+  maximum for values between 0 and 1; known wherever the sizes of the sets are.
 
-A trial is **no surer than chance of the classes** to have learned if it is above, but inside of the untrained network's
+A trial is **no surer than chance of the classes** to have learned if it is above, but inside the untrained network's
 interval over classes, or if both are within one query of 1, so that the set is too easy to tell. A search did not learn
 if its best trial did not.
 """
@@ -30,7 +30,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, value_text
 
 GROWN = 10.0
-"""Losses grow by less than this while a memory fills or a term is weighted in."""
+"""Losses grow by less than this while a memory fills or the weight of a term rises."""
 FALLBACK = "val/map_at_r"
 
 Verdict = Literal["learned", "unsure", "did not learn", "unknown"]
@@ -38,7 +38,7 @@ Verdict = Literal["learned", "unsure", "did not learn", "unknown"]
 
 @dataclass(frozen=True)
 class Judgement:
-    """What the rule says of a trial, and why, in words without a full stop; `diverged` holds beside it."""
+    """The result of the rule for a trial, and why, in words without a full stop; `diverged` is independent of it."""
 
     verdict: Verdict
     why: str = ""
@@ -56,7 +56,7 @@ class Judgement:
 
 
 def held_out_set(ledger: Ledger, trial: TrialRecord | None = None) -> Measured | None:
-    """What a trial's validations are of; without one, those of the search's first point."""
+    """The set of a trial's validations; without a trial, of the search's first point."""
     known = _untrained(ledger, trial) if trial is not None else None
     if known is not None and known["split"] == "validation":
         return Measured.read(known["of"])
@@ -64,12 +64,12 @@ def held_out_set(ledger: Ledger, trial: TrialRecord | None = None) -> Measured |
 
 
 def test_set(ledger: Ledger) -> Measured | None:
-    """What the tests of a search are of."""
+    """The set of a search's tests."""
     return Measured.read(ledger.sizes.get("test"))
 
 
 def _untrained(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
-    if not ledger.untrained:  # a search of ten thousand trials asks for each
+    if not ledger.untrained:  # called for each trial, and there may be ten thousand
         return None
     return ledger.untrained.get(untrained_key(trial.settings, str(ledger.tags.get("dataset.digest"))))
 
@@ -81,7 +81,7 @@ def untrained_value(ledger: Ledger, trial: TrialRecord, name: str) -> float | No
 
 
 def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
-    """What the rule says of a trial so far."""
+    """The result of the rule for a trial so far."""
     diverged = _diverged(trial)
     if trial.kind == "final" or not trial.best_metrics:
         return _judge_test(ledger, trial, diverged)
@@ -108,7 +108,7 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
 
 
 def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
-    """Of a training that holds nothing out, by its test."""
+    """Judge a training that holds nothing out, by its test."""
     of, value = test_set(ledger), trial.test.get("map_at_r")
     if of is None or value is None:
         return Judgement("unknown", diverged=diverged)
@@ -123,7 +123,7 @@ def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
 
 
 def not_above_chance(name: str, value: float, of: Measured) -> str | None:
-    """Why a value is no better than a random ranking's; None if it is better, or chance is not known of it."""
+    """Why a value is no better than a random ranking's; None if it is better, or its chance level is not known."""
     chance = of.chance.get(name)
     if chance is None or not of.queries:
         return None
@@ -141,7 +141,7 @@ def _diverged(trial: TrialRecord) -> str:
 
 
 def state_word(ledger: Ledger, trial: TrialRecord) -> str:
-    """The state of a trial in a table; of one that ended and learned nothing that, in its place."""
+    """The state of a trial in a table; for one that ended and learned nothing, that instead."""
     if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
         return "diverged" if found.diverged else "learned nothing"
     return trial.state
@@ -151,7 +151,7 @@ def state_word(ledger: Ledger, trial: TrialRecord) -> str:
 
 
 def verdict_line(ledger: Ledger) -> str:
-    """The first thing to say of a search whose best trial learned nothing, as a sentence; empty where it did."""
+    """The first thing to say about a search whose best trial learned nothing, as a sentence; empty if it did learn."""
     winner = ledger.winner()
     if winner is None:
         return ""
@@ -185,14 +185,14 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
 
 
 def told_beside(ledger: Ledger) -> Iterator[str]:
-    """What must be known of a search whose numbers stand beside others'."""
+    """What must be known about a search whose numbers are shown beside others'."""
     if line := verdict_line(ledger):
         yield line
     yield from warnings_of(ledger)
 
 
 def unlike(ledger: Ledger) -> str:
-    """Why its held-out and its test values are not to be compared; empty where they may be, or it is not known."""
+    """Why its held-out and its test values must not be compared; empty if they may be, or it is not known."""
     return "" if ledger.selection == "test" else unlike_text(held_out_set(ledger, ledger.winner()), test_set(ledger))
 
 
@@ -201,7 +201,7 @@ def _named(trial_ids: list[str]) -> str:
 
 
 def small_selection(ledger: Ledger) -> str | None:
-    """The warning of a selection on almost nothing."""
+    """The warning about a selection on almost nothing."""
     held_out = held_out_set(ledger)
     if held_out is None:
         return None
@@ -210,7 +210,7 @@ def small_selection(ledger: Ledger) -> str | None:
 
 
 def yardstick_lines(ledger: Ledger) -> list[str]:
-    """What the numbers of a search are of and are held against, as sentences: the selection, its interval, the
+    """What a search's numbers are measured on and compared with, as sentences: the selection, its interval, the
     untrained network, the test set."""
     lines = []
     winner = ledger.winner()
@@ -252,7 +252,7 @@ def _capital(text: str) -> str:
 
 
 def plain(ledger: Ledger) -> dict[str, Any]:
-    """For JSON: what the numbers are of, the untrained network's, and what the rule says of the search."""
+    """For JSON: what the numbers are measured on, the untrained network's, and the rule's result for the search."""
     winner = ledger.winner()
     known = None if winner is None else _untrained(ledger, winner)
     held_out, test = held_out_set(ledger, winner), test_set(ledger)

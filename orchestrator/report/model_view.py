@@ -26,9 +26,9 @@ from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, mode
 from orchestrator.text import params_text
 
 SHOWN = 3
-"""So many of the best trials have a page, besides the final model."""
+"""The number of best trials that have a page, besides the final model."""
 DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
-"""What reading a table or an array that is not whole may raise."""
+"""What reading an incomplete table or array may raise."""
 CURVES = "diagnostics/"
 THUMBNAIL, TILE = 64, 40
 """Pixels of the longer side: in the gallery, and of a point of the map."""
@@ -38,7 +38,7 @@ THUMBNAIL, TILE = 64, 40
 class View:
     """What a model's page is made of.
 
-    `told` are the lines under the title, the first the most important; `image` gives an image's pixels, uint8
+    `told` are the lines under the title, the most important first; `image` returns an image's pixels, uint8
     (H, W, channels), by its row in the data set; `curves` are numbers per validation, by name; `proxies` the
     similarities of all pairs of proxies.
     """
@@ -56,20 +56,20 @@ class View:
 
     @cached_property
     def thumbnails(self) -> dict[int, Image.Image]:
-        """Of all images of the gallery, by row."""
+        """Thumbnails of all images of the gallery, by row."""
         rows = {*self.insight.query_K.tolist(), *self.insight.neighbour_KN.ravel().tolist()}
         return {row: thumbnail(self.image(row), THUMBNAIL) for row in sorted(rows)}
 
 
 def shown_models(ledger: Ledger) -> list[TrialRecord]:
-    """Whose model is shown: the final run's, and those of the best trials."""
+    """The trials whose model is shown: the final run, and the best trials."""
     final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
     best = [trial for trial in ledger.best_models(SHOWN) if trial.state in ("done", "pruned")]
     return final + best
 
 
 def confused_classes(ledger: Ledger, folder: Path) -> str:
-    """In words, of the first of the models that are shown; empty if nothing is known of it."""
+    """The confused classes in words, from the first of the models shown; empty if nothing is known of them."""
     for trial in shown_models(ledger)[:1]:
         place = folder / "trials" / trial.trial_id
         for model in dict.fromkeys([place, *model_folders(place)]):
@@ -90,7 +90,7 @@ def model_view(
     *,
     neighbour_map: bool = True,
 ) -> View | None:
-    """The page of a trial's model, from what lies in the search's `folder` and its journal; None if the trial left
+    """The view of a trial's model, from the files in the search's `folder` and its journal; None if the trial left
     nothing to see."""
     place = folder / "trials" / trial.trial_id
     insight = read_insight(place)
@@ -140,7 +140,7 @@ def model_view(
 
 
 def _proxy_similarity(place: Path) -> NDArray[np.floating[Any]] | None:
-    """What the method left of its proxies, of the test or else of the best validation."""
+    """The proxy similarities that the method saved, of the test or else of the best validation."""
     for folder in dict.fromkeys([place, *model_folders(place)]):
         for prefix in ("test_", ""):
             with contextlib.suppress(*DAMAGED):

@@ -10,20 +10,20 @@ from orchestrator.storage.ledger import value_columns
 from orchestrator.text import value_text
 
 TRIAL_LINK = "trial:"
-"""Links to trials in a note go here; the tracker puts the addresses of their runs in."""
+"""Links to trials in a note go here; the tracker inserts the addresses of their runs."""
 NOTE_CHARACTERS = 3900
 """Of at most 5,000: links to runs are longer than their names."""
 LEADERS = 10
 
 
 def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; what cells hold is shown as it is."""
+    """A table in Markdown; the contents of cells are shown literally."""
     lines = [heads, ["---"] * len(heads), *rows]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def markdown_text(text: object) -> str:
-    """Text that Markdown, and the HTML in it, take for nothing else."""
+    """Text that Markdown, and the HTML in it, show literally."""
     escaped = str(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for mark in "\\`*_[]|#!":
         escaped = escaped.replace(mark, f"\\{mark}")
@@ -31,7 +31,7 @@ def markdown_text(text: object) -> str:
 
 
 def markdown_code(text: str) -> str:
-    """A block of code that nothing in it can end."""
+    """A block of code that no text in it can end."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}\n{text}\n{fence}"
 

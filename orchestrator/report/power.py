@@ -1,4 +1,4 @@
-"""How many seeds a comparison would take: a forecast, and how far it can be trusted."""
+"""How many seeds a comparison needs: a forecast, and how reliable it is."""
 
 import math
 from dataclasses import dataclass
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from orchestrator.report.significance import SIGNIFICANT, Difference
 
 POWER = 0.8
-"""The chance to find a difference that is there, with the number of seeds that is forecast."""
+"""The chance to find an existing difference with the forecast number of seeds."""
 SEEDS_TO_FORECAST = 4
-"""With fewer the deviation is a guess: of three, its 95% interval spans a factor of 12."""
+"""With fewer the deviation is a guess: with three, its 95% interval spans a factor of 12."""
 MOST_SEEDS = 1000
 QUANTILES = 1000
 
@@ -20,7 +20,7 @@ class Forecast:
     seeds: int | None
     low: int | None
     high: int | None
-    """With the ends of the 95% interval of the deviation."""
+    """For the ends of the 95% interval of the deviation."""
 
     @property
     def text(self) -> str:
@@ -31,8 +31,8 @@ class Forecast:
 
 
 def power(seeds: int, effect: float, comparisons: int) -> float:
-    """The chance that a paired t-test finds a difference of `effect` standard deviations of the pairs' differences, at
-    the level that Holm's method asks of the first of so many comparisons: of any it asks no more.
+    """The chance that a paired t-test finds a difference of `effect` standard deviations of the pairs' differences,
+    at the level that Holm's method requires of the first of so many comparisons: it requires no more of any other.
 
     The mean over S = sqrt(chi squared(n - 1) / (n - 1)) of P(|Z + sqrt(n) effect| > S t), Z standard normal and
     t the 1 - 0.05 / (2 m) point of Student's t with n - 1 degrees of freedom.
@@ -48,7 +48,7 @@ def power(seeds: int, effect: float, comparisons: int) -> float:
 
 
 def seeds_needed(difference: Difference, comparisons: int) -> Forecast | None:
-    """How many seeds find a difference as large as the one seen with a chance of POWER, among so many comparisons.
+    """How many seeds find a difference as large as the observed one with probability POWER, among so many comparisons.
 
     The deviation sd of k differences is itself estimated: its 95% interval is sd sqrt((k - 1) / c) with c the 97.5% and
     the 2.5% point of chi squared with k - 1 degrees of freedom. None with fewer than SEEDS_TO_FORECAST seeds, without

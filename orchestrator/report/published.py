@@ -1,6 +1,6 @@
 """The papers' published numbers, and a run's numbers beside them.
 
-The files of `published/` hold the tables, one file per paper, a row as it stands on the page. A table has `columns`:
+The files of `published/` hold the tables, one file per paper, each row as on the page. A table has `columns`:
 `method`, `backbone`, `dimension`, `dataset` and `condition` (what is special about a row) say what a row is, and every
 other column is a metric under this project's name, after its data set where a row has several (`cub200 recall_at_1`).
 What holds for all rows stands beside `columns`. A cell is a number as printed, `73.4 ± 0.3`, or null where the page has
@@ -42,14 +42,14 @@ class Value:
 
 @dataclass(frozen=True)
 class Row:
-    """What a table says of one method on one data set."""
+    """A table's entry for one method on one data set."""
 
     paper: str
     table: str
     method: str
     """As printed."""
     ours: Mapping[str, Any]
-    """The settings that it has here; empty if it is no method of this project."""
+    """The settings that it has here; empty if it is not a method of this project."""
     dataset: str
     backbone: str | None
     dimension: int | None
@@ -131,7 +131,7 @@ class Paper(_Strict):
 
 
 def _on(dataset: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """A method's settings on a data set; nothing where one of them is not known of it."""
+    """A method's settings on a data set; empty if one of them is not known for it."""
     chosen = {key: value.get(dataset, _on) if isinstance(value, dict) else value for key, value in settings.items()}
     return {} if _on in chosen.values() else chosen
 
@@ -162,7 +162,7 @@ def read_paper(path: Path) -> Paper:
         first = error.errors()[0]
         if first["type"] != "value_error":
             raise InputError(f"{path}: {describe(error)}") from None
-        table = ".".join(str(part) for part in first["loc"])  # whose content is too long to show
+        table = ".".join(str(part) for part in first["loc"])  # its content is too long to show
         raise InputError(f"{path}: {table}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
@@ -174,7 +174,7 @@ def papers() -> tuple[Paper, ...]:
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting in which a run is not what the paper says."""
+    """A setting in which a run differs from the paper."""
 
     setting: str
     paper: Any
@@ -223,7 +223,7 @@ def _differences(row: Row, settings: Mapping[str, Any], *, same_method: bool) ->
 
 
 def _preset_differences(settings: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Difference]:
-    """Where a run leaves its method's preset for the data set and backbone, by the closest of its variants."""
+    """Where a run departs from its method's preset for the data set and backbone, by the closest of its variants."""
     place = "/".join(str(settings.get(key)) for key in ("method", "dataset", "backbone"))
     choices = []
     for name, preset in presets().items():

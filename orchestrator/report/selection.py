@@ -1,4 +1,4 @@
-"""What is said of the set that a search selects on, and whether it is large enough."""
+"""Lines about the set that a search selects on, and whether it is large enough."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,9 +7,9 @@ from orchestrator.data.measured import Measured
 from orchestrator.data.splits import FOLDS
 
 FEW_CLASSES = 10
-"""With fewer held-out classes a selection is warned of: an interval over so few is wider than trials differ."""
+"""With fewer held-out classes there is a warning: an interval over so few is wider than trials differ."""
 FEW_QUERIES = 100
-"""With fewer held-out queries it is too: one query is then more than a hundredth of recall."""
+"""With fewer held-out queries there is one too: one query is then more than a hundredth of recall."""
 
 
 def selection_text(held_out: Measured) -> str:
@@ -21,7 +21,7 @@ def selection_text(held_out: Measured) -> str:
 
 
 def selection_warning(held_out: Measured, settings: Mapping[str, Any], training_classes: int) -> str | None:
-    """Why a selection on so little is little worth, and what would be better; None where it is enough.
+    """Why a selection on so little is unreliable, and what would be better; None if it is enough.
 
     `training_classes` is the number of classes of the training half, held-out ones included.
     """
@@ -54,8 +54,8 @@ def _better(held_out: Measured, settings: Mapping[str, Any], training_classes: i
 
 
 def unlike_text(held_out: Measured | None, test: Measured | None) -> str:
-    """Why values of the held-out and of the test set are not to be compared, where both stand side by side; empty
-    where one of the sets is not known, or they are alike."""
+    """Why values of the held-out and of the test set must not be compared, where both are shown side by side; empty
+    if one of the sets is not known, or they are alike."""
     if held_out is None or test is None or (held_out.classes, held_out.images) == (test.classes, test.images):
         return ""
     return (

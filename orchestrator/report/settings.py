@@ -21,15 +21,15 @@ from orchestrator.text import counted, value_text
 EDGE = 0.05
 """The winner is at the edge of a range within this share of it."""
 CROWD, CORNER = 4, 0.2
-"""A range is too wide if so many of the best trials, or a tenth of all if these are more, lie within this share of it
-at one end."""
+"""A range is too wide if this many of the best trials, or a tenth of all if these are more, lie within this share of
+it at one end."""
 ENOUGH_TO_CROWD = 10
-"""Of so many results at least."""
+"""The minimum number of results for that."""
 
 
 @dataclass(frozen=True)
 class Marked:
-    """A value that a paper, or a method, stands for."""
+    """A value that a paper or a method gives."""
 
     value: Any
     source: str
@@ -42,10 +42,10 @@ class Searched:
     key: str
     parameter: Parameter | None
     values: tuple[Any, ...]
-    """All values that trials had, each once, sorted where they are numbers."""
+    """All values that trials had, each once, sorted if they are numbers."""
     best: Any
     edge: Literal["low", "high"] | None
-    """Where the winner sits at the end of a range that could be wider."""
+    """At which end of a range that could be wider the winner is."""
     marked: Marked | None
     moot: str = ""
     """Why the winner's place at an end of the range, if it is there, says nothing of that end: a tie, or no effect."""
@@ -62,11 +62,11 @@ class Searched:
 
     @property
     def log(self) -> bool:
-        """Whether it is looked at on a logarithmic axis."""
+        """Whether it is shown on a logarithmic axis."""
         return self.parameter is not None and self.parameter.log
 
     def place(self, value: float) -> float:
-        """Where a value is in its range, 0 to 1; by logarithms where it is searched so."""
+        """The position of a value in its range, 0 to 1; logarithmic if it is searched so."""
         if self.parameter is None or self.parameter.low == self.parameter.high:
             return 0.5
         low, high = self.parameter.low, self.parameter.high
@@ -96,7 +96,7 @@ def searched_settings(
     by_key: dict[str, Parameter] = {}
     for parameter in space.parameters() if space is not None else ():
         known = by_key.setdefault(parameter.key, parameter)
-        if known is not parameter:  # in several alternatives or branches: all that any of them allows
+        if known is not parameter:  # in several alternatives or branches: everything that any of them allows
             by_key[parameter.key] = _joined(known, parameter)
     results = {trial.trial_id: trial.best for trial in ledger.finished()}
     tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
@@ -123,7 +123,7 @@ def _joined(one: Parameter, other: Parameter) -> Parameter:
 def _edge(
     key: str, parameter: Parameter | None, best: Any, settings: Mapping[str, Any]
 ) -> Literal["low", "high"] | None:
-    """At which end of its range a value is, if the range could go on there."""
+    """The end of its range at which a value is, if the range could be extended there."""
     if parameter is None or isinstance(best, bool | str) or best is None:
         return None
     low, high = parameter.low, parameter.high
@@ -166,7 +166,7 @@ def _moot(
 
 
 def _is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
-    """Whether a setting takes nothing beyond this value."""
+    """Whether a setting allows nothing beyond this value."""
     try:
         fields = {**Training.model_fields, **find_method(str(settings.get("method"))).Config.model_fields}
     except InputError:
@@ -202,7 +202,7 @@ def widen(
     comparable: Comparable,
     settings: Mapping[str, Any],
 ) -> str:
-    """Where the winner, or who led when all were of one age, is at the end of a range."""
+    """Where the winner, or the leader when all had the same age, is at the end of a range."""
     if winner is None:
         return f"No result{ledger.yet}."
     if not searched:
@@ -240,7 +240,7 @@ def _wider(
 
 
 def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searched], comparable: Comparable) -> str:
-    """What the best trial's place says of the ranges."""
+    """What the best trial's place says about the ranges."""
     ended = ledger.finished()
     if len(ended) == 1:
         return "There is one result: it says nothing of the ranges."
@@ -269,7 +269,7 @@ def _is_range(setting: Searched) -> bool:
 
 
 def _effective(ledger: Ledger, key: str, comparable: Comparable) -> list[tuple[Any, float]]:
-    """The setting's value and the result of each trial, best first, in which it has an effect."""
+    """The setting's value and the result of each trial in which it has an effect, best first."""
     images = training_images(ledger)
     trials = ((ledger.trials[name], result) for name, result in comparable.values.items())
     return [(t.params[key], result) for t, result in trials if key in t.params and key not in idle(t, images)]
@@ -294,8 +294,8 @@ def _beyond(setting: Searched, best: Any, edge: str | None) -> str:
 def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings: Mapping[str, Any]) -> str:
     """What to search instead where the best trials crowd at one end of a range; empty where they do not.
 
-    The best CROWD trials, or the best tenth, at equal age, lie in the outer fifth of the range. Of trials spread
-    evenly over a range without effect that happens with a probability of 2 * 0.2 ** 4 = 0.3%.
+    The best CROWD trials, or the best tenth, at equal age, lie in the outer fifth of the range. If trials are spread
+    evenly over a range without effect, the probability of that is 2 * 0.2 ** 4 = 0.3%.
     """
     parameter = setting.parameter
     if parameter is None or not _is_range(setting) or setting.edge or setting.moot:
@@ -304,7 +304,7 @@ def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings
     if len(ranked) < ENOUGH_TO_CROWD or len({setting.place(value) for value, _ in ranked}) < CROWD:
         return ""
     last = ranked[max(CROWD, len(ranked) // 10) - 1][1]
-    count = max(place for place, (_, result) in enumerate(ranked, start=1) if result == last)  # with those that tie
+    count = max(place for place, (_, result) in enumerate(ranked, start=1) if result == last)  # including ties
     places = [setting.place(value) for value, _ in ranked[:count]]
     end: Literal["low", "high"]
     if max(places) <= CORNER:

@@ -12,12 +12,12 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
 
 SIGNIFICANT = 0.05
-"""The chance, at most, that any of the differences told as real is none."""
+"""The maximum probability that any of the differences reported as real is not."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much more `one` has than `other`, over the seeds that both have."""
+    """How much larger `one` is than `other`, over the seeds that both have."""
 
     one: str
     other: str
@@ -32,12 +32,12 @@ class Difference:
 
     @property
     def real(self) -> bool:
-        """Whether it is told as a difference."""
+        """Whether it is reported as a difference."""
         return self.adjusted < SIGNIFICANT
 
     @property
     def tested(self) -> bool:
-        """Whether anything was: it takes two seeds, and values that are not all equal."""
+        """Whether it was tested: this needs two seeds, and values that are not all equal."""
         return not math.isnan(self.adjusted)
 
     @property
@@ -75,7 +75,7 @@ def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
     does not vary, p is 0, or NaN if it is 0 throughout.
 
     Args:
-        values: of each group, its value with each seed.
+        values: for each group, its value with each seed.
 
     Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979.
     """
@@ -102,7 +102,7 @@ def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
 
 def holm(ps: Sequence[float]) -> list[float]:
     """The adjusted p of each of m tests, in their order: the i-th smallest is max over j <= i of (m - j + 1) p_(j), at
-    most 1. NaN stays, and is no test."""
+    most 1. NaN stays and is not counted as a test."""
     adjusted = [math.nan] * len(ps)
     ranked = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
     largest = 0.0
@@ -139,7 +139,7 @@ def _point(trial: TrialRecord) -> dict[str, object]:
 
 
 def between_confirmed(ledger: Ledger) -> list[Difference]:
-    """The differences between a search's trials that have final runs, of the test of what it selects on."""
+    """The differences between a search's trials that have final runs, on the test of what it selects on."""
     metric = ledger.metric.removeprefix("val/")
     sources = {run.source for run in ledger.finals.values()}
     found = {

@@ -1,4 +1,4 @@
-"""Which trial stood higher, compared after equally much training: one that was stopped early had less of it."""
+"""Which trial ranks higher, compared after equal training: one that was stopped early had less of it."""
 
 import bisect
 import itertools
@@ -14,21 +14,21 @@ class Pair:
     """Two trials' best values at the age that both have."""
 
     age: int | None
-    """After so many validations; None where both trained to their end, however long that took."""
+    """After this many validations; None if both trained to their end, however long that took."""
     one: float
     other: float
 
 
 @dataclass(frozen=True)
 class Comparable:
-    """Trials' values after equally much training: one that was stopped early would look bad for its age."""
+    """Trials' values after equal training: otherwise one that was stopped early would look worse than it is."""
 
     values: Mapping[str, float]
     """By trial, best first."""
     basis: str
     """Whose values they are, in words."""
     age: int | None
-    """After so many validations; None where all of them trained to their end."""
+    """After this many validations; None if all of them trained to their end."""
 
 
 def side_by_side(ledger: Ledger, one: TrialRecord, other: TrialRecord) -> Pair:
@@ -44,7 +44,7 @@ def standing(ledger: Ledger) -> list[TrialRecord]:
     """The trials that may win: the winner, then the others by how many trials stood higher at the age that both have,
     fewest first; of equals the one that trained longer, then the one with the better best value.
 
-    Of two objectives, which have no early stops, the order of the leaderboard.
+    With two objectives, which have no early stops, the order of the leaderboard.
     """
     ended = ledger.finished()
     if ledger.second is not None or len(ended) < 3:
@@ -55,13 +55,13 @@ def standing(ledger: Ledger) -> list[TrialRecord]:
 
 
 def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
-    """How many of the others stood higher than each; of n trials with k lengths in about k n log n steps."""
+    """How many of the others stood higher than each; about k n log n steps for n trials of k lengths."""
     sign = -1.0 if ledger.mode == "max" else 1.0  # so that less is better
     courses = [list(itertools.accumulate((sign * value for value in trial.curve), min)) for trial in trials]
     beaten = [0] * len(trials)
 
     def compare(these: Iterable[int], others: Iterable[int], age: int | None) -> None:
-        """Each of these with each of the others."""
+        """Compare each of these with each of the others."""
         values = sorted(courses[place][-1 if age is None else age - 1] for place in others)
         for place in these:
             beaten[place] += bisect.bisect_left(values, courses[place][-1 if age is None else age - 1])
@@ -74,7 +74,7 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
         ended = [place for place in young if trials[place].state == "done"]
         older = [place for place, course in enumerate(courses) if len(course) > age]
         old_stopped = [place for place in older if trials[place].state != "done"]
-        # two that were both done have been compared
+        # two completed ones have been compared already
         compare(stopped, [*young, *older], age)
         compare([*ended, *older], stopped, age)
         compare(ended, old_stopped, age)
@@ -83,7 +83,7 @@ def _times_beaten(ledger: Ledger, trials: Sequence[TrialRecord]) -> list[int]:
 
 
 def comparable(ledger: Ledger, needed: int) -> Comparable:
-    """The trials that trained to their end, where they are so many or all; else all at the age that all reached."""
+    """The trials that trained to their end, if they are enough or all; else all at the age that all reached."""
     ended = ledger.finished()
     done = [trial for trial in ended if trial.state == "done"]
     aged = [trial for trial in ended if trial.curve]
@@ -101,9 +101,9 @@ def comparable(ledger: Ledger, needed: int) -> Comparable:
 
 
 def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:
-    """The trials that have final runs: the winner, and those that stand next.
+    """The trials that have final runs: the winner, and the next ones in order.
 
-    What has begun is kept while no trial was added since, so that a search that goes on has the final runs that it had
+    Final runs that have begun are kept while no trial was added since, so that a resumed search has those that it had
     begun, whatever version chose them.
     """
     if count == 1:

@@ -1,4 +1,4 @@
-"""What a search came to, for programs: summaries, Markdown, CSV, LaTeX."""
+"""The results of a search for programs: summaries, Markdown, CSV, LaTeX."""
 
 import csv
 import io
@@ -163,7 +163,7 @@ def _latex(findings: Findings) -> str:
 
 
 def _latex_table(heads: Sequence[str], lines: Sequence[tuple[list[str], bool]], caption: str, *, left: int) -> str:
-    """A table for LaTeX with booktabs: lines, some of them in bold, whose first columns are set to the left."""
+    """A table for LaTeX with booktabs: lines, some of them in bold, whose first columns are left-aligned."""
 
     def line(cells: list[str], bold: bool = False) -> str:
         shown = [_latex_text(cell).replace("±", r"$\pm$") for cell in cells]

@@ -1,1 +1,1 @@
-"""One training: the loop and its parts, on one process or several. It knows no search, no Ray and no tracker."""
+"""One training: the loop and its parts, on one process or several. It does not depend on searches, Ray or trackers."""

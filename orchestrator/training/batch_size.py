@@ -11,8 +11,8 @@ from orchestrator.training.loop import fit
 
 
 def batch_that_fits(experiment: Experiment, store: Store, split: Split) -> tuple[int, int] | None:
-    """Of a batch that did not fit into memory: half of its classes, a quarter, ..., the most with which two steps went
-    well when tried here and now, as (classes_per_batch, images). None if none did. For one process."""
+    """For a batch that did not fit into memory: try half of its classes, a quarter, ..., and return the most with which
+    two steps succeed, as (classes_per_batch, images). None if none does. For one process."""
     training = experiment.training
     classes = training.classes_per_batch
     while (classes := classes // 2) >= 2:
@@ -23,7 +23,7 @@ def batch_that_fits(experiment: Experiment, store: Store, split: Split) -> tuple
         except OutOfMemory as error:
             free_memory(error)
             continue
-        except (InputError, TrainingFailed):  # the method cannot do with so few
+        except (InputError, TrainingFailed):  # the method cannot work with so few
             return None
         finally:
             free_memory()

@@ -12,7 +12,7 @@ from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_fol
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """`state` (tensors, numbers, strings, lists, dicts) as one file; OSError if the disk takes it not."""
+    """Save `state` (tensors, numbers, strings, lists, dicts) as one file; OSError if the disk refuses it."""
 
     def write(file: BinaryIO) -> None:
         try:
@@ -26,9 +26,9 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 
 
 def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: bool = False) -> dict[str, Any]:
-    """What `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged.
+    """Load what `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged.
 
-    `mapped`: tensors are read when they are used, so that a glance at the rest costs nothing."""
+    `mapped`: tensors are read when they are used, so that reading only the rest costs nothing."""
     try:
         state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except FileNotFoundError:
@@ -41,8 +41,8 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: b
 
 
 def damage(path: Path) -> str | None:
-    """What is wrong with a file of `save_checkpoint`, in a few words; None if nothing. Its check sums are compared, as
-    torch does not: it takes a wrong bit for a weight."""
+    """What is wrong with a file of `save_checkpoint`, in a few words; None if nothing. Compares the checksums;
+    torch does not, and would load a flipped bit as a weight."""
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.testzip() is not None:
@@ -60,15 +60,15 @@ def damage(path: Path) -> str | None:
 
 
 def discard_damaged(folder: Path) -> str | None:
-    """Where a training in a folder, or one of its folds, cannot go on exactly from what is saved, that is removed, so
-    that it begins anew. Gives the reason, None if all is well.
+    """Remove what is saved of a training in a folder, or of one of its folds, if it cannot be resumed exactly, so that
+    it starts again. Returns the reason, None if all is well.
 
-    Raises OSError if the disk does not let itself be read."""
+    Raises OSError if the disk cannot be read."""
     found: list[str] = []
     for place in model_folders(folder):
         if not (place / CHECKPOINT).exists():
             continue
-        # in this order: a checkpoint that cannot be read says of no model whether there should be one
+        # in this order: an unreadable checkpoint does not say whether there should be a model
         if (wrong := damage(place / CHECKPOINT)) is not None:
             told = f"{CHECKPOINT} {wrong}"
         else:

@@ -12,7 +12,7 @@ from orchestrator.config.training import Training
 from orchestrator.errors import InputError, OutOfMemory
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
-"""What torch says in a RuntimeError where others raise MemoryError."""
+"""The text of torch's RuntimeError where others raise MemoryError."""
 
 
 def choose_device(name: str) -> torch.device:
@@ -25,19 +25,19 @@ def choose_device(name: str) -> torch.device:
 
 
 def random_state(device: torch.device) -> list[Tensor]:
-    """The state of torch's global generators: of the CPU, and of the GPU that trains."""
+    """The state of torch's global generators: of the CPU, and of the GPU in use."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
 
 
 def set_random_state(state: list[Tensor], device: torch.device) -> None:
-    """Take a `random_state` up again."""
+    """Restore a `random_state`."""
     torch.set_rng_state(state[0])
     if device.type == "cuda":
         torch.cuda.set_rng_state(state[1], device)
 
 
 def to_device(images: Tensor, training: Training, device: torch.device) -> Tensor:
-    """Images as the network takes them; pinned on their way to a GPU, so that the copy overlaps with its work."""
+    """Images as the network takes them; pinned on their way to a GPU, so that copying overlaps with computation."""
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
     dtype = torch.float64 if training.precision == "float64" else torch.float32
     images = images.to(dtype=dtype, memory_format=layout)
@@ -45,14 +45,14 @@ def to_device(images: Tensor, training: Training, device: torch.device) -> Tenso
 
 
 def autocast(training: Training, device: torch.device) -> torch.autocast:
-    """Half precision for the network where asked."""
+    """Half precision for the network if configured."""
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
     return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
 
 
 @contextlib.contextmanager
 def memory_faults(training: Training, *, validating: bool = False) -> Iterator[None]:
-    """Out of memory, of the GPU or of the machine, said as such: OutOfMemory."""
+    """Raise OutOfMemory if the GPU or the machine runs out of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -68,7 +68,7 @@ def memory_faults(training: Training, *, validating: bool = False) -> Iterator[N
 
 
 def free_memory(error: BaseException | None = None) -> None:
-    """Give back what nobody holds any more, or only the calls that ended in this error."""
+    """Free memory that is no longer referenced, or is referenced only by the traceback of this error."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__

@@ -32,10 +32,10 @@ def world_size() -> int:
 
 @contextmanager
 def membership() -> Iterator[None]:
-    """While it lasts, this process stays one of its group, even if the group is destroyed.
+    """Within this context, this process stays a member of its group, even if the group is destroyed.
 
-    Ray Train destroys it, from another thread, when a rank was lost. Without this the others would take themselves for
-    a group of one and go on, each as rank 0, on their own blocks of the batch; so they fail at what needs the others.
+    Ray Train destroys it, from another thread, when a rank is lost. Without this the others would see themselves as a
+    group of one and go on, each as rank 0, on their own blocks of the batch; so they fail where they need the others.
     """
     global _place
     _place = rank(), world_size()
@@ -90,7 +90,7 @@ def gather(block: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """A part () on each of W ranks -> their sum on all of them; backward is the sum over the ranks' gradients of it."""
+    """A part () on each of W ranks -> their sum on all of them; backward sums the ranks' gradients of it."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:
@@ -104,9 +104,9 @@ class _Sum(torch.autograd.Function):
 
 
 def sum_over_shares(part: Callable[[int, int], Tensor]) -> Tensor:
-    """The sum of part(0, W), ..., part(W - 1, W), of which each of the W ranks computes its own; differentiable.
+    """The sum of part(0, W), ..., part(W - 1, W); each of the W ranks computes its own part. Differentiable.
 
-    The parts are of one shape and type; one number of each is all that is sent. Every rank computes the same loss of
+    The parts have the same shape and type; only one number of each is sent. Every rank computes the same loss from
     the sum, whose gradient on a part is W times the one-process gradient: DDP's mean over the ranks, each of which
     knows its own part only, divides by W again.
     """

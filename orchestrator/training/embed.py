@@ -1,4 +1,4 @@
-"""Embeddings of a split, and all that is measured on them."""
+"""Embeddings of a split, and all measurements on them."""
 
 import math
 import warnings
@@ -38,9 +38,9 @@ def run_network(
     *,
     normalized: bool = True,
 ) -> Outputs:
-    """The outputs (len(rows), ...) of these images in eval mode, shared out over the ranks.
+    """The outputs (len(rows), ...) for these images in eval mode, divided among the ranks.
 
-    Without a `reader` the images are taken as they are in the store.
+    Without a `reader` the images are used as they are in the store.
     """
     was_training = learner.training
     learner.eval()
@@ -60,14 +60,14 @@ def run_network(
 def embed_split(
     learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device, reader: Reader | None = None
 ) -> Embedded:
-    """These images as the network sees them; their labels are the data set's own."""
+    """The network's outputs for these images, with the data set's own labels."""
     outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device, reader).items()}
     return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
 
 
 def validate(held_out: Embedded, store: Store) -> tuple[dict[str, float], Evaluation | None]:
-    """`val/...`: the retrieval metrics on the classes that the training selects on, queries among the gallery where
-    they have both; and on rank 0 what they are means of."""
+    """`val/...`: the retrieval metrics on the classes that the training selects on; queries are searched for in the
+    gallery if both exist. On rank 0 also the evaluation that the metrics come from."""
     if not torch.isfinite(held_out.outputs["embedding"]).all():
         raise TrainingFailed("the embeddings are not finite")
     found = None
@@ -82,7 +82,7 @@ def validate(held_out: Embedded, store: Store) -> tuple[dict[str, float], Evalua
 def evaluate_model(
     model: Path, store: Store, rows: np.ndarray[Any, Any], device: str = "auto", *, folder: Path | None = None
 ) -> dict[str, float]:
-    """The metrics of `evaluate_model_by_query` alone; arguments and errors are its own."""
+    """The metrics of `evaluate_model_by_query` alone; same arguments and errors."""
     return evaluate_model_by_query(model, store, rows, device, folder=folder).metrics
 
 
@@ -95,9 +95,9 @@ def evaluate_model_by_query(
     folder: Path | None = None,
     approximate: bool = False,
 ) -> Evaluation:
-    """All metrics of a saved model on these images; the method's arrays and tables go to `folder` as `test_...`.
+    """All metrics of a saved model on these images; the method's arrays and tables are saved in `folder` as `test_...`.
 
-    Rows of the data set's split `query` are searched for among the others, where it has one; otherwise each row among
+    Rows of the data set's split `query` are searched for among the others, if it has one; otherwise each row among
     all. In the table of queries, `query` is the image's row in the data set. `images_left_out` counts photographs that
     cannot be decoded, if there are any. Raises InputError if none can be evaluated or the embeddings are not finite.
     """
@@ -114,7 +114,7 @@ def evaluate_and_embed(
     approximate: bool = False,
     degradation: Degradation | None = None,
 ) -> tuple[Evaluation, Embedded]:
-    """`evaluate_model_by_query`, and the images as the model sees them: degraded where asked."""
+    """As `evaluate_model_by_query`, and also the embedded images; the images are degraded if asked."""
     learner, embedded = embed_model(model, store, rows, device, degradation)
     result = retrieve(embedded, store, device, what=str(model), approximate=approximate)
     seen_of_method = learner.method.diagnostics(None, embedded)
@@ -129,15 +129,15 @@ def evaluate_and_embed(
 def detect_outside(
     model: Path, inside: Store, outside: Store, device: str = "auto"
 ) -> tuple[dict[str, float], dict[Over, Ends | None]]:
-    """`out_of_distribution/auroc`: how well the uncertainty ||u|| tells the images of another data set (they should
-    have more) from those of its own; of both data sets, the images that `rows_to_test` gives. And its intervals over
+    """`out_of_distribution/auroc`: how well the uncertainty ||u|| separates the images of another data set (they should
+    have more) from those of its own; of both data sets, the images that `rows_to_test` gives. Also its intervals over
     the classes of both (None if one has too few) and over their images; see `intervals.of_auroc`.
 
-    Raises InputError if the model has no uncertainty embedding: one is the output `uncertainty` (N, D) of the network,
-    a head of the method's. Source: IDML's Table 4.
+    Raises InputError if the model has no uncertainty embedding: the output `uncertainty` (N, D) of the network, from a
+    head of the method. Source: IDML's Table 4.
     """
     sides = []
-    for store in (inside, outside):  # whatever is wrong is found before anything is computed
+    for store in (inside, outside):  # find whatever is wrong before computing anything
         learner, experiment = load_learner(model, store)
         if "uncertainty" not in learner.network.heads:
             raise InputError(
@@ -165,7 +165,7 @@ def embed_model(
     device: str = "auto",
     degradation: Degradation | None = None,
 ) -> tuple[Learner, Embedded]:
-    """A saved model's learner, and these images as it sees them; photographs that cannot be decoded are left out."""
+    """A saved model's learner, and its outputs for these images; photographs that cannot be decoded are left out."""
     learner, experiment = load_learner(model, store)
     chosen = choose_device(device)
     readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
@@ -176,7 +176,7 @@ def embed_model(
 def retrieve(
     embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
 ) -> Evaluation:
-    """All metrics of these embeddings, as `evaluate_model_by_query` says. `what` is named in errors."""
+    """All metrics of these embeddings, as in `evaluate_model_by_query`. `what` is named in errors."""
     rows, parts = queries_and_gallery(embedded, store, choose_device(device))
     try:
         result = evaluate_queries(
@@ -192,8 +192,8 @@ def retrieve(
 def queries_and_gallery(
     embedded: Embedded, store: Store, device: torch.device | None = None
 ) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
-    """The queries' rows in the data set, and what `evaluate_queries` is given: rows of the split `query` are searched
-    for among the others; where there are not both, each row among all."""
+    """The queries' rows in the data set, and the arguments of `evaluate_queries`: rows of the split `query` are
+    searched for among the others; unless both exist, each row among all."""
     embeddings, labels, rows = embedded.outputs["embedding"].to(device), embedded.labels, embedded.samples.numpy()
     queries = torch.from_numpy(store.splits[rows] == "query")
     if not queries.any() or queries.all():
@@ -203,14 +203,14 @@ def queries_and_gallery(
 
 
 def look(evaluation: Evaluation, embedded: Embedded, store: Store) -> Insight:
-    """What there is to see of an evaluation of these images, whose `query` column holds rows of the data set."""
+    """The insight into an evaluation of these images, whose `query` column holds rows of the data set."""
     queries = store.splits[embedded.samples.numpy()] == "query"
     apart = queries.any() and not queries.all()
     return insight(evaluation, embedded, store.class_names, np.flatnonzero(~queries) if apart else None)
 
 
 def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store: Store) -> None:
-    """Save what there is to see; what goes wrong in looking is told, and costs no training."""
+    """Save the insight; a failure to compute it is reported, and does not end the training."""
     try:
         found = look(evaluation, embedded, store)
     except Exception as error:

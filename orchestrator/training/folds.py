@@ -1,7 +1,7 @@
 """A training over folds (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020; METHODS section 8).
 
-The training classes are cut into folds; each fold holds out its classes in turn and trains a model on the rest. The
-models train in lockstep, a validation of each in turn, so that a search sees one curve: their mean.
+The training classes are divided into folds; each fold holds out its classes in turn and trains a model on the rest. The
+models train in lockstep, one validation of each in turn, so that a search sees one curve: their mean.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,11 +37,11 @@ def evaluate_folds(
     approximate: bool = False,
 ) -> tuple[dict[str, float], Evaluation, Evaluation]:
     """The folds' models on these images: each metric's mean over the models ("separated"), and as
-    `concatenated_<metric>` that of their normalised embeddings side by side. Beside them the evaluation of these, and
-    that of the models' mean, whose queries each have the mean of their values by the models.
+    `concatenated_<metric>` that of their concatenated normalised embeddings. Also the evaluation of these, and that of
+    the models' mean, in which each query has the mean of its values over the models.
 
-    `keep`: the methods' own arrays and tables go to each model's folder, the insight of the embeddings side by side to
-    theirs."""
+    `keep`: save the methods' own arrays and tables in each model's folder, and the insight of the concatenated
+    embeddings in the training's folder."""
     found: list[Evaluation] = []
     parts: list[Tensor] = []
     for model in models:
@@ -64,7 +64,7 @@ def mean_evaluation(found: Sequence[Evaluation]) -> Evaluation:
     metrics = {name: fmean(one.metrics[name] for one in found) for name in found[0].metrics}
     queries = found[0].queries
     for name in found[0].names:
-        # one null where a query is left out, of all models alike, for that depends on labels alone
+        # one null for a query that is left out, the same for all models, since it depends on labels alone
         values = np.mean([one.queries[name].to_numpy() for one in found], axis=0)
         queries = queries.set_column(queries.column_names.index(name), name, [pa.array(values, from_pandas=True)])
     return Evaluation(metrics, queries)
@@ -81,8 +81,8 @@ def fit_folds(
 ) -> Iterator[Validation]:
     """`fit` on each split in lockstep: the mean of the folds' metrics at each validation.
 
-    A fold that has come to its end before the others counts with its last validation. Each fold keeps its own
-    checkpoint and its own best model; a training that was interrupted anywhere goes on exactly.
+    A fold that ends before the others counts with its last validation. Each fold keeps its own
+    checkpoint and its own best model; a training interrupted at any point resumes exactly.
     """
     trainings = [
         fit(

@@ -10,7 +10,7 @@ from orchestrator.training.distributed import gather, sum_over_shares
 
 
 class Learner(nn.Module):
-    """All that is trained: the embedding network and the method with its proxies and state."""
+    """Everything that is trained: the embedding network, and the method with its proxies and state."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Learner(nn.Module):
         self.method.bind(self.network)
 
     def outputs(self, images: Tensor) -> Outputs:
-        """The network's outputs of these images, embeddings normalised as the method asks."""
+        """The network's outputs for these images, with embeddings normalised as the method asks."""
         outputs = self.network(images)
         # half-precision activations end here: distances and losses are computed in float32 or better
         outputs = {name: output.float() if output.dtype.itemsize < 4 else output for name, output in outputs.items()}

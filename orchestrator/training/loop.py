@@ -1,7 +1,7 @@
 """fit(): the whole training loop in one explicit function, no callbacks.
 
-It is a generator that yields once per validation, and so needs to know nothing of who runs it: a plain process
-drains it, a Tune trial takes one validation per step, a Ray Train worker reports each. To stop is to close it.
+It is a generator that yields once per validation, so it need not know what runs it: a plain process exhausts it, a Tune
+trial takes one validation per step, a Ray Train worker reports each. Closing the generator stops the training.
 """
 
 import math
@@ -39,13 +39,13 @@ from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import build_sampler, leave_out, new_reader, requests
 
 SMALLEST_SCALE = 2.0**-64
-"""Of fp16's loss, which is halved wherever a gradient overflows: below it gradients are infinite or not numbers."""
+"""Of fp16's loss, which is halved whenever a gradient overflows: below it gradients are infinite or not numbers."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What is known after one validation. `metrics` holds finite numbers only and is repeatable bit for bit;
-    `seconds` is the wall time since the last one."""
+    """The results known after one validation. `metrics` holds finite numbers only and is reproducible bit for bit;
+    `seconds` is the wall time since the previous one."""
 
     number: int
     epoch: float
@@ -66,10 +66,10 @@ def fit(
 ) -> Iterator[Validation]:
     """Train, and yield at every validation.
 
-    With a `folder` the state is saved there at each validation, and a training found there goes on: its past
-    validations are yielded again first, then the new ones, the same bit for bit as without the interruption.
+    With a `folder` the state is saved there at each validation, and a training found there is resumed: its past
+    validations are yielded again first, then the new ones, bit for bit the same as without the interruption.
     `stop_after` ends the training at that validation. Without held-out classes (`split.validation` empty) the
-    clock ticks the same, and `metrics` hold the training's terms only.
+    validations come at the same steps, and `metrics` holds the training's terms only.
 
     Raises TrainingFailed if the loss is not finite, InputError if the batch does not fit the data.
     """
@@ -162,7 +162,7 @@ def fit(
                     parameter.grad = None
             scaler.unscale_(optimizer)
             clip_gradients(learner, training)
-            with memory_faults(training):  # its first step makes its state
+            with memory_faults(training):  # its first step allocates its state
                 scaler.step(optimizer)
             scaler.update()
             step += 1
@@ -170,7 +170,7 @@ def fit(
 
             if not clock.ticks(step):
                 continue
-            if scaler.get_scale() < SMALLEST_SCALE:  # each further step would be left out too, and nobody told
+            if scaler.get_scale() < SMALLEST_SCALE:  # all further steps would be skipped too, without notice
                 raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")
             metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
             held_out, evaluation = None, None
@@ -205,7 +205,7 @@ def fit(
                 save_checkpoint(folder / CHECKPOINT, state())
             before = random_state(device)
             yield history[-1]
-            # whoever runs the loop may draw random numbers of its own in between
+            # the caller may draw random numbers of its own in between
             set_random_state(before, device)
             torch.set_num_threads(training.threads)
             if stopped:
@@ -252,13 +252,13 @@ class Window:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Start again."""
         self.steps = 0
         self.sums: dict[str, Tensor] = {}
         self.batches: list[Embedded] = []
 
     def add(self, terms: dict[str, Tensor], seen: list[Outputs], batch: Batch) -> None:
-        """One step. Only the first run of the network belongs to the batch's own images."""
+        """Add one step. Only the first run of the network belongs to the batch's own images."""
         self.steps += 1
         for name, term in terms.items():
             value = term.detach().double()

@@ -20,7 +20,7 @@ from orchestrator.training.learner import Learner
 
 
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
-    """The learner of a new training; InputError if its weights, or what its method reads, cannot be had."""
+    """The learner of a new training; InputError if its weights, or what its method reads, cannot be loaded."""
     names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
     return build_learner(experiment, store, num_classes=len(names), class_names=names)
 
@@ -28,7 +28,7 @@ def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
 def build_learner(
     experiment: Experiment, store: Store, *, num_classes: int, class_names: tuple[str, ...] = ()
 ) -> Learner:
-    """The module that is trained, for a data set's images. Only training needs the names of its classes."""
+    """The module to train, for a data set's images. Only training needs the names of its classes."""
     training = experiment.training
     return Learner(
         find_method(experiment.method),
@@ -47,7 +47,7 @@ def build_learner(
 
 
 def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -> None:
-    """A method's arrays as `<prefix><name>.npy`, its tables as `<prefix><name>.csv`."""
+    """Save a method's arrays as `<prefix><name>.npy`, its tables as `<prefix><name>.csv`."""
     for name, array in diagnostics.arrays.items():
         write_atomically(folder / f"{prefix}{name}.npy", partial(np.save, arr=array))
     for name, table in diagnostics.tables.items():
@@ -55,7 +55,7 @@ def save_diagnostics(folder: Path, diagnostics: Diagnostics, prefix: str = "") -
 
 
 def save_table(path: Path, table: Mapping[str, Sequence[Any]]) -> None:
-    """Columns of equal length, by name, as CSV."""
+    """Save columns of equal length, by name, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
@@ -68,7 +68,7 @@ def _write(content: bytes, file: BinaryIO) -> None:
 
 
 def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[str, Any]:
-    """What is needed to build the learner again and use it."""
+    """What is needed to rebuild the learner and use it."""
     return {
         "format": 1,
         "experiment": experiment.flat(),

@@ -17,7 +17,7 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
     groups += learner.method.parameter_groups(training.lr)
     grouped = [id(parameter) for group in groups for parameter in group["params"]]
     for name, parameter in learner.named_parameters():
-        trained = parameter.requires_grad and parameter.numel()  # no proxies: nothing to optimise
+        trained = parameter.requires_grad and parameter.numel()  # without proxies there is nothing to optimise
         if trained and grouped.count(id(parameter)) != 1:
             raise InputError(
                 f"method '{learner.method.name}': parameter {name} is in {grouped.count(id(parameter))} "
@@ -48,14 +48,14 @@ def network_groups(learner: Learner, training: Training) -> list[dict[str, Any]]
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, training: Training, epoch: int) -> None:
-    """The step schedule: a function of the epoch alone, so nothing of it needs saving."""
+    """Apply the step schedule: a function of the epoch alone, so it has no state to save."""
     factor = training.lr_gamma ** (epoch // training.lr_step_epochs) if training.lr_step_epochs else 1.0
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factor
 
 
 def clip_gradients(learner: Learner, training: Training) -> None:
-    """By value, then by norm, as far as asked."""
+    """Clip by value, then by norm, as configured."""
     if training.clip_value is not None:
         nn.utils.clip_grad_value_(learner.parameters(), training.clip_value)
     if training.clip_norm is not None:

@@ -32,7 +32,7 @@ def build_scope(
         rows = []
         for label in range(int(labels.max()) + 1):
             members = split.train[labels == label]
-            # a class with fewer images than asked gives some of them more than once
+            # a class with fewer images than requested repeats some
             order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
             rows.append(members[torch.cat(order)[:n].numpy()])
         raw = run_network(learner, store, np.concatenate(rows), device, reader, normalized=False)["embedding"]
@@ -57,7 +57,7 @@ def build_scope(
             step, mean, square = moments[3 * index : 3 * index + 3]
             optimizer.state[parameter] = {
                 "step": step.detach().to(parameter.device, torch.float32, copy=True),
-                # in the parameter's memory layout, which a fused optimiser takes for granted
+                # in the parameter's memory layout, which a fused optimiser assumes
                 "exp_avg": torch.empty_like(parameter.detach()).copy_(mean),
                 "exp_avg_sq": torch.empty_like(parameter.detach()).copy_(square),
             }

@@ -1,4 +1,4 @@
-"""Which images a training reads: splits, readers, what cannot be read, batches."""
+"""Which images a training reads: splits, readers, unreadable images, batches."""
 
 import warnings
 from collections.abc import Iterator
@@ -22,12 +22,12 @@ from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import save_table
 
 UNREADABLE = "unreadable.csv"
-"""The images of a data set that a training or a test went without."""
+"""The list of images that a training or a test left out."""
 
 
 def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> list[Split]:
     """The split that a training asks for, or the folds of MLRC. Without `hold_out` the whole training half trains
-    (folds hold out in any case). With `selection: test` it does too, and validations are of the test classes."""
+    (folds hold out in any case). With `selection: test` it is too, and validations use the test classes."""
     if training.protocol == "mlrc":
         return class_folds(store, class_subset=training.class_subset)
     on_test = training.selection == "test"
@@ -38,10 +38,10 @@ def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> l
 
 
 def image_split(store: Store, *, validation_share: float, seed: int, class_subset: int | None = None) -> Split:
-    """All classes train, on the data set's own training images; its other images test. Of each class, a share of the
-    training images drawn by `seed`, two at least, is held out; with a share of 0 there are none.
+    """Train on all classes, on the data set's own training images; test on the others. Of each class, a share of the
+    training images drawn by `seed`, at least two, is held out; with a share of 0 none is.
 
-    Raises InputError where a class has no image on either side, or the share leaves one none to train on.
+    Raises InputError if a class has no image on one of the sides, or the share leaves it none to train on.
     """
     own = store.splits == "train"
     classes = np.unique(store.labels[own])
@@ -76,7 +76,7 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
 
 
 def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
-    """The images of any data set that a model so trained is tested on: all of its test classes, or, of a model for
+    """The images of any data set on which a model trained this way is tested: those of all its test classes, or, for
     classification, its test images."""
     if training.protocol == "classification":
         return image_split(store, validation_share=0.0, seed=0).test
@@ -84,8 +84,8 @@ def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
 
 
 def new_reader(store: Store, training: Training, degradation: Degradation | None = None) -> Reader:
-    """Reads images as this training and its evaluations see them; with a `degradation`, as tests on images that are
-    degraded see them."""
+    """A reader of images as this training and its evaluations see them; with a `degradation`, as tests on degraded
+    images see them."""
     return Reader(
         store,
         augmentation=training.augmentation,
@@ -97,7 +97,7 @@ def new_reader(store: Store, training: Training, degradation: Degradation | None
 
 
 def requests(sampler: ClassBalancedSampler | UniformSampler, split: Split, step: int, total: int) -> Iterator[Request]:
-    """This rank's blocks of the batches from a step on, which may be in the middle of an epoch."""
+    """This rank's blocks of the batches from a given step on, which may be in the middle of an epoch."""
     while step < total:
         epoch, first = divmod(step, sampler.steps_per_epoch)
         for positions in sampler.batches(epoch)[first : first + total - step]:
@@ -106,9 +106,9 @@ def requests(sampler: ClassBalancedSampler | UniformSampler, split: Split, step:
 
 
 def leave_out(store: Store, training: Training, folder: Path | None = None) -> dict[int, str]:
-    """The rows that cannot be decoded, with the reasons: the same on all ranks, told once, listed in the `folder`.
+    """The rows that cannot be decoded, with the reasons: the same on all ranks, reported once, listed in the `folder`.
 
-    Raises DataError if they are too many, or the images are not of the kind that the augmentation is for.
+    Raises DataError if there are too many, or the images are not of the kind that the augmentation is for.
     """
     found = find_unreadable(store, training.augmentation, threads=training.loader_threads) if rank() == 0 else None
     unreadable: dict[int, str] = broadcast_object(found)
@@ -129,7 +129,7 @@ def leave_out(store: Store, training: Training, folder: Path | None = None) -> d
 
 
 def check_image_size(learner: Learner, store: Store, split: Split, training: Training) -> None:
-    """InputError if the network cannot take images of the size that the training's augmentation makes."""
+    """InputError if the network cannot take images of the size that the training's augmentation produces."""
     with new_reader(store, training) as reader:
         ((_, images),) = reader.read([Request(split.train[:1])])
     try:
@@ -154,7 +154,7 @@ def build_sampler(
         )
     if method.sampler == "uniform":
         return UniformSampler(len(labels), batch_size=training.batch_size, seed=training.seed)
-    if method.sampler != "class_balanced":  # a label-free method must not be given classes for a misspelling
+    if method.sampler != "class_balanced":  # a misspelled name must not give classes to a label-free method
         raise InputError(f"method '{method.name}': sampler {method.sampler!r} must be 'class_balanced' or 'uniform'")
     return ClassBalancedSampler(
         labels,

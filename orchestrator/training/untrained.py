@@ -1,4 +1,4 @@
-"""The score of a network before its training: what a training must better to have learned anything.
+"""The score of a network before its training: a training must exceed it to have learned anything.
 
 It is measured once for each set of `training.SHAPING` settings, by the first trial that has them, on its own device,
 before its first step; the storage keeps it for all later searches.
@@ -25,16 +25,16 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.training.distributed import broadcast_object, rank
 
 FOLDER = "untrained"
-"""Of the storage, where these scores are kept, a file each."""
+"""The folder of the storage with these scores, one file each."""
 Found = dict[str, Any]
 
 
 def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Found | None:
-    """The retrieval metrics of the network as its training begins it, on the held-out set (over folds: the mean), on
-    the test set where nothing is held out: `metrics`, the 95% interval over classes of each as `intervals`, what they
-    are `of` (a `Measured`), and on which `split`. None if it gives no finite embeddings.
+    """The retrieval metrics of the network at the start of its training, on the held-out set (over folds: the mean), on
+    the test set if nothing is held out: `metrics`, the 95% interval over classes of each as `intervals`, the set that
+    they are `of` (a `Measured`), and its `split`. None if the embeddings are not finite.
 
-    The training is the same whether or not this came before it: it seeds all that it draws.
+    The training is the same whether or not this runs before it: it seeds all that it draws.
     """
     from orchestrator.training.device import choose_device, memory_faults
     from orchestrator.training.embed import embed_split, validate
@@ -45,7 +45,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
     torch.set_num_threads(training.threads)
     device = choose_device(training.device)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the training tells of them
+        warnings.simplefilter("ignore")  # the training reports them
         unreadable = leave_out(store, training)
     name = "validation" if len(splits[0].validation) else "test"
     found, intervals, parts = [], [], []
@@ -79,7 +79,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
 
 
 def known(storage: Path, key: str) -> Found | None:
-    """The score that the storage keeps under this key; None if there is none, or it cannot be read."""
+    """The score stored under this key; None if there is none, or it cannot be read."""
     try:
         found = json.loads((storage / FOLDER / f"{key}.json").read_text(encoding="utf-8"))
         return found if valid(found) else None
@@ -88,7 +88,7 @@ def known(storage: Path, key: str) -> Found | None:
 
 
 def keep(storage: Path, key: str, found: Mapping[str, Any]) -> None:
-    """Keep a score for later searches; where the storage takes no file, they measure it again."""
+    """Store a score for later searches; if the storage refuses the file, they measure it again."""
     try:
         write_whole(storage / FOLDER / f"{key}.json", json.dumps(found).encode())
     except OSError as error:
@@ -96,7 +96,7 @@ def keep(storage: Path, key: str, found: Mapping[str, Any]) -> None:
 
 
 def valid(found: Any) -> bool:
-    """Whether it is what `measure` gives, numbers and all."""
+    """Whether it has the form that `measure` returns, including the numbers."""
     if not isinstance(found, dict) or found.get("split") not in ("validation", "test"):
         return False
     metrics, intervals = found.get("metrics"), found.get("intervals")

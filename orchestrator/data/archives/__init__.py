@@ -1,3 +1,3 @@
-"""Readers of the benchmarks' archives and of people's own images, a file for each family. They list images and write
+"""Readers of the benchmarks' archives and of users' own images, one file per family. They list images and write
 nothing.
 """

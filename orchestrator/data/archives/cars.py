@@ -1,4 +1,4 @@
-"""Cars196, in each form that it is handed on in."""
+"""Cars196, in each form in which it is distributed."""
 
 import csv
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from orchestrator.errors import DataError, suggestion
 
 
 def read_cars(source: Path) -> Listing:
-    """Cars196, in whichever of its three layouts is there."""
+    """Cars196, in whichever of its three layouts is found."""
     for marker, read in _CARS_LAYOUTS.items():
         for root in (source, source / marker.split("/")[0]):
             if (root / marker).exists():
@@ -129,7 +129,7 @@ def _mat_variable(path: Path, variable: str) -> Any:
             content = loadmat(file, squeeze_me=True)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file{UNPACK_AGAIN}") from None
-    except Exception as error:  # a damaged file raises anything: OSError, ValueError, TypeError, zlib.error ...
+    except Exception as error:  # a damaged file can raise anything: OSError, ValueError, TypeError, zlib.error ...
         raise DataError(f"{path}: not a whole MATLAB file ({reason_of(error)}){UNPACK_AGAIN}") from None
     if variable not in content:
         known = [name for name in content if not name.startswith("__")]

@@ -72,4 +72,4 @@ ARCHIVES = {
 }
 
 OWN: dict[str, Callable[[Path], Listing]] = {"folder": read_folder, "csv": read_csv}
-"""Readers of people's own images; nothing is known of their counts."""
+"""Readers of users' own images; their counts are not known."""

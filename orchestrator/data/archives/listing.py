@@ -20,7 +20,7 @@ Box = tuple[float, float, float, float]
 class Picture(NamedTuple):
     """One image of an archive.
 
-    `source`: its path relative to the listing's root, or a name where it is not a file of its own; then `pixels` has
+    `source`: its path relative to the listing's root, or a name if it is not a separate file; `pixels` then holds
     it. `class_id`: the official id. `box`: left, top, right and bottom edge in pixels.
     """
 
@@ -34,10 +34,10 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Listing:
-    """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is told and recorded.
+    """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is reported and recorded.
 
-    `table`: the file of one's own that lists the images; `beside`: images that lie outside the folders of classes;
-    `loops`: links in these to a folder above them, or to one that was read already, which are not followed.
+    `table`: the user's own file that lists the images; `beside`: images that lie outside the folders of classes;
+    `loops`: links in these folders to a folder above them, or to one already read, which are not followed.
     """
 
     root: Path
@@ -71,7 +71,7 @@ class Count(NamedTuple):
 
 @dataclass(frozen=True)
 class Counts:
-    """What a full set amounts to: all of it, its own splits, and the images of the first half of its classes.
+    """The counts of a full set: of all of it, of its own splits, and of the images of the first half of its classes.
 
     `dense`: the official ids are 1 to the number of classes.
     """
@@ -84,7 +84,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Archive:
-    """A benchmark: how to read it, what it must amount to, and whose terms it has."""
+    """A benchmark: how to read it, its expected counts, and whose terms apply."""
 
     name: str
     summary: str
@@ -99,7 +99,7 @@ def subfolders(folder: Path) -> list[Path]:
 
 
 def images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
-    """The images at any depth, each folder's once. Links to a folder above them, or read already, go to `loops`."""
+    """The images at any depth, each folder once. Links to a folder above them, or already read, go to `loops`."""
     above = {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
     seen = {_identity(folder)}
     for parent, folders, files in os.walk(folder, followlinks=True):
@@ -122,13 +122,13 @@ def images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """What a file or folder is, by whatever name it is reached."""
+    """What identifies a file or folder, by whatever path it is reached."""
     status = path.stat()
     return status.st_dev, status.st_ino
 
 
 def is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")  # ._x.jpg is macOS's
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")  # ._x.jpg comes from macOS
 
 
 UNPACK_AGAIN = "; unpack the archive again"
@@ -161,7 +161,7 @@ def checked_text(path: Path) -> str:
 
 
 def text_rows(path: Path, fields: int, *, skip: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """The same, in fields; the last one may hold spaces."""
+    """The same, split into fields; the last one may contain spaces."""
     for number, (where, line) in enumerate(text_lines(path)):
         if number < skip:
             continue
@@ -238,7 +238,7 @@ def reason_of(error: Exception) -> str:
 
 
 def check_counts(listing: Listing, counts: Counts, what: str) -> None:
-    """Raise DataError, naming the first number that is not that of the full set."""
+    """Raise DataError, naming the first number that differs from the full set's."""
     remedy = f"the archive in {listing.root} is not whole, or not the one meant; get it again"
     ids = sorted(listing.class_names)
     found: list[tuple[str, object, object]] = []

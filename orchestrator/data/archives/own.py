@@ -1,4 +1,4 @@
-"""People's own images: in a folder per class, or listed in a CSV file."""
+"""Users' own images: in one folder per class, or listed in a CSV file."""
 
 import csv
 import difflib
@@ -26,10 +26,10 @@ from orchestrator.errors import DataError, suggestion
 
 
 def read_folder(source: Path) -> Listing:
-    """A folder per class, with images in it, at any depth; or one such tree in each of train, test, query, gallery.
+    """One folder per class, with images at any depth; or one such tree in each of train, test, query, gallery.
 
-    Links to folders are followed, each folder of a class once; a link to one above it, or read already, is told and not
-    followed.
+    Links to folders are followed, each folder of a class once; a link to a folder above it, or to one already read, is
+    reported and not followed.
     """
     children = subfolders(source)
     if not children:
@@ -72,7 +72,7 @@ def read_csv(source: Path) -> Listing:
             which = f"{len(found)} CSV files; name the one that is meant" if found else "no CSV file in it"
             raise DataError(f"{source}: {which}")
         source = found[0]
-    reader = csv.reader(io.StringIO(checked_text(source), newline=""))  # a cell in quotes may hold any end of a line
+    reader = csv.reader(io.StringIO(checked_text(source), newline=""))  # a quoted cell may contain any line ending
     try:
         rows = [(f"{source} line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
@@ -113,7 +113,7 @@ def read_csv(source: Path) -> Listing:
 
 
 def _no_name(name: str) -> str | None:
-    """Why a class cannot be called so: its name is a line of tables, messages and files."""
+    """Why a class cannot have this name: it is written in one line of tables, messages and files."""
     if not name.strip():
         return "a class's name is more than blanks"
     if name != " ".join(name.splitlines()) or any(unicodedata.category(letter) == "Cc" for letter in name):
@@ -122,7 +122,7 @@ def _no_name(name: str) -> str | None:
 
 
 def _own(root: Path, files: Sequence[tuple[str, str, str]]) -> Listing:
-    """Classes in the order of their names; where all are whole numbers, of these."""
+    """Classes in the order of their names; in numeric order if all are whole numbers."""
     names = {name for name, _, _ in files}
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
     ordered = sorted(names, key=lambda name: (int(name) if numeric else 0, name))

@@ -19,7 +19,7 @@ STROKES = ("var(--accent)", "var(--published)", "var(--done)", "var(--pruned)", 
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
 PROXY_PIXELS = 384
 QUALIFIERS = frozenset(("trained", "held", "out", "mixed", "class", "proxy", "mean", "jaccard", "mrr", "cosine"))
-"""Words that tell the curves of one chart apart."""
+"""Words that distinguish the curves of one chart."""
 
 
 def similarities_chart(insight: Insight) -> str:
@@ -44,7 +44,7 @@ def similarities_chart(insight: Insight) -> str:
 
 
 def _recalls(insight: Insight) -> str:
-    """How the classes' recall is spread."""
+    """The distribution of the classes' recall."""
     recalls = [value for value in insight.classes["recall_at_1"] if value is not None]
     counts, edges = np.histogram(recalls, bins=20, range=(0, 1))
     rows = [[low, int(count)] for low, count in zip(edges.tolist(), counts, strict=False)]
@@ -57,7 +57,7 @@ def _recalls(insight: Insight) -> str:
 
 
 def training_charts(view: View) -> str:
-    """A chart per family of curves: `uncertainty_trained` and `uncertainty_mixed` stand in one."""
+    """One chart per family of curves: `uncertainty_trained` and `uncertainty_mixed` share one."""
     families: dict[str, dict[str, Sequence[float]]] = {}
     for name, values in view.curves.items():
         if len(values) > 1:
@@ -76,7 +76,7 @@ def training_charts(view: View) -> str:
 
 
 def family(name: str) -> str:
-    """What a curve is of, without the words that tell it from its like: `proxy_coding_rate` is a `coding rate`."""
+    """What a curve shows, without the words that vary between curves: `proxy_coding_rate` is a `coding rate`."""
     words = name.split("_")
     return " ".join(word for word in words if word not in QUALIFIERS) or " ".join(words)
 

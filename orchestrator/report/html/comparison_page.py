@@ -22,7 +22,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.text import duration, params_text
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a63d2", "#7f7f7f")
-"""Okabe and Ito's, for who sees colours otherwise, on light and dark."""
+"""Okabe and Ito's colours, for colour-blind readers, on light and dark."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
 
 

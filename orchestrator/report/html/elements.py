@@ -1,8 +1,8 @@
 """Pages that need no network, server or plugin: the parts that they are built from.
 
-Figures are plain plotly descriptions in a JSON element, tables are HTML; `page.js` draws the ones and sorts the others,
+Figures are plain plotly descriptions in a JSON element, tables are HTML; `page.js` draws figures and sorts tables,
 `page.css` has the colours for light and dark. Colours in figures read `var(--name)` and are filled in by the browser.
-All text given here is escaped, but what is named HTML.
+All text given here is escaped, except what is named HTML.
 """
 
 import json
@@ -46,7 +46,7 @@ def document(
 
 
 def as_json(value: Any) -> str:
-    """JSON that may stand inside a script element; numbers that are none are null."""
+    """JSON that is safe inside a script element; numbers that are not finite become null."""
 
     def plain(part: Any) -> Any:
         if isinstance(part, dict):
@@ -72,8 +72,8 @@ def sections_html(sections: Sequence[tuple[str, str, str]]) -> str:
 
 
 def answers_html(answers: Mapping[str, str], confused: str = "") -> str:
-    """A card for each question; which classes are confused takes names and room, so that it has the whole width, and
-    may hold HTML."""
+    """A card for each question; the answer on confused classes contains names and needs the full width, and
+    may contain HTML."""
     cards = {escape(question): escape(answer) for question, answer in answers.items()}
     rows = [cards, *([{"Which classes are confused most?": confused}] if confused else [])]
     return "".join(
@@ -83,7 +83,7 @@ def answers_html(answers: Mapping[str, str], confused: str = "") -> str:
 
 
 def figure_html(figures: dict[str, Figure], name: str, title: str, said: str, figure: Figure, table: str = "") -> str:
-    """One figure with its caption and, for who cannot see it, the same as a table."""
+    """One figure with its caption and, for readers who cannot see it, the same as a table."""
     figures[name] = figure
     height = figure["layout"].setdefault("height", 340)
     caption = f"{escape(title)}<span>{escape(said)}</span>"
@@ -133,7 +133,7 @@ def table_html(
 
 
 class Html(str):
-    """A cell that is HTML already, and what it is sorted by."""
+    """A cell that is HTML already, and its sort key."""
 
     key = ""
     number = False
@@ -156,7 +156,7 @@ def number_cell(text: str, value: float) -> Html:
 
 
 def score_cell(value: float | None) -> Html | None:
-    """A metric, to four places wherever it stands."""
+    """A metric, always to four places."""
     return None if value is None else number_cell(f"{value:.4f}", value)
 
 

@@ -13,7 +13,7 @@ from orchestrator.text import value_text
 
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
 DRAWN = 1500
-"""So many trials are drawn in a figure."""
+"""The maximum number of trials drawn in a figure."""
 WORDY = 300
 """With more trials than this, hovering over a point shows its numbers only."""
 GRID = 60
@@ -72,7 +72,7 @@ def step_line(steps: Sequence[Step]) -> Figure:
 
 
 def drawn_trials(ledger: Ledger, trials: list[TrialRecord]) -> list[TrialRecord]:
-    """These trials, or the best of them and, evenly, of the others: half of what is drawn each, in their order."""
+    """These trials, or the best and an even sample of the others: half of what is drawn each, in their order."""
     if len(trials) <= DRAWN:
         return trials
     rank = {trial.trial_id: place for place, trial in enumerate(ledger.ranking())}
@@ -86,7 +86,7 @@ def drawn_trials(ledger: Ledger, trials: list[TrialRecord]) -> list[TrialRecord]
 def traces_by_state(
     trials: Sequence[TrialRecord], x: Callable[[TrialRecord], Any], y: Callable[[TrialRecord], Any], legend: bool = True
 ) -> list[Figure]:
-    """Points, a trace per state."""
+    """Points, one trace per state."""
     traces = []
     for state, symbol in SYMBOLS.items():
         own = [trial for trial in trials if trial.state == state]
@@ -166,7 +166,7 @@ def star_trace(x: Any, y: Any, name: str) -> Figure:
 def interpolated(
     places: Sequence[tuple[float, float]], values: Sequence[float], *, log: tuple[bool, bool]
 ) -> tuple[list[float], list[float], list[list[float]]] | None:
-    """Linear between points, over a grid; None where they span no area."""
+    """Linear interpolation between points, over a grid; None if they span no area."""
     import numpy as np
     from scipy.interpolate import griddata
     from scipy.spatial import QhullError

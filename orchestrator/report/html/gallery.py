@@ -20,7 +20,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     """The gallery as a table that MLflow shows with thumbnails: `gallery.json` in `folder`, its images beneath it.
 
     `place` is the folder's path among the artifacts of the run. Frames and words say what is right; the uncertainty
-    stands under the image. The format is that of `mlflow.log_table` with `mlflow.Image` cells. Returns the table's
+    is shown under the image. The format is that of `mlflow.log_table` with `mlflow.Image` cells. Returns the table's
     path among the artifacts.
     """
     insight, names = view.insight, view.names
@@ -49,7 +49,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
 
 
 def _framed(image: Image.Image, right: bool | None, level: str) -> Image.Image:
-    """In a frame: green and whole, red and broken, or grey for a query; the level below."""
+    """In a frame: solid green, broken red, or grey for a query; the level below it."""
     side, below = THUMBNAIL + 2 * FRAME, 12 if level else 0
     framed = Image.new("RGB", (side, side + below), "white")
     colour = {None: (120, 120, 120), True: (26, 127, 75), False: (198, 47, 58)}[right]

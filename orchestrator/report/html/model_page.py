@@ -33,7 +33,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.text import counted
 
 CLASSES, PAIRS = 300, 30
-"""So many rows of the classes' table and of the pairs' stand on the page; the files have all."""
+"""The maximum number of rows of the tables of classes and of pairs on the page; the files have all."""
 MAP = 600
 
 
@@ -160,7 +160,7 @@ def _found(view: View, place: int) -> str:
 
 
 def neighbours(insight: Insight, place: int, most: int) -> int:
-    """How many neighbours of a query are looked at: no more than can be right, its class's other images."""
+    """How many neighbours of a query are shown: at most as many as can be right, its class's other images."""
     own = int(insight.query_label_K[place])
     images = dict(zip(insight.classes["label"], insight.classes["queries"], strict=True))
     hits = int((insight.neighbour_label_KN[place, :most] == own).sum())
@@ -201,7 +201,7 @@ def _columns(images: int) -> int:
 
 
 def _scaled(places: Any) -> Any:
-    """In a square of MAP pixels, with a margin; both axes by one scale, so that distances stay comparable."""
+    """Scaled into a square of MAP pixels, with a margin; one scale for both axes, so that distances stay comparable."""
     middle = (places.max(axis=0) + places.min(axis=0)) / 2
     extent = float(np.ptp(places, axis=0).max()) or 1.0
     return np.round(MAP / 2 + (places - middle) * (MAP - 32) / extent, 1)

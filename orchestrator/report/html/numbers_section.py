@@ -10,11 +10,11 @@ from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
 
 TESTS = 5
-"""So many single tests have a table of their own, final runs first."""
+"""The maximum number of single tests that have a table of their own, final runs first."""
 
 
 def learned_cell(ledger: Ledger, trial: TrialRecord) -> Html:
-    """The state of a trial; of one that learned nothing that, in red, with why."""
+    """The state of a trial; if it learned nothing, that in red, with the reason."""
     cell = state_cell(trial.state)
     if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
         word = state_word(ledger, trial)
@@ -25,7 +25,7 @@ def learned_cell(ledger: Ledger, trial: TrialRecord) -> Html:
 
 
 def state_html(ledger: Ledger) -> str:
-    """The state of a search; in red where it learned nothing."""
+    """The state of a search; in red if it learned nothing."""
     word, colour = (f"{ledger.state}, learned nothing", "failed") if verdict_line(ledger) else (ledger.state,) * 2
     return f'<span class="state {escape(colour)}">{escape(word)}</span>'
 

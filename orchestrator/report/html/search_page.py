@@ -44,7 +44,7 @@ from orchestrator.storage.trial_folder import IMAGES
 from orchestrator.text import counted, duration, params_text
 
 CURVES = 60
-"""So many learning curves are drawn, the best."""
+"""The number of learning curves drawn, the best."""
 
 
 def page(findings: Findings, images: str = "") -> str:
@@ -183,7 +183,7 @@ def _param_cell(value: Any, because: str | None) -> Any:
 
 
 def _ages(ledger: Ledger, age: int) -> str:
-    """How trials of unequal length are to be read."""
+    """How to read trials of unequal length."""
     after = counted(age, "validation")
     return (
         f"Ordered by the best value; trials that were stopped early trained less for theirs. All had {after}: the "
@@ -225,7 +225,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     values = [trial.best for trial in trials if trial.best is not None]
     lowest, highest = min(values), max(values)
     margin = 0.05 * (highest - lowest or abs(highest) or 1)
-    # one scale for both figures; by itself plotly draws a single value between -1 and 1 around it
+    # one scale for both figures; otherwise plotly draws a single value between -1 and 1 around it
     axis = {"title": {"text": escape(ledger.metric)}, "range": [lowest - margin, highest + margin]}
     layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
     early = any(trial.state == "pruned" for trial in trials)
@@ -248,7 +248,7 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
 
 
 def _front(findings: Findings, figures: dict[str, Figure]) -> str:
-    """Both objectives of each trial, and those that none beats in both."""
+    """Both objectives of each trial, and the Pareto front."""
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None and trial.second is not None]
     if not trials:

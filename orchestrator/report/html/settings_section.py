@@ -22,10 +22,10 @@ from orchestrator.storage.ledger import TrialRecord
 from orchestrator.text import counted, value_text
 
 LEADERS = 300
-"""So many trials stand in a table, the best; a large search keeps a page that opens at once."""
+"""The maximum number of trials in a table, the best; so the page of a large search opens at once."""
 SLICES = 8
 MAP_VALUES = 15
-"""Settings with at most so many values are shown value by value."""
+"""Settings with at most this many values are shown value by value."""
 MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_class"))
 """Pairs that CCP's paper shows; drawn whenever both were searched."""
 
@@ -134,7 +134,7 @@ def _parallel(
 
 
 def _measured(findings: Findings) -> str:
-    """The objective, and at which age the trials are compared."""
+    """The objective, and the age at which the trials are compared."""
     age = findings.comparable.age
     return findings.ledger.metric + ("" if age is None else f" after {counted(age, 'validation')}")
 
@@ -167,7 +167,7 @@ def _slice(
 def _effect(
     findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
 ) -> str:
-    """Mean and deviation at each value, where there are few values and several trials of them."""
+    """Mean and deviation at each value, if there are few values with several trials each."""
     values = findings.comparable.values
     groups: dict[str, tuple[Any, list[float]]] = {}
     for trial in (trial for trial in trials if trial.trial_id in values):
