@@ -82,6 +82,19 @@ def sh(*words: str) -> None:
     subprocess.run(words, check=True, capture_output=True)
 
 
+def remove_networks() -> None:
+    """With the processes that still run in them."""
+    for number in range(1, 5):
+        found = subprocess.run(["ip", "netns", "pids", f"orch{number}"], capture_output=True, text=True)
+        for pid in found.stdout.split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        # the link first: of a namespace that is deleted the kernel removes it a little later
+        subprocess.run(["ip", "link", "del", f"orch-v{number}"], capture_output=True)
+        subprocess.run(["ip", "netns", "del", f"orch{number}"], capture_output=True)
+    subprocess.run(["ip", "link", "del", "orch-bridge"], capture_output=True)
+
+
 @dataclass
 class Nodes:
     """Machines, as far as their network goes: namespaces on one bridge, a Ray node in each."""
@@ -92,6 +105,7 @@ class Nodes:
     commands: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def build(self) -> None:
+        remove_networks()  # those of a run that was killed
         sh("ip", "link", "add", "orch-bridge", "type", "bridge")
         sh("ip", "link", "set", "orch-bridge", "up")
         for number in range(1, 5):
@@ -108,9 +122,7 @@ class Nodes:
             end(process)
         for node in [*self.started.values()]:
             end(node)
-        for number in range(1, 5):
-            subprocess.run(["ip", "netns", "del", f"orch{number}"], capture_output=True)
-        subprocess.run(["ip", "link", "del", "orch-bridge"], capture_output=True)
+        remove_networks()
 
     def environment(self, **more: str) -> dict[str, str]:
         left_out = ("MLFLOW_TRACKING_URI", "RAY_ADDRESS", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH")
