@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
 from orchestrator.config.resolve import idle_settings, resolve_search, single_training, with_more_budget
-from orchestrator.config.space import Parameter
+from orchestrator.config.search import Search
+from orchestrator.config.space import Parameter, parse_space
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.method import registry
@@ -383,3 +384,46 @@ def test_a_single_training_is_a_search_of_one_point() -> None:
 def test_settings_without_effect_are_told(settings: dict[str, Any], space: dict[str, Any], lines: list[str]) -> None:
     raw = {"settings": {"method": "contrastive"} | settings, "space": space, "num_trials": 2}
     assert idle_settings(resolve_search(raw, name="x", source="x")) == lines
+
+
+@pytest.mark.parametrize("raw", [PFML, {"method": None, "space": METHODS, "num_trials": 4}])
+def test_a_space_is_parsed_once(raw: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to report what is wrong with the file, and once for the search, whatever is asked of it."""
+    parsed, resolved = [], []
+
+    def counted_parse(*arguments: Any) -> Any:
+        parsed.append(arguments)
+        return parse_space(*arguments)
+
+    def counted_resolve(*arguments: Any) -> Any:
+        resolved.append(arguments)
+        return resolve_experiment(*arguments)
+
+    for module in ("resolve", "search"):
+        monkeypatch.setattr(f"orchestrator.config.{module}.parse_space", counted_parse)
+    raw = {key: value for key, value in raw.items() if value is not None}
+    search = resolve(raw | {"scheduler": "hyperband", "start_from": []})
+    assert len(parsed) == 2
+    monkeypatch.setattr("orchestrator.config.search.resolve_experiment", counted_resolve)
+    monkeypatch.setattr("orchestrator.config.space.resolve_experiment", counted_resolve)
+    assert (
+        search.brackets == 3 and search.most_epochs == 10 and search.parameters() and search.example() and search.space
+    )
+    more = with_more_budget(search, 9, {})
+    assert len(parsed) == 3 and more.space == search.space
+    one = search.model_copy(update={"num_trials": 5})
+    assert one.space is search.space and (len(parsed), one.example()) == (3, search.example())
+    assert sum(arguments[1] == "file.yaml" for arguments in resolved) == 1  # of `more`
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["", "a copy keeps everything"])
+def test_a_copy_with_another_space_is_of_that_space(planted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    search = resolve(PFML)
+    assert [parameter.key for parameter in search.parameters()] == ["delta", "proxies_per_class"]
+    assert search.example().training.epochs == 10
+    if planted:
+        monkeypatch.delattr(Search, "model_copy")
+    shorter = search.model_copy(update={"settings": search.settings | {"epochs": 3}})
+    other = search.model_copy(update={"raw_space": {"alpha": [1, 2, 3]}})
+    right = [parameter.key for parameter in other.parameters()] == ["alpha"] and other.example().config.alpha == 1
+    assert (right and shorter.example().training.epochs == 3) is not planted

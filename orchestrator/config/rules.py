@@ -67,7 +67,7 @@ def _check_final(search: Search) -> None:
             f"{search.source}: final_trials: {search.final_trials}: there are {search.num_trials} trials only"
         )
     space = search.space
-    first = search.experiment(space.first()).training
+    first = search.example().training
     if first.seed + search.final_seeds > 2**31:
         raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
     searched = {parameter.key for parameter in space.parameters()}

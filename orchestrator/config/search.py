@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -172,10 +173,18 @@ class Search(BaseModel):
         """Processes that train the winner again."""
         return self.final_workers or self.workers
 
-    @property
+    @cached_property
     def space(self) -> Space:
         """The parsed space."""
         return parse_space(self.raw_space, f"{self.source}: space", self.settings)
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with other values; what was computed from the old ones stays only if these are not among them."""
+        copied = super().model_copy(update=update, deep=deep)
+        if not {"source", "settings", "raw_space"}.isdisjoint(update or {}):
+            for name in ("space", "_example"):
+                copied.__dict__.pop(name, None)
+        return copied
 
     @property
     def goals(self) -> list[Objective]:
@@ -217,9 +226,13 @@ class Search(BaseModel):
         """The data set's name."""
         return str(self.settings.get("dataset", Training.model_fields["dataset"].default))
 
+    @cached_property
+    def _example(self) -> Experiment:
+        return self.experiment(self.space.first())
+
     def example(self) -> Experiment:
         """The experiment of one point of the space, for what all points share."""
-        return self.experiment(self.space.first())
+        return self._example
 
     def experiment(self, params: Mapping[str, Any]) -> Experiment:
         """The experiment of one point of the space."""
