@@ -1,6 +1,7 @@
 """Values, parameters, counts and durations as text."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -12,6 +13,11 @@ def params_text(params: Mapping[str, Any]) -> str:
 def value_text(value: Any) -> str:
     """A setting's value, with numbers to four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def assigned(names: Iterable[str], values: Mapping[str, Any]) -> str:
+    """`references="proxies", share=0.5`: some of the values, as JSON."""
+    return ", ".join(f"{name}={json.dumps(values[name])}" for name in names)
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:

@@ -148,6 +148,13 @@ class Distributed(Good):
         return everybody(pull).mean()
 
 
+class Bare(Good):
+    """L = pull, as its base."""
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        return super().loss(outputs, labels)["pull"]  # type: ignore[return-value]
+
+
 class Shaped(Good):
     """L = pull, as its base."""
 
@@ -417,6 +424,13 @@ def test_a_method_that_ends_the_process_fails_its_checks_and_the_others_run() ->
         assert (found[name].state, found[name].reason) == ("failed", "the method called sys.exit(3)")
     with pytest.raises(CheckFailed, match=r"^on two processes: the method called sys\.exit\(\)$"):
         Check(ExitingBeside, "two_processes")()
+
+
+def test_a_loss_that_is_no_dict_is_what_every_check_that_needs_it_says() -> None:
+    with pytest.raises(CheckFailed, match=r"^good: loss\(\) or step\(\) returned a Tensor: it must be a dict"):
+        Check(Bare, "terms")()
+    with pytest.raises(CheckFailed, match=r"^good: loss\(\) or step\(\) returned a Tensor"):
+        Check(Bare, "gradients")()
 
 
 def test_every_check_has_a_broken_method() -> None:

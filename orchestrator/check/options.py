@@ -29,10 +29,8 @@ def options(subject: Subject) -> None:
                 CHECKS[name](other)
             except InputError:  # the method says that these are incompatible
                 break
-            except CheckFailed as failed:
-                raise CheckFailed(f"with {given}: {name}: {failed}") from None
-            except Unexcused as failed:
-                raise Unexcused(f"with {given}: {name}: {failed}") from None
+            except (CheckFailed, Unexcused) as failed:
+                raise type(failed)(f"with {given}: {name}: {failed}") from None
             except Exception as error:
                 raise CheckFailed(f"with {given}: {name}: {type(error).__name__}: {error}") from error
 

@@ -18,6 +18,7 @@ from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
+from orchestrator.errors import TrainingFailed
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope
 from orchestrator.training.distributed import data_parallel, rank, world_size
 from orchestrator.training.embed import embed_split
@@ -143,7 +144,10 @@ def batch_of(rows: np.ndarray[Any, Any], *, labels: Tensor | None = None, dtype:
 
 def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
     """The loss terms of one batch, with the random generator at its start."""
-    terms, _ = learner(batch, Generator().manual_seed(0))
+    try:
+        terms, _ = learner(batch, Generator().manual_seed(0))
+    except TrainingFailed as error:
+        raise CheckFailed(str(error)) from error
     return cast(dict[str, Tensor], terms)
 
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_WORKERS
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, Problems
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -151,14 +151,18 @@ Format = Annotated[
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 
 
-def assignments(words: list[str], options: Mapping[str, object]) -> dict[str, object]:
-    """The values of `--set`; a value that is also given by its own option is refused."""
+def assignments(words: list[str], options: Mapping[str, object], problems: Problems | None = None) -> dict[str, object]:
+    """The values of `--set`; one that is also given by its own option is refused. What is wrong with them goes into
+    `problems`; without it, InputError lists it."""
     from orchestrator.config.files import parse_assignments
 
-    overrides = parse_assignments(words)
+    found = Problems() if problems is None else problems
+    overrides = parse_assignments(words, problems=found)
     for key, value in options.items():
         if value is not None and key in overrides:
-            raise InputError(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
+            found.found.append(f"--{key} {value}: --set {key}={overrides[key]} says it too; keep one")
+    if problems is None:
+        found.tell()
     return overrides
 
 

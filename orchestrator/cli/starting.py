@@ -35,7 +35,7 @@ def resolved_search(
     changes: dict[str, Any],
     storage: Path,
 ) -> "Search":
-    from orchestrator.config.files import find_search, read_yaml, sound_assignments
+    from orchestrator.config.files import find_search, read_yaml
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
     from orchestrator.data.catalog import check_known
@@ -47,11 +47,7 @@ def resolved_search(
         raise InputError(f"--name: '{name}' is a benchmark's; choose another name for the search")
     path = find_search(space)
     raw, problems = read_yaml(path), Problems()
-    overrides: dict[str, object] = {}
-    with problems.noted():
-        overrides = fixed_settings(words, changes, epochs)
-    if problems.found:  # report the other errors too
-        overrides = sound_assignments(words)
+    overrides = fixed_settings(words, changes, epochs, problems)
     with problems.noted():
         search = resolve_search(
             raw,
@@ -70,9 +66,11 @@ def resolved_search(
     return search
 
 
-def fixed_settings(words: list[str], changes: Mapping[str, object], epochs: int | None) -> dict[str, object]:
+def fixed_settings(
+    words: list[str], changes: Mapping[str, object], epochs: int | None, problems: Problems | None = None
+) -> dict[str, object]:
     """The settings fixed by `--set` and `--epochs`; none may be given twice, or by another option too."""
-    overrides = assignments(words, {**changes, "epochs": epochs})
+    overrides = assignments(words, {**changes, "epochs": epochs}, problems)
     return overrides if epochs is None else overrides | {"epochs": epochs}
 
 

@@ -4,7 +4,6 @@ Mistakes and malicious input are reported in one line: files that are too large,
 grow by references (`*name`), integers of hundreds of digits, tags of other languages.
 """
 
-import contextlib
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -123,29 +122,24 @@ def read_scalar(text: str, where: str = "value") -> Any:
         return text
 
 
-def parse_assignments(assignments: list[str], option: str = "--set", example: str = "lr=1e-4") -> dict[str, Any]:
-    """Parse `KEY=VALUE` words, of `--set` and the like; InputError lists everything that is wrong with them."""
+def parse_assignments(
+    assignments: list[str], option: str = "--set", example: str = "lr=1e-4", problems: Problems | None = None
+) -> dict[str, Any]:
+    """Parse `KEY=VALUE` words, of `--set` and the like. What is wrong goes into `problems`, and the sound words'
+    values are returned (the first for a key that is set twice); without `problems`, InputError lists it."""
     values: dict[str, Any] = {}
-    problems = Problems()
+    found = Problems() if problems is None else problems
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
         key = key.strip()
-        with problems.noted():
+        with found.noted():
             if not equals or not key:
                 raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
             if key in values:
                 raise InputError(f"{option} {assignment}: {key} is set twice")
             values[key] = read_scalar(text, f"{option} {key}")
-    problems.tell()
-    return values
-
-
-def sound_assignments(assignments: list[str]) -> dict[str, Any]:
-    """The values of the valid `KEY=VALUE` words; the first one for a key that is set twice."""
-    values: dict[str, Any] = {}
-    for assignment in assignments:
-        with contextlib.suppress(InputError):
-            values = parse_assignments([assignment]) | values
+    if problems is None:
+        found.tell()
     return values
 
 

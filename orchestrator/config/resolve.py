@@ -1,6 +1,5 @@
 """A search file, its preset and the command line's options -> one search."""
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args
@@ -28,6 +27,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
 from orchestrator.method import MethodConfig, find_method
 from orchestrator.storage.places import check_name
+from orchestrator.text import assigned
 
 
 def _sound(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,24 +64,19 @@ def resolve_search(
         return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
         placed = [_placed(problem, raw, source, changes) for problem in error.problems]
-        raise InputError(*sorted(placed, key=lambda problem: _line(problem, source))) from None
+        raise InputError(*(text for _, text in sorted(placed, key=lambda found: found[0]))) from None
 
 
-def _line(problem: str, source: str) -> int:
-    """The line of the file that an error refers to, for errors in the file's order; those without one come last."""
-    words = problem.removeprefix(f"{source}, line ").partition(":")[0]
-    return int(words) if words != problem and words.isdigit() else sys.maxsize
-
-
-def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> str:
-    """An error in the file with its line there, and one in an option by its name."""
+def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> tuple[int, str]:
+    """The line in the file that an error refers to, those without one last, and the error: with this line, or with the
+    name of its option."""
     for key in changes:
         for stated in (f"{source}: {key}: ", f"{source}: {key}."):
             if problem.startswith(stated):
-                return f"--{key.replace('_', '-')}: {problem.removeprefix(stated)}"
+                return sys.maxsize, f"--{key.replace('_', '-')}: {problem.removeprefix(stated)}"
     words = problem.removeprefix(f"{source}: ")
     line = raw.line(words) if isinstance(raw, Document) and words != problem else None
-    return problem if line is None else f"{source}, line {line}: {words}"
+    return (sys.maxsize, problem) if line is None else (line, f"{source}, line {line}: {words}")
 
 
 def _resolved(
@@ -295,8 +290,7 @@ def idle_settings(search: Search) -> list[str]:
     lines = []
     for key, because in experiment.config.idle().items():
         if key in searched | search.settings.keys() and searched.isdisjoint({"method", *because}):
-            others = ", ".join(f"{name}={json.dumps(values[name])}" for name in because)
-            lines.append(f"{key} has no effect with {others}")
+            lines.append(f"{key} has no effect with {assigned(because, values)}")
     if experiment.training.selection == "test" and "validation_share" in search.settings:
         lines.append('validation_share has no effect with selection="test"')
     return lines

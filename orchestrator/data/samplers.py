@@ -12,6 +12,11 @@ from orchestrator.errors import DataError
 Batches = NDArray[np.int64]
 
 
+def steps_per_epoch(images: int, batch: int) -> int:
+    """Whole batches among this many images; at least one, in which images repeat."""
+    return max(1, images // batch)
+
+
 class ClassBalancedSampler:
     """P classes x K images per batch, class after class.
 
@@ -33,7 +38,7 @@ class ClassBalancedSampler:
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
         self.seed = seed
-        self.steps_per_epoch = max(1, len(labels) // (classes_per_batch * images_per_class))
+        self.steps_per_epoch = steps_per_epoch(len(labels), classes_per_batch * images_per_class)
         self._members = np.split(np.argsort(labels, kind="stable"), first[1:])  # positions, by class
 
     def batches(self, epoch: int) -> Batches:

@@ -1,15 +1,16 @@
 """Settings without effect: other settings disable them, or the training ends before it uses them."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
 
 from orchestrator.config.search import Search
+from orchestrator.data.samplers import steps_per_epoch
 from orchestrator.errors import InputError
-from orchestrator.method import MethodConfig, find_method
+from orchestrator.method import find_method
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import assigned
 
 OF_THE_SPLIT = {"dataset", "protocol", "selection", "validation_share", "class_subset"}
 """Settings that the number of training images depends on; where one is searched, that number is not known."""
@@ -17,7 +18,8 @@ OF_THE_SPLIT = {"dataset", "protocol", "selection", "validation_share", "class_s
 
 def steps_of(settings: Mapping[str, Any], images: int) -> int:
     """Steps of a training on this many images; one that is stopped early has fewer."""
-    return int(settings["epochs"] * max(1, images // (settings["classes_per_batch"] * settings["images_per_class"])))
+    batch = settings["classes_per_batch"] * settings["images_per_class"]
+    return int(settings["epochs"] * steps_per_epoch(images, batch))
 
 
 def training_images(ledger: Ledger) -> int | None:
@@ -26,32 +28,34 @@ def training_images(ledger: Ledger) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _named(config: MethodConfig, names: Iterable[str]) -> str:
-    return ", ".join(f"{name}={json.dumps(getattr(config, name))}" for name in names)
-
-
 def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
     """The searched settings of a trial that have no effect, each with the cause: `references="proxies"`; with
     the number of its training images also those for which its training is too short."""
     try:
         kind = find_method(str(trial.settings.get("method"))).Config
         config = kind(**{key: value for key, value in trial.settings.items() if key in kind.model_fields})
-        found = {key: _named(config, because) for key, because in config.idle().items()}
+        found = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
         if images is not None and OF_THE_SPLIT.isdisjoint(trial.params):
             steps = steps_of(trial.settings, images)
             for key, because in config.idle_within(steps).items():
-                found.setdefault(key, f"{_named(config, because)}, not reached in {steps} steps")
+                found.setdefault(key, f"{assigned(because, dict(config))}, not reached in {steps} steps")
     except (InputError, ValidationError, KeyError):  # from a plugin that is missing here, or from another version
         return {}
     return {key: because for key, because in found.items() if key in trial.params}
 
 
-def idle_trials(ledger: Ledger) -> dict[str, tuple[int, int, str]]:
+def idle_by_trial(ledger: Ledger) -> dict[str, dict[str, str]]:
+    """`idle` of each trial, by its id."""
+    images = training_images(ledger)
+    return {trial.trial_id: idle(trial, images) for trial in ledger.trials.values()}
+
+
+def idle_trials(ledger: Ledger, by_trial: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[int, int, str]]:
     """For each searched setting without effect in a trial: in how many trials, of how many that have it, and because of
     which others."""
     found: dict[str, list[str]] = {}
-    for trial in ledger.trials.values():
-        for key, because in idle(trial, training_images(ledger)).items():
+    for settings in by_trial.values():
+        for key, because in settings.items():
             found.setdefault(key, []).append(because)
     having = {key: sum(key in trial.params for trial in ledger.trials.values()) for key in found}
     return {key: (len(why), having[key], "; or ".join(dict.fromkeys(why))) for key, why in found.items()}
@@ -73,7 +77,7 @@ def unreached(search: Search, images: int) -> Iterator[str]:
     steps = steps_of(longest, images)
     always = experiment.config.idle_within(steps)
     for found, because in always.items():
-        yield f"{found} has no effect with {_named(experiment.config, because)}: a training has {steps} steps"
+        yield f"{found} has no effect with {assigned(because, values)}: a training has {steps} steps"
     tried = [(key, choice) for key in ends if key in kind.model_fields for choice in dict.fromkeys(ends[key])]
     for key, choice in tried:
         if choice == values[key]:
@@ -84,5 +88,5 @@ def unreached(search: Search, images: int) -> Iterator[str]:
             continue
         for found, because in config.idle_within(steps).items():
             if found != key and (key in because or found not in always):
-                under = _named(config, dict.fromkeys([key, *because]))
+                under = assigned(dict.fromkeys([key, *because]), dict(config))
                 yield f"{found} has no effect with {under}: a training has {steps} steps"

@@ -18,7 +18,7 @@ from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
 from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
-from orchestrator.report.effect import idle_trials
+from orchestrator.report.effect import idle_by_trial, idle_trials
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
@@ -75,8 +75,9 @@ class Findings:
         winner = ledger.winner()
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
-        searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings))
-        compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger)
+        idle = idle_by_trial(ledger)
+        searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
+        compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
         tested, test = _tested(ledger, winner), _test(ledger, winner)
         published = tuple(beside(settings, [*test, *PAPER_METRICS]))
         between = between_confirmed(ledger)

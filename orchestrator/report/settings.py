@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -13,7 +13,6 @@ from orchestrator.config.space import Parameter, Space
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
-from orchestrator.report.effect import idle, training_images
 from orchestrator.report.standing import Comparable
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, value_text
@@ -49,6 +48,8 @@ class Searched:
     marked: Marked | None
     moot: str = ""
     """Why the winner's place at an end of the range, if it is there, says nothing of that end: a tie, or no effect."""
+    idle: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """The trials in which it has no effect, each with the cause."""
 
     @property
     def numeric(self) -> bool:
@@ -91,8 +92,13 @@ def space_of(ledger: Ledger) -> Space | None:
 
 
 def searched_settings(
-    ledger: Ledger, space: Space | None, winner: TrialRecord | None, settings: Mapping[str, Any]
+    ledger: Ledger,
+    space: Space | None,
+    winner: TrialRecord | None,
+    settings: Mapping[str, Any],
+    by_trial: Mapping[str, Mapping[str, str]],
 ) -> Iterator[Searched]:
+    """What was tried of each setting; `by_trial` names the settings without effect (`idle_by_trial`)."""
     by_key: dict[str, Parameter] = {}
     for parameter in space.parameters() if space is not None else ():
         known = by_key.setdefault(parameter.key, parameter)
@@ -107,9 +113,10 @@ def searched_settings(
         values.sort(key=(lambda value: value) if numeric else str)
         best = None if winner is None else winner.params.get(key)
         edge = None if best is None or len(values) < 2 else _edge(key, by_key.get(key), best, settings)
-        moot = _moot(ledger, key, by_key.get(key), winner, edge, results, settings) if winner and edge else ""
-        marked = _marked(key, ledger, settings)
-        yield Searched(key, by_key.get(key), tuple(values), best, None if moot else edge, marked, moot)
+        idle = {name: reasons[key] for name, reasons in by_trial.items() if key in reasons}
+        setting = Searched(key, by_key.get(key), tuple(values), best, edge, _marked(key, ledger, settings), idle=idle)
+        moot = _moot(ledger, setting, winner, edge, results, settings) if winner and edge else ""
+        yield replace(setting, edge=None, moot=moot) if moot else setting
 
 
 def _joined(one: Parameter, other: Parameter) -> Parameter:
@@ -146,8 +153,7 @@ def _edge(
 
 def _moot(
     ledger: Ledger,
-    key: str,
-    parameter: Parameter | None,
+    setting: Searched,
     best: TrialRecord,
     edge: Literal["low", "high"],
     results: Mapping[str, float | None],
@@ -155,12 +161,15 @@ def _moot(
 ) -> str:
     """Why the best trial's place at an end of a range says nothing of the range: the setting has no effect there, or a
     trial that is not at this end has exactly the same result. Empty if it does say something."""
+    key = setting.key
     place = f"{key} = {value_text(best.params[key])} is at the {edge} end of its range, but"
-    if because := idle(best, training_images(ledger)).get(key):
+    if because := setting.idle.get(best.trial_id):
         return f"{place} has no effect there (with {because})"
     for name, result in results.items():
         value = ledger.trials[name].params.get(key)
-        if result == results[best.trial_id] and value is not None and _edge(key, parameter, value, settings) != edge:
+        if result != results[best.trial_id] or value is None:
+            continue
+        if _edge(key, setting.parameter, value, settings) != edge:
             return f"{place} trial {name}, with {value_text(value)}, ties with it exactly"
     return ""
 
@@ -231,7 +240,7 @@ def _wider(
         _beyond(s, best, edge)
         for s, best, edge in found
         if edge and edge != s.edge
-        if not _moot(ledger, s.key, s.parameter, early, edge, comparable.values, settings)
+        if not _moot(ledger, s, early, edge, comparable.values, settings)
     ]
     if not others:
         return answer
@@ -253,7 +262,7 @@ def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searc
     equal = "" if tied is None else f" Trials {winner.trial_id} and {tied.trial_id}, the two best, tie exactly."
     limits, results = _at_limits(searched), len(comparable.values)
     ranges = [s for s in searched if _is_range(s)]
-    if not ranges or max(len(_effective(ledger, s.key, comparable)) for s in ranges) >= ENOUGH_TO_CROWD:
+    if not ranges or max(len(_effective(ledger, s, comparable)) for s in ranges) >= ENOUGH_TO_CROWD:
         return f"No: the best point lies inside every range{f', or at {limits}' if limits else ''}.{equal}"
     return (
         f"No end of a range was reached{f', only {limits}' if limits else ''}; {counted(results, 'result')} "
@@ -268,11 +277,10 @@ def _is_range(setting: Searched) -> bool:
     return parameter is not None and parameter.kind != "categorical" and parameter.low != parameter.high
 
 
-def _effective(ledger: Ledger, key: str, comparable: Comparable) -> list[tuple[Any, float]]:
+def _effective(ledger: Ledger, setting: Searched, comparable: Comparable) -> list[tuple[Any, float]]:
     """The setting's value and the result of each trial in which it has an effect, best first."""
-    images = training_images(ledger)
-    trials = ((ledger.trials[name], result) for name, result in comparable.values.items())
-    return [(t.params[key], result) for t, result in trials if key in t.params and key not in idle(t, images)]
+    trials = ((ledger.trials[name], result) for name, result in comparable.values.items() if name not in setting.idle)
+    return [(t.params[setting.key], result) for t, result in trials if setting.key in t.params]
 
 
 def _at_limits(searched: Sequence[Searched]) -> str:
@@ -300,7 +308,7 @@ def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings
     parameter = setting.parameter
     if parameter is None or not _is_range(setting) or setting.edge or setting.moot:
         return ""
-    ranked = _effective(ledger, setting.key, comparable)
+    ranked = _effective(ledger, setting, comparable)
     if len(ranked) < ENOUGH_TO_CROWD or len({setting.place(value) for value, _ in ranked}) < CROWD:
         return ""
     last = ranked[max(CROWD, len(ranked) // 10) - 1][1]

@@ -11,6 +11,7 @@ from orchestrator.config.search import SCHEDULER_KEYS, Search
 from orchestrator.config.training import Experiment, untrained_key
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
+from orchestrator.data.samplers import steps_per_epoch
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.search.driver import suited_to_data
@@ -71,7 +72,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     store = open_dataset(training.dataset, places.data)
     splits = data_splits(training, store)
     split = splits[0]
-    clock = Clock(training.validate_every, max(1, len(split.train) // training.batch_size), training.epochs)
+    clock = Clock(training.validate_every, steps_per_epoch(len(split.train), training.batch_size), training.epochs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern one point, which the search may never try
         step, validation = time_training(experiment, store, split)

@@ -100,20 +100,18 @@ def subfolders(folder: Path) -> list[Path]:
 
 def images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
     """The images at any depth, each folder once. Links to a folder above them, or already read, go to `loops`."""
-    above = {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
-    seen = {_identity(folder)}
+    met = {_identity(folder)}
+    met |= {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
     for parent, folders, files in os.walk(folder, followlinks=True):
         entered = []
         for name in sorted(folders):
             path = Path(parent, name)
             if name.startswith("."):
                 continue
-            if (identity := _identity(path)) in above:
-                loops.append(path)
-            elif identity in seen:
+            if (identity := _identity(path)) in met:
                 loops.append(path)  # a folder has one place, so this is a link
             else:
-                seen.add(identity)
+                met.add(identity)
                 entered.append(name)
         folders[:] = entered
         for name in files:

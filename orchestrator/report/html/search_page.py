@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from orchestrator.report.effect import idle, training_images
+from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import (
     Figure,
@@ -138,7 +138,8 @@ def _leaderboard(findings: Findings) -> str:
         if trial is findings.winner:
             best = rank - 1
         state = learned_cell(ledger, trial)
-        place, because = rank if trial.best is not None else None, idle(trial, training_images(ledger))
+        place = rank if trial.best is not None else None
+        because = {s.key: s.idle[trial.trial_id] for s in findings.searched if trial.trial_id in s.idle}
         rows.append(_trial_row(place, trial, state, keys, columns, shown, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
     rows += [_trial_row("final", run, state, keys, columns, shown, idle(run)) for run, state in finals]
