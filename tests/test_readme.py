@@ -6,14 +6,15 @@ import runpy
 import shlex
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import typer
 
 from orchestrator.check import CHECKS, verdicts
 from orchestrator.cli.main import app
+from orchestrator.config.files import read_yaml
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import Search
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import class_split
@@ -21,24 +22,12 @@ from orchestrator.method import registry
 from orchestrator.training.loop import fit
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDER = ROOT / "examples"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), FOLDER / "README.md"]
 
 
 def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
-
-
-def test_the_plugin_of_the_readme_trains(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (source,) = blocks(ROOT / "README.md", "python")
-    namespace: dict[str, Any] = {"__name__": "readme"}
-    exec(source, namespace)
-    monkeypatch.setitem(registry(), "soft_margin", namespace["SoftMargin"])
-    store = open_dataset("glyphs-small", data_folder)
-    settings = {"method": "soft_margin", "scale": 5.0, "validate_every": "5 steps"}
-    split = class_split(store, validation_share=0.3, seed=0)
-    validations = list(fit(resolve_experiment(settings, "readme"), store, split, stop_after=2))
-    assert set(validations[0].metrics) >= {"train/loss", "train/pull", "train/push", "val/map_at_r"}
-    assert validations[1].metrics["train/loss"] < validations[0].metrics["train/loss"]
 
 
 def module_of(source: str, name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -53,14 +42,15 @@ def examples() -> list[str]:
     return [source for source in blocks(ROOT / "docs" / "your_own_method.md", "python") if "(Method):" in source]
 
 
-EXAMPLES = ["SupCon", "ProxyHinge", "Doubt", "SoftMargin"]
+EXAMPLES = ["SupCon", "ProxyHinge", "Doubt", "SoftMargin", "Mirror"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_the_methods_of_the_pages_conform_and_train(
     name: str, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sources = [*examples(), *blocks(ROOT / "README.md", "python")]
+    plugin = (FOLDER / "mirror" / "mirror" / "__init__.py").read_text(encoding="utf-8")
+    sources = [*examples(), *blocks(ROOT / "README.md", "python"), plugin]
     (source,) = (source for source in sources if f"class {name}(Method)" in source)
     method = getattr(module_of(source, f"example_{name.lower()}", tmp_path, monkeypatch), name)
     assert [verdict for verdict in verdicts(method) if verdict.state != "passed"] == []
@@ -69,7 +59,24 @@ def test_the_methods_of_the_pages_conform_and_train(
     experiment = resolve_experiment({"method": method.name, "validate_every": "5 steps"}, "docs")
     split = class_split(store, validation_share=0.3, seed=0)
     first, second = fit(experiment, store, split, stop_after=2)
+    assert set(first.metrics) >= {"train/loss", "val/map_at_r"}
     assert second.metrics["train/loss"] < first.metrics["train/loss"]
+    for space in FOLDER.glob(f"{method.name}/*.yaml"):
+        assert {parameter.key for parameter in resolved(space).space.parameters()} == set(method.Config.model_fields)
+
+
+def resolved(path: Path) -> Search:
+    return resolve_search(read_yaml(path), name="x", source=path.name)
+
+
+def test_the_example_of_two_objectives_resolves() -> None:
+    search = resolved(FOLDER / "two_objectives.yaml")
+    assert search.second_objective is not None and len(search.start_from) == 1
+
+
+def test_the_example_of_an_own_loop_learns() -> None:
+    before, after = runpy.run_path(str(FOLDER / "own_loop.py"))["main"](steps=25)
+    assert after > 1.1 * before
 
 
 def test_the_pages_test_names_every_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
