@@ -1,7 +1,6 @@
 """Values, parameters, counts and durations as text."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
@@ -23,6 +22,11 @@ def assigned(names: Iterable[str], values: Mapping[str, Any]) -> str:
 def counted(number: int, noun: str, plural: str | None = None) -> str:
     """`1 trial`, `2 trials`; `2 classes` with the plural given."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """`tpe, random or grid`"""
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def duration(seconds: float) -> str:

@@ -6,19 +6,20 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.grid import Grid
+from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import Document
 from orchestrator.config.rules import check_search
+from orchestrator.config.schedulers import parse_scheduler
 from orchestrator.config.search import (
     COSTS,
     EXPECTED,
     FILE_KEYS,
-    SCHEDULER_KEYS,
-    Algorithm,
     Budget,
     FinalProtocol,
     Objective,
     Preset,
-    Scheduler,
     Search,
     chosen_by,
 )
@@ -141,11 +142,11 @@ def _resolved(
     with problems.noted():
         made["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
     with problems.noted():
-        made["scheduler"] = _scheduler(merged.get("scheduler", "none"), source)
-    for key, kind in (("algorithm", Algorithm), ("final_protocol", FinalProtocol)):
-        if key in merged and merged[key] not in get_args(kind):
+        made["scheduler"] = parse_scheduler(merged.get("scheduler", {}), f"{source}: scheduler")
+    for key, known in (("algorithm", [*ALGORITHMS]), ("final_protocol", get_args(FinalProtocol))):
+        if key in merged and merged[key] not in known:
             unknown = merged.pop(key)
-            problems.found.append(f"{source}: {key}: {shown(unknown)} is unknown{suggestion(unknown, get_args(kind))}")
+            problems.found.append(f"{source}: {key}: {shown(unknown)} is unknown{suggestion(unknown, known)}")
     plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
         "budget",
         "scheduler",
@@ -222,16 +223,6 @@ def _objective(value: Any, where: str) -> Objective:
     return _section(Objective, "metric", given, where)
 
 
-def _scheduler(value: Any, source: str) -> Scheduler:
-    where = f"{source}: scheduler"
-    scheduler = _section(Scheduler, "name", value, where)
-    for key in value if isinstance(value, dict) else ():
-        if key not in SCHEDULER_KEYS[scheduler.name]:
-            others = ", ".join(name for name, keys in SCHEDULER_KEYS.items() if key in keys)
-            raise InputError(f"{where}: {key}: has no meaning for '{scheduler.name}' (it is for {others})")
-    return scheduler
-
-
 def _budget(given: Mapping[str, Any], changes: Mapping[str, Any] | None, source: str) -> Budget:
     problems = Problems()
     for limits, where in ((given, f"{source}: budget"), (changes or {}, "--budget")):
@@ -251,7 +242,7 @@ def _starting_points(
     """The points of `start_from`, each once: mappings as they are, and those that names stand for."""
     points: list[dict[str, Any]] = []
     ours = search.settings.get("method")
-    if given and search.algorithm == "grid":
+    if given and search.exhaustive:
         raise InputError(f"{search.source}: start_from: a grid tries every point anyway; leave it out")
     problems, space = Problems(), search.space
     for place, entry in enumerate(given):
@@ -410,7 +401,7 @@ def single_training(
         preset=None if preset is None else preset.name,
         settings=fixed,
         raw_space={"seed": seeds} if repeats > 1 else {},
-        algorithm="grid" if repeats > 1 else "tpe",
+        algorithm=Grid.name if repeats > 1 else Tpe.name,
         num_trials=repeats,
         objective=chosen_by(training),
         test_trials=True,

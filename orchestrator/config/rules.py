@@ -2,10 +2,12 @@
 
 import math
 
+from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.search import COSTS, Search
 from orchestrator.config.space import MOST_POINTS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError, Problems
+from orchestrator.text import listed
 
 
 def check_search(search: Search) -> None:
@@ -21,7 +23,7 @@ def _check_space(search: Search) -> None:
     space = search.space
     if not any(space.parameters()):
         raise InputError(f"{search.source}: space: it is empty; give at least one setting a range or choices")
-    if search.algorithm == "grid":
+    if search.exhaustive:
         for parameter in space.parameters():
             if parameter.count() == math.inf:
                 raise InputError(
@@ -33,7 +35,9 @@ def _check_space(search: Search) -> None:
                 "ranges larger steps"
             )
     elif len(space.alternatives) > 1:
-        raise InputError(f"{search.source}: space: a list of spaces (their union) is for algorithm: grid only")
+        raise InputError(
+            f"{search.source}: space: a list of spaces (their union) is for algorithm: {_those('exhaustive')} only"
+        )
     elif search.num_trials is None and not search.budget.limits():
         raise InputError(
             f"{search.source}: num_trials: this key is required for algorithm: {search.algorithm} (or a budget)"
@@ -95,27 +99,19 @@ def _check_workers(search: Search) -> None:
 def _check_algorithm(search: Search) -> None:
     """Check which algorithm can do what."""
     where, parameters = f"{search.source}: algorithm: {search.algorithm}", search.parameters()
-    several = search.second_objective is not None
-    if search.algorithm in ("gp", "cmaes", "nsga2", "qmc"):
-        for parameter in parameters:
-            if any(parameter.branches.values()):
-                raise InputError(
-                    f"{where}: cannot search choices that open a space of their own (space.{parameter.key}): "
-                    "take tpe, random or grid"
-                )
-    if search.algorithm == "cmaes":
-        for parameter in parameters:
-            if parameter.kind == "categorical":
-                raise InputError(
-                    f"{where}: searches ranges only, space.{parameter.key} has choices: give it low and high, or take "
-                    "tpe, gp or qmc"
-                )
-        if sum(parameter.low < parameter.high for parameter in parameters) < 2:
-            raise InputError(f"{where}: needs two ranges or more: take tpe or gp")
-    if search.algorithm in ("gp", "cmaes") and several:
-        raise InputError(f"{where}: has one objective only: take nsga2, tpe, qmc, random or grid")
-    if search.algorithm == "nsga2" and not several:
-        raise InputError(f"{where}: is for two objectives (objectives: [...]): take tpe, gp or cmaes for one")
+    algorithm, objectives = ALGORITHMS[search.algorithm], len(search.goals)
+    opening = [parameter.key for parameter in parameters if any(parameter.branches.values())]
+    if opening and not algorithm.conditional:
+        raise InputError(
+            f"{where}: cannot search choices that open a space of their own (space.{opening[0]}): "
+            f"take {_those('conditional')}"
+        )
+    if (problem := algorithm.problem(parameters)) is not None:
+        raise InputError(f"{where}: {problem}")
+    if objectives not in algorithm.objectives:
+        others = listed([other.name for other in ALGORITHMS.values() if objectives in other.objectives])
+        what = "has one objective only" if objectives > 1 else "is for two objectives (objectives: [...])"
+        raise InputError(f"{where}: {what}: take {others}{'' if objectives > 1 else ' for one'}")
     if search.objective.metric in COSTS:
         raise InputError(
             f"{search.source}: objective: {search.objective.metric}: a cost can be the second of two objectives only"
@@ -125,16 +121,14 @@ def _check_algorithm(search: Search) -> None:
 def _check_scheduler(search: Search) -> None:
     """Check whether trials can be stopped early as asked."""
     where = f"{search.source}: scheduler: {search.scheduler.name}"
-    if search.scheduler.name != "none" and search.second_objective is not None:
+    if search.scheduler.orders_trials and search.second_objective is not None:
         raise InputError(
             f"{where}: not with two objectives: which of two curves is the better one is not defined; give none"
         )
-    if search.scheduler.name != "hyperband":
-        return
-    if search.max_validations is None:
-        raise InputError(f"{where}: max_validations: how many validations has a whole trial? (asha need not know)")
-    if search.brackets < 2:
-        raise InputError(
-            f"{where}: {search.max_validations} validations make one bracket only: lower grace_validations or "
-            "reduction_factor, validate more often, or take asha"
-        )
+    if (problem := search.scheduler.problem(search.max_validations)) is not None:
+        raise InputError(f"{where}: {problem}")
+
+
+def _those(attribute: str) -> str:
+    """The algorithms with this attribute: `tpe, random or grid`."""
+    return listed([algorithm.name for algorithm in ALGORITHMS.values() if getattr(algorithm, attribute)])

@@ -6,10 +6,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
+from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
-from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
+from orchestrator.config.limits import MOST_CONCURRENT, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
+from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
+from orchestrator.config.schedulers.base import Scheduler
+from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
 from orchestrator.errors import suggestion
@@ -47,35 +52,6 @@ class Objective(BaseModel):
         return "best/" + self.metric.replace("/", "_")
 
 
-class Scheduler(BaseModel):
-    """Which trials are stopped early. All of them count validations, and compare the best so far.
-
-    asha: at each rung only the best 1 / reduction_factor of the trials go on. median: stops a trial that is below the
-    median of the finished trials at the same validation. hyperband: brackets of asha, from the most impatient to none.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    name: Literal["asha", "median", "hyperband", "none"] = "none"
-    grace_validations: int = Field(1, ge=1, le=MOST_EPOCHS, description="validations before a trial may be stopped")
-    reduction_factor: int = Field(3, ge=2, le=MOST_TRIALS, description="one in so many trials passes a rung")
-    startup_trials: int = Field(5, ge=1, le=MOST_TRIALS, description="trials that end before the median stops any")
-    max_validations: int | None = Field(
-        None,
-        ge=1,
-        le=10**9,
-        description="validations of a whole trial, for hyperband; default: from epochs and validate_every",
-    )
-
-
-SCHEDULER_KEYS = {
-    "none": {"name"},
-    "asha": {"name", "grace_validations", "reduction_factor"},
-    "median": {"name", "grace_validations", "startup_trials"},
-    "hyperband": {"name", "grace_validations", "reduction_factor", "max_validations"},
-}
-"""What of `Scheduler` has a meaning for which."""
-
-
 class Budget(BaseModel):
     """What ends a search before its number of trials does. Its final runs come on top."""
 
@@ -110,7 +86,6 @@ class Preset:
     unstated: dict[str, str]
 
 
-Algorithm = Literal["tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
 FinalProtocol = Literal["same", "conventional"]
 
 
@@ -125,11 +100,11 @@ class Search(BaseModel):
     preset: str | None = Field(None, description="name of the preset that settings were taken from")
     settings: dict[str, Any]
     raw_space: Any
-    algorithm: Algorithm = "tpe"
+    algorithm: str = Tpe.name
     num_trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
     budget: Budget = Budget()
     start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
-    scheduler: Scheduler = Scheduler()
+    scheduler: Scheduler = NoStops()
     objective: Objective = Objective()
     second_objective: Objective | None = Field(None, description="with it, the search is for the front of both")
     seed: int = Field(0, ge=0, lt=2**31)
@@ -163,6 +138,27 @@ class Search(BaseModel):
         "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
     )
 
+    @field_validator("algorithm")
+    @classmethod
+    def _known_algorithm(cls, value: str) -> str:
+        if value not in ALGORITHMS:
+            raise ValueError(f"unknown{suggestion(value, ALGORITHMS)}")
+        return value
+
+    @field_validator("scheduler", mode="before")
+    @classmethod
+    def _its_class(cls, value: Any) -> Any:
+        return restored_scheduler(value) if isinstance(value, Mapping) else value
+
+    @field_serializer("scheduler")
+    def _stored(self, scheduler: Scheduler) -> dict[str, Any]:
+        return stored_scheduler(scheduler)
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether every point of the space is tried."""
+        return ALGORITHMS[self.algorithm].exhaustive
+
     @property
     def final_runs(self) -> int:
         """The maximum number of final runs."""
@@ -194,8 +190,8 @@ class Search(BaseModel):
     @property
     def max_validations(self) -> int | None:
         """Validations of a whole trial, if they are known without the data."""
-        if self.scheduler.max_validations is not None:
-            return self.scheduler.max_validations
+        if self.scheduler.whole_trial is not None:
+            return self.scheduler.whole_trial
         training = self.example().training
         match = VALIDATE_EVERY.fullmatch(training.validate_every)
         if match is None or match[2] != "epoch" or {"epochs", "validate_every"} & {p.key for p in self.parameters()}:
@@ -204,11 +200,8 @@ class Search(BaseModel):
 
     @property
     def brackets(self) -> int:
-        """Hyperband's brackets: floor(log_factor(max_validations / grace_validations)) + 1."""
-        scheduler, most, count = self.scheduler, self.max_validations or 0, 0
-        while scheduler.grace_validations * scheduler.reduction_factor**count <= most:
-            count += 1
-        return count
+        """The scheduler's brackets."""
+        return self.scheduler.brackets(self.max_validations)
 
     @property
     def most_epochs(self) -> int:
@@ -244,6 +237,9 @@ class Search(BaseModel):
         changed = self.model_dump(include={*keys, "second_objective"}, exclude_defaults=True)
         settings = dict(self.settings)
         found: dict[str, Any] = {key: settings.pop(key) for key in ("method", "dataset") if key in settings}
+        changed.pop("scheduler", None)
+        if self.scheduler != NoStops():
+            changed["scheduler"] = {"name": self.scheduler.name, **self.scheduler.model_dump(exclude_defaults=True)}
         found |= {"settings": settings, "space": self.raw_space, **changed}
         if self.second_objective is not None:
             found.pop("objective", None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.training import VALIDATE_EVERY, resolve_experiment
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
@@ -292,7 +293,7 @@ def _warnings(
     if winner is None:
         return
     with_value = len(ledger.finished())
-    grid = ledger.config.get("algorithm") == "grid"
+    grid = is_exhaustive(ledger.config.get("algorithm"))
     if searched and not grid and with_value < ENOUGH_TRIALS * len(searched):
         yield (
             f"The budget is small: {counted(with_value, 'result')} for {counted(len(searched), 'searched setting')}; "

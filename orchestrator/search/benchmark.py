@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.files import find_search, read_yaml, shipped_searches
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
@@ -218,7 +219,7 @@ def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
     limits = dict.fromkeys(type(search.budget).model_fields) | benchmark.changes.get("budget", {})
     num_trials = benchmark.changes.get("num_trials")
     config = search.model_dump() | {"budget": limits}
-    if search.algorithm != "grid" or num_trials is not None:
+    if not search.exhaustive or num_trials is not None:
         config["num_trials"] = num_trials
     return Search.model_validate(config)
 
@@ -255,7 +256,7 @@ def _space_of(method: str) -> Path:
     if method in registry():
         own = {name: read_yaml(path) for name, path in shipped.items()}
         found = [name for name, raw in own.items() if raw.get("method") == method]
-        found.sort(key=lambda name: own[name].get("algorithm") == "grid")
+        found.sort(key=lambda name: is_exhaustive(own[name].get("algorithm")))
         if found:
             return shipped[found[0]]
         raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.limits import cpus
-from orchestrator.config.search import SCHEDULER_KEYS, Search
+from orchestrator.config.search import Search
 from orchestrator.config.training import Experiment, untrained_key
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
@@ -48,8 +48,8 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
         "description": search.description,
         **({"preset": search.preset} if search.preset else {}),
         "algorithm": search.algorithm,
-        "scheduler": search.scheduler.model_dump(include=SCHEDULER_KEYS[search.scheduler.name]),
-        **({"brackets": search.brackets} if search.scheduler.name == "hyperband" else {}),
+        "scheduler": {"name": search.scheduler.name, **search.scheduler.model_dump()},
+        **({"brackets": search.brackets} if search.brackets > 1 else {}),
         "objective": search.objective.model_dump(),
         **({"second objective": search.second_objective.model_dump()} if search.second_objective else {}),
         "trials": "as many as the budget allows" if trials is None else trials,

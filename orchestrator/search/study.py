@@ -10,14 +10,15 @@ from typing import Any
 
 import numpy as np
 import optuna
-from optuna.pruners import BasePruner, MedianPruner, NopPruner, SuccessiveHalvingPruner
-from optuna.samplers import BaseSampler, CmaEsSampler, GPSampler, NSGAIISampler, QMCSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.storages.journal._file import get_lock_file
 from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
+from orchestrator.config.algorithms import ALGORITHMS
+from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 
@@ -27,8 +28,6 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 REPEATS = 20
 """How often a suggestion that was already tried is requested again."""
 DIRECTIONS = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}
-REMEMBERING = ("cmaes", "nsga2", "qmc")
-"""The algorithms whose samplers have state beyond the reported trials."""
 
 
 class Unhurried(JournalFileBackend):
@@ -51,11 +50,12 @@ class Study:
         content is replaced."""
         self.search = search
         self.space = search.space
-        self.grid = iter(self.space.grid()) if search.algorithm == "grid" else None
+        self.algorithm = ALGORITHMS[search.algorithm]
+        self.grid = iter(self.space.grid()) if search.exhaustive else None
         self.directions = [DIRECTIONS[goal.mode] for goal in search.goals]
         self.studies = [
             optuna.create_study(directions=self.directions, sampler=RandomSampler(seed=0), pruner=pruner)
-            for pruner in self._pruners()
+            for pruner in search.scheduler.pruners(optuna.pruners, search.max_validations)
         ]
         self.cycle = self._cycle()
         self.stored: optuna.Study | None = None
@@ -118,7 +118,7 @@ class Study:
         if params is not None:
             study.enqueue_trial(point_by_path(self.space, params))
         trial = study.ask()
-        if self.search.algorithm in REMEMBERING:
+        if self.algorithm.remembers:
             _ = trial.relative_params  # advances the sampler, even if its answer is known or not used
         return trial
 
@@ -174,55 +174,29 @@ class Study:
         return self.cycle[number % len(self.cycle)]
 
     def _cycle(self) -> list[int]:
-        """Brackets in the order in which they get trials: as many trials of each as in Hyperband (its n, the paper's
-        algorithm 1), in a random order from the seed; the cycle is repeated."""
-        count, factor = len(self.studies), self.search.scheduler.reduction_factor
-        if count == 1:
+        """Brackets in the order in which they get trials: as many of each as the scheduler says, in a random order from
+        the seed; the cycle is repeated."""
+        if len(self.studies) == 1:
             return [0]
-        sizes = [math.ceil(count * factor**s / (s + 1)) for s in reversed(range(count))]
+        sizes = self.search.scheduler.sizes(len(self.studies))
         brackets = [bracket for bracket, size in enumerate(sizes) for _ in range(size)]
         return [int(b) for b in np.random.default_rng(self.search.seed).permutation(brackets)]
 
     def _sampler(self, number: int, attempt: int) -> BaseSampler:
-        seed = int(np.random.SeedSequence((self.search.seed, number, attempt)).generate_state(1)[0])
-        planned = self.search.num_trials or 40
-        startup = max(3, min(10, planned // 4))
-        algorithm = self.search.algorithm
-        if algorithm == "random":
-            return RandomSampler(seed=seed)
-        if algorithm == "qmc":
-            independent = RandomSampler(seed=seed)
-            return QMCSampler(seed=self.search.seed, scramble=True, independent_sampler=independent)
-        if algorithm == "gp":
-            return GPSampler(seed=seed, n_startup_trials=startup)
-        if algorithm == "cmaes":
-            # a pruned trial's last value represents it if rungs are comparable; with the median rule it would mislead
-            pruned = self.search.scheduler.name in ("asha", "hyperband")
-            return CmaEsSampler(seed=seed, consider_pruned_trials=pruned)
-        if algorithm == "nsga2":
-            return NSGAIISampler(seed=seed, population_size=max(4, min(50, planned // 5)))
-        conditional = any(parameter.branches for parameter in self.space.parameters())
-        sampler = TPESampler(
-            seed=seed, multivariate=True, group=conditional, constant_liar=True, n_startup_trials=startup
+        draw = Draw(
+            seed=int(np.random.SeedSequence((self.search.seed, number, attempt)).generate_state(1)[0]),
+            search_seed=self.search.seed,
+            trials=self.search.num_trials or 40,
+            conditional=any(parameter.branches for parameter in self.space.parameters()),
+            comparable=self.search.scheduler.comparable,
         )
-        # the common space of all points is updated per trial, not recomputed from all trials for every suggestion
-        first = self.samplers.setdefault(self.bracket(number), sampler)
-        sampler._search_space = first._search_space
-        sampler._group_decomposed_search_space = first._group_decomposed_search_space
+        sampler: BaseSampler = self.algorithm.sampler(optuna.samplers, draw)
+        if isinstance(sampler, TPESampler):
+            # the common space of all points is updated per trial, not recomputed from all trials for every suggestion
+            first = self.samplers.setdefault(self.bracket(number), sampler)
+            sampler._search_space = first._search_space
+            sampler._group_decomposed_search_space = first._group_decomposed_search_space
         return sampler
-
-    def _pruners(self) -> list[BasePruner]:
-        scheduler = self.search.scheduler
-        grace, factor = scheduler.grace_validations, scheduler.reduction_factor
-        if scheduler.name == "none":
-            return [NopPruner()]
-        if scheduler.name == "median":
-            return [MedianPruner(n_startup_trials=scheduler.startup_trials, n_warmup_steps=grace)]
-        brackets = self.search.brackets if scheduler.name == "hyperband" else 1
-        return [
-            SuccessiveHalvingPruner(min_resource=grace, reduction_factor=factor, min_early_stopping_rate=bracket)
-            for bracket in range(brackets)
-        ]
 
 
 def suggest(space: Space, trial: optuna.Trial) -> dict[str, Any]:

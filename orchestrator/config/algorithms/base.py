@@ -1,0 +1,55 @@
+"""What every algorithm has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from orchestrator.config.space import Parameter
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a sampler is made for: one suggestion of a search.
+
+    Attributes:
+        seed: of this suggestion.
+        search_seed: of the whole search.
+        trials: planned for the search.
+        conditional: some choices open a space of their own.
+        comparable: stopped trials can be compared by their last values.
+    """
+
+    seed: int
+    search_seed: int
+    trials: int
+    conditional: bool
+    comparable: bool
+
+    @property
+    def startup(self) -> int:
+        """Trials before a sampler begins to learn: a quarter, but 3 to 10."""
+        return max(3, min(10, self.trials // 4))
+
+
+class Algorithm:
+    """How points are chosen."""
+
+    name: ClassVar[str]
+    objectives: ClassVar[tuple[int, ...]] = (1, 2)
+    """How many objectives it can have."""
+    conditional: ClassVar[bool] = True
+    """It can search choices that open a space of their own."""
+    exhaustive: ClassVar[bool] = False
+    """It tries every point of a finite space in order, and needs no number of trials."""
+    remembers: ClassVar[bool] = False
+    """Its samplers have state beyond the reported trials."""
+
+    def problem(self, parameters: "Sequence[Parameter]") -> str | None:
+        """Why it cannot search a space of these parameters, besides what the attributes say."""
+        return None
+
+    def sampler(self, optuna: ModuleType, draw: Draw) -> Any:
+        """A sampler of Optuna's module `optuna.samplers`, which only the study imports."""
+        raise NotImplementedError

@@ -1,0 +1,68 @@
+"""The schedulers, each a file of this folder and a line of the table; what a search file says of one is read here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from orchestrator.config.schedulers.asha import Asha
+from orchestrator.config.schedulers.base import Scheduler
+from orchestrator.config.schedulers.hyperband import Hyperband
+from orchestrator.config.schedulers.median import Median
+from orchestrator.config.schedulers.none import NoStops
+from orchestrator.errors import InputError, complaints, shown, suggestion
+
+SCHEDULERS: dict[str, type[Scheduler]] = {
+    kind.name: kind
+    for kind in (
+        Asha,
+        Median,
+        Hyperband,
+        NoStops,
+    )
+}
+"""By name, in the order in which messages list them."""
+
+ALWAYS_STORED = {"grace_validations": 1, "reduction_factor": 3, "startup_trials": 5, "max_validations": None}
+"""Journals hold these keys with every scheduler, since before each had its own."""
+
+
+def parse_scheduler(given: str | Mapping[Any, Any], where: str) -> Scheduler:
+    """A name, or a mapping with `name` and the scheduler's own keys. InputError lists all that is wrong with it."""
+    values = {"name": given} if isinstance(given, str) else {str(key): value for key, value in given.items()}
+    name = values.pop("name", NoStops.name)
+    kind = SCHEDULERS.get(name) if isinstance(name, str) else None
+    problems = [] if kind else [f"{where}: name: {shown(name)} is unknown{suggestion(name, SCHEDULERS)}"]
+    known = list(dict.fromkeys(["name", *(key for kind in SCHEDULERS.values() for key in kind.model_fields)]))
+    for key, value in list(values.items()):
+        its = [other for other in SCHEDULERS.values() if key in other.model_fields]
+        if not its:
+            problems.append(f"{where}: {key}: no such key{suggestion(key, known)}")
+        elif kind is not None and kind not in its:
+            others = ", ".join(other.name for other in its)
+            problems.append(f"{where}: {key}: has no meaning for '{name}' (it is for {others})")
+        else:
+            problems += [f"{where}: {complaint}" for complaint in _complaints(kind or its[0], {key: value})]
+    if problems or kind is None:
+        raise InputError(*problems)
+    return kind(**values)
+
+
+def _complaints(kind: type[Scheduler], values: Mapping[str, Any]) -> list[str]:
+    try:
+        kind(**values)
+    except ValidationError as error:
+        return complaints(error)
+    return []
+
+
+def stored_scheduler(scheduler: Scheduler) -> dict[str, Any]:
+    """As a journal holds it."""
+    return {"name": scheduler.name, **ALWAYS_STORED, **scheduler.model_dump()}
+
+
+def restored_scheduler(stored: Mapping[str, Any]) -> Scheduler:
+    """The scheduler that a journal holds. InputError for one that this version does not know."""
+    kind = SCHEDULERS.get(stored.get("name", NoStops.name))
+    own = kind.model_fields if kind else {}
+    return parse_scheduler({k: v for k, v in stored.items() if k in own or k not in ALWAYS_STORED}, "scheduler")

@@ -1,0 +1,29 @@
+"""Successive halving, asynchronous."""
+
+from types import ModuleType
+from typing import Any, ClassVar
+
+from orchestrator.config.schedulers.base import Factor, Grace, Scheduler
+
+
+class Asha(Scheduler):
+    """At each rung only the best 1 / reduction_factor of the trials go on.
+
+    Source: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020.
+    """
+
+    name: ClassVar[str] = "asha"
+    comparable: ClassVar[bool] = True
+    grace_validations: Grace = 1
+    reduction_factor: Factor = 3
+
+    def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
+        """Of each bracket, the first with a rung after `grace_validations`, each later one a rung later."""
+        return [
+            optuna.SuccessiveHalvingPruner(
+                min_resource=self.grace_validations,
+                reduction_factor=self.reduction_factor,
+                min_early_stopping_rate=bracket,
+            )
+            for bracket in range(self.brackets(validations))
+        ]

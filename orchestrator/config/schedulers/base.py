@@ -1,0 +1,48 @@
+"""What every scheduler has."""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orchestrator.config.limits import MOST_EPOCHS, MOST_TRIALS
+
+Grace = Annotated[int, Field(ge=1, le=MOST_EPOCHS, description="validations before a trial may be stopped")]
+Factor = Annotated[int, Field(ge=2, le=MOST_TRIALS, description="one in so many trials passes a rung")]
+
+
+class Scheduler(BaseModel):
+    """Which trials are stopped early. All schedulers count validations, and compare the best value so far.
+
+    Its fields are the keys of `scheduler` in a search file, besides `name`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    name: ClassVar[str]
+    orders_trials: ClassVar[bool] = True
+    """It has to know which of two trials is better, so there can be one objective only."""
+    comparable: ClassVar[bool] = False
+    """Trials are stopped at the same validations, so a sampler may learn from the last value of a stopped one."""
+
+    @property
+    def whole_trial(self) -> int | None:
+        """Validations of a whole trial, where the file gives them."""
+        return None
+
+    def problem(self, validations: int | None) -> str | None:
+        """Why it cannot schedule trials of so many validations (None: not known)."""
+        return None
+
+    def brackets(self, validations: int | None) -> int:
+        """How many groups of trials it compares only among themselves."""
+        return 1
+
+    def sizes(self, brackets: int) -> Sequence[int]:
+        """How many trials each bracket gets in turn."""
+        return [1] * brackets
+
+    def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
+        """A pruner for each bracket, of Optuna's module `optuna.pruners`, which only the study imports."""
+        raise NotImplementedError

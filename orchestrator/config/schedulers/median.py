@@ -1,0 +1,26 @@
+"""The median rule."""
+
+from types import ModuleType
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from orchestrator.config.limits import MOST_TRIALS
+from orchestrator.config.schedulers.base import Grace, Scheduler
+
+
+class Median(Scheduler):
+    """Stops a trial that is below the median of the finished trials at the same validation.
+
+    Source: Golovin et al., Google Vizier: A Service for Black-Box Optimization, KDD 2017.
+    """
+
+    name: ClassVar[str] = "median"
+    grace_validations: Grace = 1
+    startup_trials: Annotated[
+        int, Field(ge=1, le=MOST_TRIALS, description="trials that end before the median stops any")
+    ] = 5
+
+    def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
+        """Optuna's."""
+        return [optuna.MedianPruner(n_startup_trials=self.startup_trials, n_warmup_steps=self.grace_validations)]
