@@ -1,5 +1,6 @@
 """Values, parameters, counts and durations as text."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

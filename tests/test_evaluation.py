@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,7 +13,9 @@ import torch
 
 from orchestrator.evaluation import clustering, metrics
 from orchestrator.evaluation import neighbours as neighbours_module
-from orchestrator.evaluation.metrics import METRICS, evaluate_embeddings, evaluate_queries
+from orchestrator.evaluation.measures import METRICS, metric_of
+from orchestrator.evaluation.measures.clusters import normalized_mutual_information, pairwise_f1
+from orchestrator.evaluation.metrics import evaluate_embeddings, evaluate_queries
 from orchestrator.evaluation.neighbours import nearest_neighbours
 
 
@@ -193,7 +196,8 @@ def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
         neighbours_module, "APPROXIMATE_FACTOR", 1
     )  # nothing is looked at twice: the codes alone decide
     monkeypatch.setattr(neighbours_module, "SLACK", 1)
-    monkeypatch.setattr(metrics, "AVERAGE_PRECISION_DEPTH", 40)
+    few = tuple(replace(metric, depth=min(metric.depth, 40)) for metric in METRICS)
+    monkeypatch.setattr(metrics, "METRICS", few)
     embeddings, labels = clustered(np.random.default_rng(19), 600, 60, 16)
     rows = embeddings.astype(np.float32)
     among = {"gallery": rows[200:], "gallery_labels": labels[200:]} if gallery else {}
@@ -429,9 +433,9 @@ def test_pairwise_f1_and_mutual_information_equal_their_definitions():
     precision = both / sum(clusters[i] == clusters[j] for i, j in pairs)
     recall = both / sum(labels[i] == labels[j] for i, j in pairs)
     expected = 2 * precision * recall / (precision + recall)
-    assert clustering.pairwise_f1(labels, clusters) == pytest.approx(expected, rel=1e-12)
-    assert clustering.pairwise_f1(np.arange(3), np.arange(3)) == 1
-    assert clustering.pairwise_f1(np.arange(4), np.zeros(4, dtype=int)) == 0
+    assert pairwise_f1(labels, clusters) == pytest.approx(expected, rel=1e-12)
+    assert pairwise_f1(np.arange(3), np.arange(3)) == 1
+    assert pairwise_f1(np.arange(4), np.zeros(4, dtype=int)) == 0
 
     def entropy(values):
         return -sum(n / 60 * math.log(n / 60) for n in Counter(values).values())
@@ -439,14 +443,15 @@ def test_pairwise_f1_and_mutual_information_equal_their_definitions():
     pair_labels = list(zip(labels.tolist(), clusters.tolist(), strict=True))
     shared = entropy(labels.tolist()) + entropy(clusters.tolist()) - entropy(pair_labels)
     expected = shared / ((entropy(labels.tolist()) + entropy(clusters.tolist())) / 2)
-    assert clustering.normalized_mutual_information(labels, clusters) == pytest.approx(expected, rel=1e-10)
+    assert normalized_mutual_information(labels, clusters) == pytest.approx(expected, rel=1e-10)
 
 
 def test_every_metric_is_defined():
     pytest.importorskip("faiss")
     embeddings, labels = clustered(np.random.default_rng(13), 30, 4, 3)
     found = evaluate_embeddings(embeddings, labels, recall_at=(5,), approximate=True)
-    assert {name.replace("_at_5", "_at_<k>") for name in found} == set(METRICS)
+    assert set(found) == {"recall_at_5", *(metric.name for metric in METRICS)}
+    assert all((known := metric_of(name)) and known.name == name and known.about for name in found)
     assert all(type(value) is float for value in found.values())
 
 

@@ -11,7 +11,7 @@ from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
 from orchestrator.networks.backbones import check_backbone_name
-from orchestrator.report.published import IN_PERCENT, Row, Value, beside, papers, read_paper
+from orchestrator.report.published import Row, Value, beside, in_percent, papers, read_paper
 
 NUMBERS = {
     "Anti-Collapse": {"I": 204, "II": 101, "III": 12, "IV": 18, "V": 42, "VI": 26},
@@ -166,7 +166,7 @@ def test_a_broken_file_names_the_place(tmp_path: Path, change: tuple[str, str], 
 def test_shares_are_shares() -> None:
     for row in rows():
         for metric, found in row.values.items():
-            if IN_PERCENT.fullmatch(metric):
+            if in_percent(metric):
                 assert 0 < found.value < 1 and (found.deviation is None or found.deviation < 0.05), (row, metric)
 
 

@@ -237,10 +237,11 @@ def evaluate(
             names = list(map(cell, names))
         _write_table("--per-class", per_class, classes.add_column(1, "class", [names]))
     if gallery is not None:
+        from orchestrator.evaluation.measures import PAPER_HEADLINES
         from orchestrator.report.html.model_page import write_model_page
         from orchestrator.report.model_view import View
 
-        scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in ("recall_at_1", "map_at_r"))
+        scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in PAPER_HEADLINES)
         shown = View(
             title=f"{checkpoint_or_run} on {dataset}",
             facts=[saved["experiment"]["method"], dataset, training.backbone, f"{len(found.queries)} queries", tested],
@@ -428,7 +429,9 @@ def _show_metrics(title: str, columns: Mapping[str, Mapping[str, float | str]], 
 def _cell(metric: str, value: float | str) -> str:
     if isinstance(value, str):
         return value
-    return f"{value:.0f}" if metric == "queries_left_out" else f"{value:.4f}"
+    from orchestrator.evaluation.measures.search import QUERIES_LEFT_OUT
+
+    return f"{value:.0f}" if metric == QUERIES_LEFT_OUT.name else f"{value:.4f}"
 
 
 def _refuse_table(option: str, path: Path | None) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
+from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import between, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
@@ -34,7 +35,6 @@ from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, ru
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
 MOST_DIFFERENCES = 10
-HEADLINES = ("map_at_r", "recall_at_1")
 
 
 def short(metric: str) -> str:
@@ -67,7 +67,7 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             "state": lambda trial: _state(ledger, trial),
             **{short(name): partial(_value, of=of) for name, of in values.items()},
             **({} if not on_front else {"front": lambda trial: "*" if trial.trial_id in on_front else ""}),
-            "recall@1": lambda trial: _measured(trial.best_metrics.get("val/recall_at_1")),
+            **{metric.label: partial(_beside, name=f"val/{metric.name}") for metric in BESIDE},
             "validations": lambda trial: str(trial.validations),
         }
         if point:
@@ -87,12 +87,12 @@ def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) 
             result.add_row(*rank, *[cell(trial) for cell in shown.values()])
         return result
 
-    lean = ("recall@1", "validations")
+    lean = (*(metric.label for metric in BESIDE), "validations")
     return Fitting(
         [
             table(fold=False),
             table(fold=True),
-            table(fold=True, leave_out=lean[:1]),
+            table(fold=True, leave_out=lean[:-1]),
             table(fold=True, leave_out=lean),
             table(fold=True, leave_out=lean, point=True),
         ]
@@ -103,6 +103,10 @@ def _state(ledger: Ledger, trial: TrialRecord) -> Text:
     """The state in color: green for a trial that has learned something, as far as that is known."""
     word = learning.state_word(ledger, trial)
     return Text(word, style=STYLES.get(word, "red"))
+
+
+def _beside(trial: TrialRecord, name: str) -> str:
+    return _measured(trial.best_metrics.get(name))
 
 
 def _measured(value: float | None) -> str:
@@ -157,7 +161,11 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         what = f"final test of trial {group.source}" if group.source else "test"
         head = f"{what} over {counted(len(group.trial_ids), 'seed')}"
         parts.append(Text.assemble((head, "bold"), f", on {tested_on}"))
-        parts += [_spread(name, group.metrics[name], between(ledger, means(group), name)) for name in HEADLINES]
+        parts += [
+            _spread(name, group.metrics[name], between(ledger, means(group), name))
+            for name in HEADLINES
+            if name in group.metrics
+        ]
     compared = between_confirmed(ledger)
     if compared:
         parts.append(Text.assemble(("which differences are real", "bold"), f" ({how_tested(compared)})"))
@@ -168,10 +176,11 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
             )
     for trial in single_tests(ledger, repeated):
         what = f" ({trial.note}, {counted(trial.validations, 'validation')})" if trial.note else ""
-        scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES)
+        told = [name for name in HEADLINES if name in trial.test]
+        scores = "  ".join(f"{name} {trial.test[name]:.4f}" for name in told)
         head = "final test: " if trial.kind == "final" else "test: "
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
-        said = {name: between(ledger, trial.test, name) for name in HEADLINES}
+        said = {name: between(ledger, trial.test, name) for name in told}
         if any(said.values()):
             parts.append(Text("  " + "; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
     if numbers := learning.yardstick_lines(ledger):

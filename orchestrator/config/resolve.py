@@ -26,6 +26,7 @@ from orchestrator.config.search import (
 from orchestrator.config.space import parse_space
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.evaluation.measures import is_minimised
 from orchestrator.method import MethodConfig, find_method
 from orchestrator.storage.places import check_name
 from orchestrator.text import assigned
@@ -214,11 +215,12 @@ def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
 
 
 def _objective(value: Any, where: str) -> Objective:
-    """Losses and costs are minimised unless the mode is given."""
+    """Losses, costs and metrics of which less is better are minimised unless the mode is given."""
     if not isinstance(value, str | dict):
         raise InputError(f"{where}: {shown(value)} should be {EXPECTED[(str, dict)]}")
     given = {"metric": value} if isinstance(value, str) else dict(value)
-    if given.get("metric") in ("train/loss", *COSTS):
+    metric = given.get("metric")
+    if metric in ("train/loss", *COSTS) or (isinstance(metric, str) and is_minimised(metric)):
         given.setdefault("mode", "min")
     return _section(Objective, "metric", given, where)
 

@@ -18,9 +18,9 @@ from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
 from orchestrator.errors import suggestion
+from orchestrator.evaluation.measures import OBJECTIVES
 
-VALIDATION_METRICS = ["val/map_at_r", "val/r_precision", "val/mean_average_precision_at_1000", "train/loss"]
-VALIDATION_METRICS += [f"val/recall_at_{k}" for k in (1, 2, 4, 8)]
+VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 COSTS = ["cost/seconds", "cost/gpu_hours"]
 """What a training took until its best validation; only as the second of two objectives."""
 

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
@@ -19,10 +19,16 @@ from orchestrator.config.limits import (
 )
 from orchestrator.data.transforms import AUGMENTATIONS, Degradation
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
+from orchestrator.evaluation.measures import OBJECTIVES
 from orchestrator.method import MethodConfig, find_method
 from orchestrator.networks.backbones import InputConvention, check_backbone_name
 from orchestrator.networks.embedding import Pooling
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
+
+if TYPE_CHECKING:
+    SelectionMetric = str
+else:
+    SelectionMetric = Literal[*OBJECTIVES]
 
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 
@@ -43,18 +49,7 @@ class Training(BaseModel):
         description="what the best validation is chosen on: held-out training classes, or, as most papers do, the test "
         "classes, and every number carries the word",
     )
-    selection_metric: (
-        Literal[
-            "val/map_at_r",
-            "val/r_precision",
-            "val/mean_average_precision_at_1000",
-            "val/recall_at_1",
-            "val/recall_at_2",
-            "val/recall_at_4",
-            "val/recall_at_8",
-        ]
-        | None
-    ) = Field(
+    selection_metric: SelectionMetric | None = Field(
         None,
         description="metric by which the best validation of `train` is chosen; a search chooses by its objective; "
         "null: val/map_at_r",

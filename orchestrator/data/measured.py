@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.evaluation.chance import RECALL_AT, chance_levels
+from orchestrator.evaluation.chance import chance_levels
+from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.text import counted
 
 
@@ -30,7 +32,7 @@ class Measured:
 
     @classmethod
     def of(
-        cls, store: Store, parts: Sequence[NDArray[np.int64]], recall_at: Sequence[int] = RECALL_AT
+        cls, store: Store, parts: Sequence[NDArray[np.int64]], recall_at: Sequence[int] = DEFAULT_RECALL_AT
     ) -> "Measured | None":
         """From the rows of each fold (or of the only set); None if one of them has no query."""
         levels, queries = [], []
@@ -78,16 +80,14 @@ class Measured:
         folds = f" in {self.folds} folds" if self.folds > 1 else ""
         return f"{counted(self.classes, 'class', 'classes')} with {counted(self.images, 'image')}{folds}"
 
-    def chance_text(self, names: Sequence[str] = ("map_at_r", "recall_at_1")) -> str:
+    def chance_text(self, names: Sequence[str] = HEADLINES) -> str:
         """`map_at_r 0.0412, recall_at_1 0.0809`"""
         return ", ".join(f"{name} {self.chance[name]:.4f}" for name in names if name in self.chance)
 
 
 def told_at(dataset: str) -> Sequence[int]:
     """The k of a test's recall@k on this data set."""
-    from orchestrator.evaluation.metrics import RECALL_AT as known
-
-    return known.get(dataset, RECALL_AT)
+    return RECALL_AT.get(dataset, DEFAULT_RECALL_AT)
 
 
 def sizes(store: Store, splits: Sequence[Split]) -> dict[str, Any]:

@@ -5,18 +5,17 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from orchestrator.evaluation.measures import METRICS
+from orchestrator.evaluation.measures.base import Random
+from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
 
-RECALL_AT = (1, 2, 4, 8)
-"""The k of a validation's recall@k."""
-DEPTH = 1000
-"""Of the mean average precision."""
+Integers = NDArray[np.int64]
 
 
 def chance_levels(
     relevant_Q: Sequence[int] | Integers,
     gallery: int,
-    recall_at: Sequence[int] = RECALL_AT,
+    recall_at: Sequence[int] = DEFAULT_RECALL_AT,
 ) -> dict[str, float]:
     """The exact expected value of each retrieval metric if the gallery's n items were ranked at random.
 
@@ -28,7 +27,8 @@ def chance_levels(
         recall@k = 1 - C(n - R, k) / C(n, k),   R-precision = R / n,   MAP@R = S_R / R,
         mAP@1000 = S_min(1000, n) / min(R, 1000),
 
-    each the mean over the queries with R > 0. Clusters are not a ranking and have no such level.
+    each the mean over the queries with R > 0. Clusters are not a ranking and have no such level, nor have
+    metrics of the table that give none.
 
     Args:
         relevant_Q: (Q,) R of each query, without itself.
@@ -42,27 +42,17 @@ def chance_levels(
     sizes, times = sizes[sizes > 0], times[sizes > 0]
     if not len(sizes) or sizes.max() > gallery:
         raise ValueError(f"relevant: need numbers up to the gallery's {gallery}, one above 0")
-    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, max(int(sizes.max()), DEPTH) + 1))])
-    levels: dict[str, list[float]] = {}
+    chosen = [metric for metric in (*map(recall, recall_at), *METRICS) if metric.chance is not None]
+    deepest = max(int(sizes.max()), *(metric.depth for metric in chosen))
+    harmonic = np.concatenate([[0.0], np.cumsum(1 / np.arange(1, deepest + 1))])
+    levels: dict[str, list[float]] = {metric.name: [] for metric in chosen}
     for size in sizes.tolist():
         again = (size - 1) / (gallery - 1) if gallery > 1 else 0.0
-        depth = min(DEPTH, gallery)
 
         def expected(places: int, size: int = size, again: float = again) -> float:
             return size / gallery * float(harmonic[places] + again * (places - harmonic[places]))
 
-        found = {f"recall_at_{k}": 1 - _no_hit(size, gallery, min(k, gallery)) for k in recall_at}
-        found["r_precision"] = size / gallery
-        found["map_at_r"] = expected(size) / size
-        found["mean_average_precision_at_1000"] = expected(depth) / min(size, DEPTH)
-        for name, value in found.items():
-            levels.setdefault(name, []).append(value)
+        for metric in chosen:
+            if metric.chance is not None:
+                levels[metric.name].append(metric.chance(Random(size, gallery, expected)))
     return {name: float(np.average(values, weights=times)) for name, values in levels.items()}
-
-
-def _no_hit(size: int, gallery: int, k: int) -> float:
-    """C(n - R, k) / C(n, k): the probability that none of k items is among the R."""
-    missed = 1.0
-    for place in range(k):
-        missed *= max(0, gallery - size - place) / (gallery - place)
-    return missed

@@ -1,4 +1,4 @@
-"""k-means and how well clusters agree with classes."""
+"""k-means."""
 
 import numpy as np
 import torch
@@ -36,20 +36,3 @@ def kmeans(rows: Floats, clusters: int) -> Integers:
     )
     kmeans.train(rows, init_centroids=np.ascontiguousarray(centres))
     return np.asarray(kmeans.index.search(rows, 1)[1][:, 0], dtype=np.int64)
-
-
-def normalized_mutual_information(labels: Integers, clusters: Integers) -> float:
-    from sklearn.metrics import normalized_mutual_info_score
-
-    return float(normalized_mutual_info_score(labels, clusters, average_method="arithmetic"))
-
-
-def pairwise_f1(labels: Integers, clusters: Integers) -> float:
-    """F1 of the pairs in one cluster against the pairs of one class; 1 if there are neither. (Q,), (Q,)"""
-
-    def pairs(groups: Integers) -> int:
-        _, sizes = np.unique(groups, axis=-1, return_counts=True)
-        return int((sizes * (sizes - 1) // 2).sum())
-
-    both, either = pairs(np.stack([labels, clusters])), pairs(labels) + pairs(clusters)
-    return 2 * both / either if either else 1.0

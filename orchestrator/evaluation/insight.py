@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.evaluation.measures import OF_CLASSES
 from orchestrator.evaluation.metrics import Evaluation
 from orchestrator.evaluation.neighbours import nearest_neighbours
 from orchestrator.method import Embedded
@@ -166,7 +167,7 @@ def class_table(
         members = by_label[slice(*np.searchsorted(ordered, [label, label + 1]))]
         inside = embeddings[members]
         row = {"label": label, "class": names[label], "queries": queries}
-        row |= {name: found[name][place] for name in ("recall_at_1", "map_at_r", "r_precision")}
+        row |= {metric.name: found[metric.name][place] for metric in OF_CLASSES}
         row |= {"taken_for": names[other] if count else ""}
         row |= {"share": count / max(1, queries - found["left_out"][place])}
         row |= {"radius": float(np.linalg.norm(inside - inside.mean(axis=0), axis=1).max())}

@@ -12,7 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from orchestrator.evaluation.clustering import kmeans, normalized_mutual_information, pairwise_f1
+from orchestrator.evaluation.clustering import kmeans
+from orchestrator.evaluation.measures import METRICS
+from orchestrator.evaluation.measures.base import Ranked
+from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
+from orchestrator.evaluation.measures.search import APPROXIMATE_RECALL, QUERIES_LEFT_OUT
 from orchestrator.evaluation.neighbours import (
     CHUNK,
     ArrayLike,
@@ -25,30 +29,13 @@ from orchestrator.evaluation.neighbours import (
     faiss,
 )
 
-METRICS = {
-    "recall_at_<k>": "share of queries with a same-class item among the k nearest (k clipped to the gallery)",
-    "r_precision": "of the R nearest, with R same-class items in the gallery, the share of the query's class",
-    "map_at_r": "sum of precision@j over the right j <= R, divided by R",
-    "mean_average_precision_at_1000": "sum of precision@j over the right j <= 1000, divided by min(R, 1000)",
-    "normalized_mutual_information": "k-means clusters against classes; arithmetic mean of the entropies",
-    "clustering_f1": "k-means clusters against classes; F1 of the pairs that share a cluster",
-    "queries_left_out": "number of queries without a same-class item in the gallery; they are in no mean",
-    "approximate_recall": "only where the search is approximate: share of the true neighbours that it found",
-}
-
-RECALL_AT = {"sop": (1, 10, 100, 1000), "inshop": (1, 10, 20, 30)}
-"""The k of recall@k that the literature gives for a data set, by its name; for all others `DEFAULT_RECALL_AT`."""
-DEFAULT_RECALL_AT = (1, 2, 4, 8)
-
-AVERAGE_PRECISION_DEPTH = 1000
-
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """What one search found: the means, and the queries that they are means of.
 
     Attributes:
-        metrics: name -> value, of the keys of `METRICS`.
+        metrics: name -> value, of the table in `measures`.
         queries: a row per query, in order: `query` (its row), `label`, `same_class` (items of its class in the
             gallery, without itself), `nearest_label` (the class of its nearest item; any of several wrong ones that
             are equally near), and a column per retrieval metric (recall is 0 or 1), null for queries that are left
@@ -124,7 +111,7 @@ def evaluate_queries(
     chunk: int = CHUNK,
     approximate: bool = False,
 ) -> Evaluation:
-    """Retrieval and clustering metrics, of all queries and of each; `METRICS` defines them.
+    """Retrieval and clustering metrics, of all queries and of each; `measures` defines them.
 
     Neighbours are exact by Euclidean distance on the embeddings as given, ties go to the lower gallery index.
     Queries that have no same-class item in the gallery are left out of every retrieval mean and counted.
@@ -145,8 +132,6 @@ def evaluate_queries(
     Raises:
         ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an
             approximate search is asked for where faiss is not installed.
-
-    Source: R-precision and MAP@R as in Musgrave et al., A Metric Learning Reality Check, ECCV 2020.
     """
     queries_QD, device = checked_rows(embeddings, "embeddings")
     labels_Q = checked_labels(labels, "labels", "embeddings", len(queries_QD))
@@ -178,36 +163,29 @@ def evaluate_queries(
         return hit
 
     size = len(gallery_GD) - (gallery is None)
-    depth = int(min(max(*recall_at, same_class_Q.max(), AVERAGE_PRECISION_DEPTH), size))
-    first_hit = np.full(len(labels_Q), size)
+    chosen = [*map(recall, recall_at), *METRICS]
+    depth = int(min(max(same_class_Q.max(), *(metric.depth for metric in chosen)), size))
     nearest_code = np.full(len(labels_Q), -1)
-    r_precision, map_at_r, map_at_1000 = np.zeros((3, len(labels_Q)))
+    values = {metric.name: np.zeros(len(labels_Q)) for metric in chosen if metric.by_query}
     search = NeighbourSearch(queries_QD, gallery_GD, gallery is None, device, approximate)
     for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
         nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
         row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
         hits = np.bincount(row, minlength=len(query))
         right = np.arange(len(row)) - (np.cumsum(hits) - hits)[row] + 1  # of the query's hits, the first, ...
-        precision = right / (place + 1)
-        relevant = same_class_Q[query]
-        within_r, within_1000 = place < relevant[row], place < AVERAGE_PRECISION_DEPTH
-        first_hit[query[row[right == 1]]] = place[right == 1]
-        r_precision[query] = np.bincount(row, within_r, len(query)) / relevant
-        map_at_r[query] = np.bincount(row, precision * within_r, len(query)) / relevant
-        best = np.minimum(relevant, AVERAGE_PRECISION_DEPTH)
-        map_at_1000[query] = np.bincount(row, precision * within_1000, len(query)) / best
-    values = {f"recall_at_{k}": (first_hit < min(k, size)).astype(np.float64) for k in recall_at}
-    values |= {"r_precision": r_precision, "map_at_r": map_at_r, "mean_average_precision_at_1000": map_at_1000}
+        ranked = Ranked(same_class_Q[query], row, place, right, size)
+        for metric in chosen:
+            if metric.by_query is not None:
+                values[metric.name][query] = metric.by_query(ranked)
     metrics = {name: float(value[evaluated].mean()) for name, value in values.items()}
     if approximate:
-        metrics["approximate_recall"] = search.recall(evaluated, depth)
+        metrics[APPROXIMATE_RECALL.name] = search.recall(evaluated, depth)
     del search
 
     if clustering:
         clusters_Q = kmeans(queries_QD, len(np.unique(labels_Q)))
-        metrics["normalized_mutual_information"] = normalized_mutual_information(labels_Q, clusters_Q)
-        metrics["clustering_f1"] = pairwise_f1(labels_Q, clusters_Q)
-    metrics["queries_left_out"] = float(len(labels_Q) - len(evaluated))
+        metrics |= {metric.name: metric.by_cluster(labels_Q, clusters_Q) for metric in chosen if metric.by_cluster}
+    metrics[QUERIES_LEFT_OUT.name] = float(len(labels_Q) - len(evaluated))
     known = {"query": np.arange(len(labels_Q)), "label": labels_Q, "same_class": same_class_Q}
     known["nearest_label"] = pa.array(classes[nearest_code], mask=nearest_code < 0)
     left_out = same_class_Q == 0

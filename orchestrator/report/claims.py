@@ -9,8 +9,6 @@ from orchestrator.storage.leaderboard import Interval, Repeated
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
 
-TOLD = ("map_at_r", "recall_at_1")
-
 
 def protocol_of(ledger: Ledger) -> str | None:
     """The protocol of a search's tests."""

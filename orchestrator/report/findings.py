@@ -17,6 +17,7 @@ from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.training import VALIDATE_EVERY, resolve_experiment
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
+from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.effect import idle_by_trial, idle_trials
@@ -29,10 +30,6 @@ from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, params_text, value_text
 
-HEADLINES = ("map_at_r", "recall_at_1")
-"""The metrics of a test that are reported first."""
-PAPER_METRICS = ("recall_at_1", "map_at_r")
-"""Those that papers report first."""
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
 STATE_ORDER = ("done", "pruned", "running", "interrupted", "failed")
@@ -80,7 +77,7 @@ class Findings:
         searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
         compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
         tested, test = _tested(ledger, winner), _test(ledger, winner)
-        published = tuple(beside(settings, [*test, *PAPER_METRICS]))
+        published = tuple(beside(settings, [*test, *PAPER_HEADLINES]))
         between = between_confirmed(ledger)
         return cls(
             ledger=ledger,
@@ -193,7 +190,7 @@ def _distance(
         why = ": no paper has numbers on these images, which are drawn here to try methods out"
         return f"None of the papers' tables here has {of}{why if drawn else ''}."
     row = closest.row
-    metric = next((name for name in (*PAPER_METRICS, *row.values) if name in row.values and name in test), None)
+    metric = next((name for name in (*PAPER_HEADLINES, *row.values) if name in row.values and name in test), None)
     where = f"{row.paper}, Table {row.table}, {row.method}"
     if metric is None:
         return f"The closest published row is of {where}; there is no test to compare with it."

@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from orchestrator.config.training import untrained_key
 from orchestrator.data.measured import Measured
+from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, value_text
@@ -230,7 +231,7 @@ def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
     known = _untrained(ledger, winner)
     if known is not None:
         where = "the held-out set" if known["split"] == "validation" else "the test set"
-        names = [name for name in ("map_at_r", "recall_at_1") if name in known["metrics"]]
+        names = [name for name in HEADLINES if name in known["metrics"]]
         scores = ", ".join(
             f"{name} {known['metrics'][name]:.4f}{_ends(known['intervals'].get(name))}" for name in names
         )

@@ -18,8 +18,8 @@ from PIL import Image
 
 from orchestrator.data.store import Store
 from orchestrator.evaluation.insight import Insight, Table, confused_most
+from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
-from orchestrator.report.findings import HEADLINES
 from orchestrator.report.learning import held_out_set, judge, test_set
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders

@@ -21,14 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from orchestrator.config.files import read_yaml
 from orchestrator.config.presets import presets
 from orchestrator.errors import InputError, describe
+from orchestrator.evaluation.measures import metric_of
 
 FOLDER = Path(__file__).parent / "published"
 DESCRIBING = ("method", "backbone", "dimension", "dataset", "condition")
-IN_PERCENT = re.compile(
-    r"(concatenated_)?(recall_at_\d+|r_precision|map_at_r|mean_average_precision_at_1000)"
-    r"|normalized_mutual_information|clustering_f1|auroc"
-)
-"""Metrics that papers print in percent; here they are shares, as in every test."""
 PRINTED = re.compile(r"(\d+(?:\.\d+)?) ± (\d+(?:\.\d+)?)")
 
 
@@ -147,8 +143,14 @@ def _by_dataset(table: Table, said: Mapping[str, Any]) -> dict[str, dict[str, Va
     return found
 
 
+def in_percent(metric: str) -> bool:
+    """Whether papers print a metric in percent; here it is a share, as in every test."""
+    known = metric_of(metric.removeprefix("concatenated_"))
+    return metric == "auroc" or (known is not None and known.share)
+
+
 def _value(metric: str, cell: str | float) -> Value:
-    unit = 100.0 if IN_PERCENT.fullmatch(metric) else 1.0
+    unit = 100.0 if in_percent(metric) else 1.0
     if (printed := PRINTED.fullmatch(str(cell))) is None:
         return Value(float(cell) / unit)
     return Value(float(printed[1]) / unit, float(printed[2]) / unit)

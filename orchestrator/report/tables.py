@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.errors import visible
+from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import claim
 from orchestrator.report.comparison import Comparison, rows
-from orchestrator.report.findings import HEADLINES, PAPER_METRICS, Findings
+from orchestrator.report.findings import Findings
 from orchestrator.report.note import markdown_code, markdown_table, markdown_text
 from orchestrator.report.published import Value
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
@@ -134,11 +135,11 @@ def _markdown(findings: Findings) -> str:
     if same := [b for b in findings.published if b.same_method]:
         cells = [
             [f"{b.row.paper}, Table {b.row.table}", text(b.row.method)]
-            + [text(_published(b.row.values.get(name))) for name in PAPER_METRICS]
+            + [text(_published(b.row.values.get(name))) for name in PAPER_HEADLINES]
             + [text("; ".join(f"{d.setting}: {d.paper}, here {d.run}" for d in b.differences))]
             for b in same
         ]
-        parts.append(markdown_table(["paper", "method", *map(text, PAPER_METRICS), "settings that differ"], cells))
+        parts.append(markdown_table(["paper", "method", *map(text, PAPER_HEADLINES), "settings that differ"], cells))
     if findings.command:
         parts.append(markdown_code(findings.command))
     return "\n\n".join(parts) + "\n"

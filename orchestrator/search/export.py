@@ -24,6 +24,7 @@ from orchestrator.config.training import Experiment
 from orchestrator.data.pipeline import Request
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
+from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.storage.files import output_place
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.provenance import versions
@@ -39,7 +40,7 @@ PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 TOLERANCE = 1e-4
 """The largest allowed difference of an embedding's coordinate; rounding causes about 1e-6."""
 EXAMPLES = 8
-TOLD = ("test/map_at_r", "test/recall_at_1", "val/map_at_r", "val/recall_at_1")
+TOLD = tuple(f"{split}/{name}" for split in ("test", "val") for name in HEADLINES)
 ABOUT = "about.json"
 """The file in a pt2 or TorchScript archive that describes the model."""
 REQUIREMENTS = ("torch", "numpy", "mlflow")

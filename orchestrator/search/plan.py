@@ -14,6 +14,7 @@ from orchestrator.data.measured import Measured
 from orchestrator.data.samplers import steps_per_epoch
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
+from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data
 from orchestrator.search.study import Study
@@ -104,8 +105,7 @@ def what_numbers_are_of(
             "classes": of.classes,
             "images": of.images,
             "one query, in recall": round(of.one_query, 6),
-            "chance of map_at_r": round(of.chance["map_at_r"], 6),
-            "chance of recall_at_1": round(of.chance["recall_at_1"], 6),
+            **{f"chance of {name}": round(of.chance[name], 6) for name in HEADLINES if name in of.chance},
         }
     found = known(places.storage, untrained_key(experiment.flat(), digest))
     if found is not None and "selection" in shown:

@@ -15,7 +15,9 @@ from orchestrator.data.transforms import Degradation
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation.insight import Insight, insight
 from orchestrator.evaluation.intervals import Ends, Over, of_auroc
-from orchestrator.evaluation.metrics import DEFAULT_RECALL_AT, RECALL_AT, Evaluation, auroc, evaluate_queries
+from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
+from orchestrator.evaluation.measures.search import QUERIES_LEFT_OUT
+from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
 from orchestrator.method import Embedded, Outputs
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
@@ -76,7 +78,7 @@ def validate(held_out: Embedded, store: Store) -> tuple[dict[str, float], Evalua
         found = evaluate_queries(**parts, clustering=False)
         found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
     metrics = broadcast_object(found.metrics if found is not None else None)
-    return {f"val/{name}": value for name, value in metrics.items() if name != "queries_left_out"}, found
+    return {f"val/{name}": value for name, value in metrics.items() if name != QUERIES_LEFT_OUT.name}, found
 
 
 def evaluate_model(

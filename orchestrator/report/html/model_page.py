@@ -18,6 +18,7 @@ from orchestrator.evaluation.insight import (
     principal_components,
     separation,
 )
+from orchestrator.evaluation.measures import OF_CLASSES
 from orchestrator.report.html.charts import proxies_chart, similarities_chart, training_charts
 from orchestrator.report.html.elements import (
     answers_html,
@@ -281,16 +282,14 @@ def _classes(insight: Insight) -> str:
     names = {
         "class": "class",
         "queries": "queries",
-        "recall_at_1": "recall@1",
-        "map_at_r": "MAP@R",
-        "r_precision": "R-precision",
+        **{metric.name: metric.label for metric in OF_CLASSES},
         "taken_for": "most taken for",
         "share": "share",
         "radius": "radius",
         UNCERTAINTY: "uncertainty",
     }
     keys = [key for key in names if key in table]
-    scores = {"recall_at_1", "map_at_r", "r_precision"}
+    scores = {metric.name for metric in OF_CLASSES}
     count = len(table["class"])
     columns = [
         [score_cell(v) if key in scores else _percent(v) if key == "share" else v for v in table[key][:CLASSES]]

@@ -8,13 +8,13 @@ from pydantic import ValidationError
 
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
+from orchestrator.evaluation.measures import OF_PAPERS
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Html, empty_html, number_cell, table_html
 from orchestrator.storage.ledger import Ledger
 from orchestrator.text import value_text
 
 BESIDE_SAME, BESIDE_OTHERS = 8, 12
-PAPER_COLUMNS = ("recall_at_1", "map_at_r", "r_precision", "normalized_mutual_information", "recall_at_2")
 
 
 def papers_section(findings: Findings) -> str:
@@ -22,8 +22,8 @@ def papers_section(findings: Findings) -> str:
     if not findings.published:
         return empty_html(f"None of the papers' tables has the data set {settings.get('dataset')}.")
     known = {name for b in findings.published for name in b.row.values}
-    columns = [name for name in PAPER_COLUMNS if name in known and (name in findings.test or not findings.test)]
-    columns = columns or [name for name in PAPER_COLUMNS if name in known]
+    columns = [name for name in OF_PAPERS if name in known and (name in findings.test or not findings.test)]
+    columns = columns or [name for name in OF_PAPERS if name in known]
     heads = ["source", "method", "backbone", "dimension", *[f"{name} %" for name in columns], "settings that differ"]
     setup = [str(settings.get("backbone")), settings.get("embedding_dim")]
     ours = [_percent(*findings.test[name]) if name in findings.test else None for name in columns]

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import (
@@ -127,10 +129,9 @@ def _leaderboard(findings: Findings) -> str:
     ledger = findings.ledger
     keys = [setting.key for setting in findings.searched]
     tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
-    shown = [name for name in ("map_at_r", "recall_at_1") if name in tests]
-    also = "" if ledger.metric == "val/recall_at_1" else "val/recall_at_1"
+    shown = [name for name in HEADLINES if name in tests]
     age = ledger.equal_age()
-    columns = _columns(ledger, also)
+    columns = _columns(ledger)
     heads = ["#", "trial", "state", *columns, *(f"test {name}" for name in shown), *keys, "validations", "time", "note"]
     rows, best = [], None
     ranking = ledger.ranking()
@@ -163,7 +164,7 @@ def _leaderboard(findings: Findings) -> str:
 Column = Callable[[TrialRecord], Any]
 
 
-def _columns(ledger: Ledger, also: str) -> dict[str, Column]:
+def _columns(ledger: Ledger) -> dict[str, Column]:
     """The leaderboard's columns of values on held-out classes."""
 
     def score(of: Column) -> Column:
@@ -173,9 +174,12 @@ def _columns(ledger: Ledger, also: str) -> dict[str, Column]:
     columns = {name: of if name == ledger.second else score(of) for name, of in values.items()}
     if ledger.second is not None:
         columns["front"] = lambda trial: "on the front" if trial.trial_id in ledger.front else ""
-    if also:
-        columns[also] = lambda trial: score_cell(trial.best_metrics.get(also))
-    return columns
+    beside = [f"val/{metric.name}" for metric in BESIDE if f"val/{metric.name}" != ledger.metric]
+    return columns | {name: partial(_beside_cell, name=name) for name in beside}
+
+
+def _beside_cell(trial: TrialRecord, name: str) -> Any:
+    return score_cell(trial.best_metrics.get(name))
 
 
 def _param_cell(value: Any, because: str | None) -> Any:
