@@ -42,6 +42,7 @@ DOORS = {
     "torch.distributed": {"training.distributed"},
     "torch.nn.parallel": {"training.distributed"},
     "typer": {"cli"},
+    "jinja2": {"report.html.rendering"},
     "boto3": {"storage.s3"},
     "botocore": {"storage.s3"},
 }
@@ -154,7 +155,7 @@ def test_every_module_says_what_it_is() -> None:
         ("orchestrator.training.loop, orchestrator.evaluation.metrics", "ray mlflow optuna typer"),
         ("orchestrator.method; orchestrator.method.registry()", "ray mlflow optuna typer faiss"),
         ("orchestrator.search.conductor, orchestrator.search.driver", "ray mlflow"),
-        ("orchestrator.cli.main", "ray mlflow optuna torch"),
+        ("orchestrator.cli.main", "ray mlflow optuna torch jinja2"),
     ],
 )
 def test_what_an_import_loads(imported: str, absent: str) -> None:

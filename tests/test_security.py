@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,17 @@ import psutil
 import pytest
 import torch
 from services import MLflowServer, Postgres
+from test_insight import CURVES, NAMES, view
+from test_page import HOSTILE, Elements, figures, made, spread
 from test_search import LONG, TINY, Terminal, family, terminal, wait
 
 from orchestrator.errors import InputError
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.findings import Findings
+from orchestrator.report.html import rendering
+from orchestrator.report.html.comparison_page import comparison_page
+from orchestrator.report.html.model_page import model_page
+from orchestrator.report.html.search_page import page
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import Places
@@ -51,6 +60,43 @@ class Intruder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.mkdir, (str(self.trace),)
+
+
+def pages(folder: Path, name: str) -> dict[str, str]:
+    """The pages of a search, a comparison and a model, with this name of everything that a user or a file names."""
+    finals = {"0003": [0.52, 0.5], "0006": [0.51, 0.53]}
+    ledger = made(folder, spread(12), pruned=lambda number: number % 3 == 1, reason=name, finals=finals)
+    ledger.name, ledger.tags = name, {name: name}
+    found = Findings.of(ledger)
+    renamed = {**found.settings, "method": name, "dataset": name, "backbone": name}
+    found = replace(found, settings=renamed, confused=name, command=name, numbers=(name,), warnings=(name,))
+    model = replace(
+        view([name, *NAMES[1:]], curves={name: [1.0, 2.0], **CURVES}), title=name, facts=[name], told=[name]
+    )
+    return {
+        "search": page(found, images=name),
+        "comparison": comparison_page(Comparison.of(name, {name: ledger, "other": ledger}, missing=[name])),
+        "model": model_page(replace(model, title=name, facts=[name], told=[name])),
+    }
+
+
+def test_no_name_is_markup_in_a_page(tmp_path: Path) -> None:
+    calm = pages(tmp_path / "calm", "calm")
+    for kind, html in pages(tmp_path / "hostile", HOSTILE).items():
+        seen = Elements(html)
+        assert [tag for tag, _ in seen.tags] == [tag for tag, _ in Elements(calm[kind]).tags], kind
+        assert "".join(seen.text).count(HOSTILE) >= 3, kind
+        if kind != "model":
+            assert not re.search(r"<(?!/?b>|br>|/?extra>)", json.dumps(figures(html))), kind  # plotly reads HTML
+
+
+def test_the_test_of_names_sees_templates_that_do_not_escape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    careless = rendering.environment().overlay(autoescape=False)
+    monkeypatch.setattr(rendering, "environment", lambda: careless)
+    monkeypatch.setattr(rendering, "escape", str)
+    found = pages(tmp_path, HOSTILE)
+    assert all(("script", {}) in Elements(html.partition("<body>")[2]).tags[:5] for html in found.values())
+    assert re.search(r"<(?!/?b>|br>|/?extra>)", json.dumps(figures(found["comparison"])))
 
 
 def test_a_checkpoint_with_code_is_refused_and_not_run(tmp_path: Path) -> None:

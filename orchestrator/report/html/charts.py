@@ -1,20 +1,22 @@
-"""The charts of a model's page, as SVG."""
+"""The charts of a model's page: what their SVG is drawn from."""
 
 import base64
 import io
 import math
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from PIL import Image
 
 from orchestrator.evaluation.insight import Insight
-from orchestrator.report.html.elements import details_html, empty_html
+from orchestrator.report.html.elements import Table
 from orchestrator.report.model_view import View
 from orchestrator.text import counted
 
-CHART = (420, 250)
+CHART, MARGINS = (420, 250), (48, 10, 22, 36)
+"""Width and height; left, right, top, bottom."""
 STROKES = ("var(--accent)", "var(--published)", "var(--done)", "var(--pruned)", "var(--interrupted)")
 DASHES = ("", "6 3", "2 3", "8 3 2 3", "1 2")
 PROXY_PIXELS = 384
@@ -22,13 +24,41 @@ QUALIFIERS = frozenset(("trained", "held", "out", "mixed", "class", "proxy", "me
 """Words that distinguish the curves of one chart."""
 
 
-def similarities_chart(insight: Insight) -> str:
+@dataclass(frozen=True)
+class Curve:
+    """A line of a chart, or the outline of a histogram."""
+
+    name: str
+    path: str
+    stroke: str
+    dash: str
+
+
+@dataclass(frozen=True)
+class Chart:
+    """Curves over one axis, in pixels; `across` and `up` are the axes' ticks: place and number."""
+
+    size: ClassVar = CHART
+    margins: ClassVar = MARGINS
+
+    name: str
+    title: str
+    said: str
+    label: str
+    filled: bool
+    curves: Sequence[Curve]
+    across: Sequence[tuple[float, float]]
+    up: Sequence[tuple[float, float]]
+    table: Table
+
+
+def similarities_chart(insight: Insight) -> Chart | None:
     table = insight.similarities
     sides = {"one class": table["positive_pairs"], "two classes": table["negative_pairs"]}
     shares = {name: np.asarray(counts) / max(1, sum(counts)) for name, counts in sides.items()}
     used = np.flatnonzero(sum(shares.values()) > 0)
     if not len(used):
-        return empty_html("There are no pairs.")
+        return None
     part = slice(max(0, used[0] - 1), used[-1] + 2)
     edges = [*table["low"][part], table["high"][part][-1]]
     series = {f"pairs of {name}": share[part].tolist() for name, share in shares.items()}
@@ -38,41 +68,39 @@ def similarities_chart(insight: Insight) -> str:
         if place in set(used.tolist())
     ]
     told = f"Share of the pairs by their cosine, of {counted(len(insight.sample_P), 'image')}."
-    more = details_html("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
-    pairs = _chart("histogram", "Similarity of pairs", told, edges, series, more, steps=True, label="cosine similarity")
-    return f'<div class="pair">{pairs}{_recalls(insight)}</div>'
+    more = Table("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
+    title, label = "Similarity of pairs", "cosine similarity"
+    return _chart("histogram", title, told, edges, series, more, steps=True, label=label)
 
 
-def _recalls(insight: Insight) -> str:
+def recalls_chart(insight: Insight) -> Chart:
     """The distribution of the classes' recall."""
     recalls = [value for value in insight.classes["recall_at_1"] if value is not None]
     counts, edges = np.histogram(recalls, bins=20, range=(0, 1))
     rows = [[low, int(count)] for low, count in zip(edges.tolist(), counts, strict=False)]
-    more = details_html("recalls", ["recall@1 from", "classes"], rows)
+    more = Table("recalls", ["recall@1 from", "classes"], rows)
     told = f"How many of {len(recalls)} classes have which recall@1."
-    series = {"classes": counts.tolist()}
-    return _chart(
-        "recalls", "Recall@1 of the classes", told, edges.tolist(), series, more, steps=True, label="recall@1"
-    )
+    title, series = "Recall@1 of the classes", {"classes": counts.tolist()}
+    return _chart("recalls", title, told, edges.tolist(), series, more, steps=True, label="recall@1")
 
 
-def training_charts(view: View) -> str:
+def training_charts(view: View) -> list[Chart]:
     """One chart per family of curves: `uncertainty_trained` and `uncertainty_mixed` share one."""
     families: dict[str, dict[str, Sequence[float]]] = {}
     for name, values in view.curves.items():
         if len(values) > 1:
             families.setdefault(family(name), {})[name] = values
-    parts = []
+    charts = []
     for number, (title, curves) in enumerate(families.items()):
         title = title if len(curves) > 1 else next(iter(curves)).replace("_", " ")
         length = max(len(values) for values in curves.values())
         rows = [[i + 1, *(v[i] if i < len(v) else None for v in curves.values())] for i in range(length)]
-        more = details_html(f"curve-{number}", ["validation", *curves], rows)
+        more = Table(f"curve-{number}", ["validation", *curves], rows)
         series = {name: list(values) for name, values in list(curves.items())[: len(STROKES)]}
         last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in series.items())
         x = list(range(1, length + 1))
-        parts.append(_chart(f"curves-{number}", title, f"At the end: {last}.", x, series, more, label="validation"))
-    return f'<div class="pair">{"".join(parts)}</div>' if parts else ""
+        charts.append(_chart(f"curves-{number}", title, f"At the end: {last}.", x, series, more, label="validation"))
+    return charts
 
 
 def family(name: str) -> str:
@@ -81,10 +109,11 @@ def family(name: str) -> str:
     return " ".join(word for word in words if word not in QUALIFIERS) or " ".join(words)
 
 
-def proxies_chart(view: View) -> str:
+def proxies_matrix(view: View) -> dict[str, Any] | None:
+    """The similarities of the proxies as an image, and what it shows in words."""
     matrix = view.proxies
     if matrix is None or len(matrix) < 2:
-        return ""
+        return None
     from matplotlib import colormaps
 
     apart = matrix[~np.eye(len(matrix), dtype=bool)]
@@ -101,10 +130,7 @@ def proxies_chart(view: View) -> str:
         f"Cosines of {len(matrix)} proxies with each other, class by class: {low:.2f} (dark) to {high:.2f} (bright), "
         f"{float(apart.mean()):.3f} on average."
     )
-    return (
-        f'<figure class="matrix"><figcaption>Similarity of the proxies<span>{escape(said)}</span></figcaption>'
-        f'<img src="{source}" alt="{escape(said)}"></figure>'
-    )
+    return {"image": source, "said": said}
 
 
 def _chart(
@@ -113,14 +139,13 @@ def _chart(
     told: str,
     x: Sequence[float],
     series: Mapping[str, Sequence[float]],
-    more: str,
+    more: Table,
     *,
     label: str,
     steps: bool = False,
-) -> str:
+) -> Chart:
     """Lines over `x`; with `steps` histograms, whose `x` are the edges of the bins."""
-    width, height = CHART
-    left, right, top, bottom = 48, 10, 22, 36
+    (width, height), (left, right, top, bottom) = CHART, MARGINS
     values = [value for one in series.values() for value in one]
     low, high = (0.0, max(values)) if steps else (min(values), max(values))
     if high == low:
@@ -134,17 +159,7 @@ def _chart(
         return round(height - bottom - (value - low) / (high - low) * (height - top - bottom), 1)
 
     drawn = []
-    for tick in _ticks(low, high):
-        drawn.append(f'<path class="grid" d="M{left} {up(tick)}H{width - right}"/>')
-        drawn.append(f'<text x="{left - 6}" y="{up(tick) + 4}" text-anchor="end">{tick:.4g}</text>')
-    drawn += [
-        f'<text x="{across(tick)}" y="{height - bottom + 16}" text-anchor="middle">{tick:.4g}</text>'
-        for tick in _ticks(first, last)
-    ]
-    drawn.append(f'<text x="{(left + width - right) / 2}" y="{height - 4}" text-anchor="middle">{escape(label)}</text>')
-    legend = []
     for number, (one, points) in enumerate(series.items()):
-        stroke, dash = STROKES[number % len(STROKES)], DASHES[number % len(DASHES)]
         if steps:
             path = f"M{across(x[0])} {up(0)}" + "".join(
                 f"V{up(value)}H{across(edge)}" for value, edge in zip(points, x[1:], strict=True)
@@ -152,17 +167,10 @@ def _chart(
             path += f"V{up(0)}Z"
         else:
             path = "M" + "L".join(f"{across(at)} {up(value)}" for at, value in zip(x, points, strict=False))
-        fill = f'fill="{stroke}" fill-opacity=".22"' if steps else 'fill="none"'
-        line = f'stroke="{stroke}" stroke-width="2" stroke-dasharray="{dash}"'
-        drawn.append(f'<path d="{path}" {fill} {line}/>')
-        sample = f'<svg viewBox="0 0 26 8" aria-hidden="true"><path d="M0 4H26" {line}/></svg>'
-        legend.append(f"<li>{sample}{escape(one)}</li>")
-    names = f'<ul class="legend">{"".join(legend)}</ul>' if len(series) > 1 else ""
-    return (
-        f'<figure class="chart"><figcaption id="{name}-caption">{escape(title)}<span>{escape(told)}</span></figcaption>'
-        f'{names}<svg viewBox="0 0 {width} {height}" role="img" aria-labelledby="{name}-caption">{"".join(drawn)}</svg>'
-        f"{more}</figure>"
-    )
+        drawn.append(Curve(one, path, STROKES[number % len(STROKES)], DASHES[number % len(DASHES)]))
+    below = [(across(tick), tick) for tick in _ticks(first, last)]
+    beside = [(up(tick), tick) for tick in _ticks(low, high)]
+    return Chart(name, title, told, label, steps, drawn, below, beside, more)
 
 
 def _ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from html import escape
 from typing import Any
+
+from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure
@@ -67,7 +68,7 @@ def step_line(steps: Sequence[Step]) -> Figure:
         "line": {"shape": "hv", "color": "var(--best)", "width": 2},
         "x": [x for x, _, _ in steps],
         "y": [y for _, y, _ in steps],
-        "hovertemplate": "%{y:.4f}<extra>best so far</extra>",
+        "hovertemplate": Markup("%{y:.4f}<extra>best so far</extra>"),
     }
 
 
@@ -91,7 +92,10 @@ def traces_by_state(
     for state, symbol in SYMBOLS.items():
         own = [trial for trial in trials if trial.state == state]
         if own:
-            words = {"text": [_hover(t) for t in own], "hovertemplate": "%{text}<br><b>%{y:.4f}</b><extra></extra>"}
+            words = {
+                "text": [_hover(t) for t in own],
+                "hovertemplate": Markup("%{text}<br><b>%{y:.4f}</b><extra></extra>"),
+            }
             traces.append(
                 {
                     "type": "scatter",
@@ -101,7 +105,7 @@ def traces_by_state(
                     "marker": {"color": f"var(--{state})", "symbol": symbol, "size": 8, "opacity": 0.85},
                     "x": [x(trial) for trial in own],
                     "y": [y(trial) for trial in own],
-                    "hovertemplate": f"%{{x}}<br><b>%{{y:.4f}}</b><extra>{state}</extra>",
+                    "hovertemplate": Markup("%{{x}}<br><b>%{{y:.4f}}</b><extra>{}</extra>").format(state),
                 }
                 | (words if len(trials) <= WORDY else {})
             )
@@ -109,16 +113,16 @@ def traces_by_state(
 
 
 def _hover(trial: TrialRecord) -> str:
-    point = "<br>".join(f"{escape(str(k))}: {escape(value_text(v))}" for k, v in list(trial.params.items())[:12])
-    return f"trial {escape(trial.trial_id)}, {escape(trial.state)}<br>{point}"
+    point = [f"{key}: {value_text(value)}" for key, value in list(trial.params.items())[:12]]
+    return Markup("<br>").join([f"trial {trial.trial_id}, {trial.state}", *point])
 
 
 def dimension_of(setting: Searched, values: Sequence[Any]) -> Figure:
-    label = escape(setting.key)
+    label = setting.key
     if not setting.numeric:
         names = [str(value) for value in dict.fromkeys(setting.values)]
         places = [names.index(str(value)) for value in values]
-        ticks = {"tickvals": list(range(len(names))), "ticktext": [escape(name) for name in names]}
+        ticks = {"tickvals": list(range(len(names))), "ticktext": names}
         return {"label": label, "values": places, **ticks}
     if setting.log and min(values) > 0:
         low, high = math.log10(min(values)), math.log10(max(values))
@@ -129,14 +133,14 @@ def dimension_of(setting: Searched, values: Sequence[Any]) -> Figure:
 
 
 def axis_of(setting: Searched) -> Figure:
-    axis: Figure = {"title": {"text": escape(setting.key)}}
+    axis: Figure = {"title": {"text": setting.key}}
     if not setting.numeric:
         return axis | {"type": "category"}
     return axis | ({"type": "log", "dtick": "D2"} if setting.log else {})
 
 
 def plotted_value(setting: Searched, value: Any) -> Any:
-    return value if setting.numeric else escape(str(value))
+    return value if setting.numeric else str(value)
 
 
 def marks_of(setting: Searched, findings: Findings) -> tuple[list[Figure], list[Figure]]:
@@ -150,7 +154,7 @@ def marks_of(setting: Searched, findings: Findings) -> tuple[list[Figure], list[
         return [], []
     line = {"color": "var(--published)", "dash": "dash", "width": 1.5}
     shape = {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line}
-    text = f"{escape(value_text(mark.value))}: {escape(mark.source)}"
+    text = f"{value_text(mark.value)}: {mark.source}"
     note = {"x": math.log10(x) if setting.log else x, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom"}
     note |= {"text": text, "showarrow": False, "font": {"size": 11, "color": "var(--published)"}}
     return [shape], [note]
@@ -159,7 +163,7 @@ def marks_of(setting: Searched, findings: Findings) -> tuple[list[Figure], list[
 def star_trace(x: Any, y: Any, name: str) -> Figure:
     marker = {"symbol": "star", "size": 15, "color": "var(--best)", "line": {"color": "var(--paper)", "width": 1}}
     return {"type": "scatter", "mode": "markers", "name": name, "marker": marker, "x": [x], "y": [y]} | {
-        "hovertemplate": f"{name}<extra></extra>"
+        "hovertemplate": Markup("{}<extra></extra>").format(name)
     }
 
 

@@ -1,8 +1,7 @@
 """What one model does, as one self-contained page."""
 
 import math
-from collections.abc import Iterator, Mapping
-from html import escape
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,15 @@ from PIL import Image
 from orchestrator.evaluation.insight import (
     UNCERTAINTY,
     Insight,
-    Table,
     confused_most,
     neighbour_map,
     principal_components,
     separation,
 )
 from orchestrator.evaluation.measures import OF_CLASSES
-from orchestrator.report.html.charts import proxies_chart, similarities_chart, training_charts
-from orchestrator.report.html.elements import (
-    answers_html,
-    document,
-    empty_html,
-    number_cell,
-    score_cell,
-    sections_html,
-    table_html,
-)
+from orchestrator.report.html.charts import proxies_matrix, recalls_chart, similarities_chart, training_charts
+from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell
+from orchestrator.report.html.rendering import rendered
 from orchestrator.report.model_view import TILE, View, image_source, thumbnail
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import counted
@@ -46,8 +37,23 @@ def model_page(view: View) -> str:
     maps = {"principal components": principal_components(view.insight.embedding_PD)}
     if view.neighbour_map and (near := neighbour_map(view.insight.embedding_PD)) is not None:
         maps = {"t-SNE": near} | maps
-    body = "".join(_body(view, maps))
-    return document(view.title, body, {}, more="model_page", data={"points": _points(view, maps)})
+    insight = view.insight
+    values = {
+        "view": view,
+        "insight": insight,
+        "questions": answers(insight),
+        "confused": confused_most(insight.classes, insight.confusions),
+        "sections": {
+            "gallery": _gallery(view),
+            "map": _map(view, maps),
+            "similarities": {"pairs": similarities_chart(insight), "recalls": recalls_chart(insight)},
+            "confusions": {"table": _confusions(insight), "shown": PAIRS},
+            "classes": {"table": _classes(insight), "shown": CLASSES},
+            "training": training_charts(view) or None,
+            "proxies": proxies_matrix(view),
+        },
+    }
+    return rendered("model.html", values, more="model_page", data={"points": _points(view, maps)})
 
 
 def write_model_page(view: View, *paths: Path) -> None:
@@ -55,27 +61,6 @@ def write_model_page(view: View, *paths: Path) -> None:
     html = model_page(view).encode()
     for path in paths:
         write_whole(path, html)
-
-
-def _body(view: View, maps: Mapping[str, Any]) -> Iterator[str]:
-    yield '<a class="skip" href="#gallery">Skip to the gallery</a><main><header>'
-    yield f"<h1>{escape(view.title)}</h1>"
-    yield f'<p class="sub">{" · ".join(escape(fact) for fact in view.facts)}</p>'
-    lines = "".join(f"<p>{escape(line)}</p>" for line in view.told)
-    yield f'<div class="verdict" role="note" aria-label="Verdict">{lines}</div>'
-    insight = view.insight
-    yield answers_html(answers(insight), escape(confused_most(insight.classes, insight.confusions)))
-    sections = [
-        ("gallery", "What it finds", _gallery(view)),
-        ("map", "The embedding space", _map(view, maps)),
-        ("similarities", "How it parts the classes", similarities_chart(view.insight)),
-        ("confusions", "Confused classes", _confusions(view.insight)),
-        ("classes", "All classes", _classes(view.insight)),
-        ("training", "Over the training", training_charts(view)),
-        ("proxies", "Proxies", proxies_chart(view)),
-    ]
-    sections = [section for section in sections if section[2]]
-    yield f"</header>{sections_html(sections)}</main>"
 
 
 def answers(insight: Insight) -> dict[str, str]:
@@ -108,7 +93,7 @@ def answers(insight: Insight) -> dict[str, str]:
     return found
 
 
-def _mean_similarity(table: Table, kind: str) -> float:
+def _mean_similarity(table: Mapping[str, Any], kind: str) -> float:
     counts = np.asarray(table[f"{kind}_pairs"], np.float64)
     middles = (np.asarray(table["low"]) + np.asarray(table["high"])) / 2
     return float((counts * middles).sum() / counts.sum())
@@ -117,47 +102,27 @@ def _mean_similarity(table: Table, kind: str) -> float:
 # The gallery -------------------------------------------------------------------------------------------------
 
 
-def _gallery(view: View) -> str:
+def _gallery(view: View) -> dict[str, Any]:
+    """The queries with their neighbours: of the worst classes, and others."""
     insight = view.insight
-    if not insight.neighbour_KN.shape[1]:
-        return empty_html("There is nothing to find: the gallery has one image.")
-    rows = [_found(view, place) for place in range(len(insight.query_K))]
-    worst, others = rows[: insight.worst], rows[insight.worst :]
-    parts = [
-        "<p>The first image of a row is the query, the others are its nearest neighbours, the nearest first. "
-        '<span class="key right">✓ solid frame: of its class</span> '
-        '<span class="key wrong">✗ dashed frame: of another class, which is named</span>'
-        f"{' Below an image, u: its uncertainty.' if insight.uncertainty else ''}</p>",
-        f"<h3>The worst query of each of the {counted(len(worst), 'worst class', 'worst classes')}</h3>",
-        f'<ol class="queries">{"".join(worst)}</ol>',
-    ]
-    if others:
-        parts += [f"<h3>{counted(len(others), 'query', 'queries')} drawn at random</h3>"]
-        parts += [f'<ol class="queries">{"".join(others)}</ol>']
-    return "".join(parts)
+    rows = [_query(view, place) for place in range(len(insight.query_K))] if insight.neighbour_KN.shape[1] else []
+    return {"worst": rows[: insight.worst], "others": rows[insight.worst :]}
 
 
-def _found(view: View, place: int) -> str:
+def _query(view: View, place: int) -> dict[str, Any]:
     """A query and its neighbours."""
     insight, names = view.insight, view.names
     own = int(insight.query_label_K[place])
-    name = names[own]
-    query = _picture(view, int(insight.query_K[place]), f"Query: {name}", uncertainty_text(insight, "K", place))
-    cells = []
-    count = neighbours(insight, place, insight.neighbour_KN.shape[1])
-    for rank, row in enumerate(insight.neighbour_KN[place, :count].tolist()):
+    query = _picture(view, int(insight.query_K[place]), uncertainty_text(insight, "K", place))
+    found = []
+    for rank in range(neighbours(insight, place, insight.neighbour_KN.shape[1])):
         label = int(insight.neighbour_label_KN[place, rank])
-        right = label == own
-        distance = f"distance {insight.distance_KN[place, rank]:.3f}"
-        said = f"{rank + 1}: {'right' if right else 'wrong, ' + names[label]}, {distance}"
-        caption = "✓" if right else f"✗ {names[label]}"
-        picture = _picture(view, row, said, uncertainty_text(insight, "KN", (place, rank)))
-        kind = "right" if right else "wrong"
-        cells.append(f'<li class="{kind}" title="{escape(said)}">{picture}<span>{escape(caption)}</span></li>')
-    hits = int((insight.neighbour_label_KN[place, :count] == own).sum())
-    said = f"{hits} of {count} right"
-    head = f'<div class="asked"><div>{query}</div><span><b>{escape(name)}</b><br>{said}</span></div>'
-    return f'<li>{head}<ol class="found">{"".join(cells)}</ol></li>'
+        level = uncertainty_text(insight, "KN", (place, rank))
+        picture = _picture(view, int(insight.neighbour_KN[place, rank]), level)
+        found.append(
+            picture | {"right": label == own, "name": names[label], "distance": insight.distance_KN[place, rank]}
+        )
+    return {"name": names[own], "picture": query, "found": found}
 
 
 def neighbours(insight: Insight, place: int, most: int) -> int:
@@ -168,11 +133,9 @@ def neighbours(insight: Insight, place: int, most: int) -> int:
     return min(most, max(1, hits, int(images.get(own, most + 1)) - 1))
 
 
-def _picture(view: View, row: int, said: str, level: str) -> str:
+def _picture(view: View, row: int, level: str) -> dict[str, Any]:
     image = view.thumbnails[row]
-    size = f'width="{image.width}" height="{image.height}"'
-    below = f"<small>{level}</small>" if level else ""
-    return f'<img src="{image_source(image)}" alt="{escape(said)}" {size}>{below}'
+    return {"source": image_source(image), "width": image.width, "height": image.height, "level": level}
 
 
 def uncertainty_text(insight: Insight, part: str, place: Any) -> str:
@@ -219,65 +182,45 @@ def _sheet(view: View) -> Image.Image:
     return sheet
 
 
-def _map(view: View, maps: Mapping[str, Any]) -> str:
+def _map(view: View, maps: Mapping[str, Any]) -> dict[str, Any]:
+    """The points of the first map, and what the reader chooses from."""
     insight = view.insight
     labels = np.unique(insight.label_P)
-    shown = set(labels.tolist())
-    order = [label for label in insight.classes["label"] if label in shown]
     place_of = {int(label): place for place, label in enumerate(labels)}
-    places = _scaled(next(iter(maps.values())))
-    dots = "".join(
-        f'<circle cx="{x}" cy="{y}" r="4.5" style="--hue:{place_of[int(label)] * 137.5 % 360:.0f}"/>'
-        for (x, y), label in zip(places.tolist(), insight.label_P, strict=True)
-    )
-    kinds = "".join(f"<option>{escape(name)}</option>" for name in maps)
-    options = "".join(f'<option value="{place_of[label]}">{escape(view.names[label])}</option>' for label in order)
-    number = len(insight.sample_P)
-    of = "All" if number == insight.images else f"{number} of the"
-    said = (
-        f"{of} {insight.images} images, coloured by class. In t-SNE neighbours stay together, but distances between "
-        "groups mean nothing; principal components keep distances, in the plane of the largest variance only."
-    )
-    keys = "Point, tap, or use the arrow keys to see an image and its class."
-    return (
-        f'<figure class="map"><figcaption id="map-caption">Map of the embeddings<span>{escape(said)} {keys}</span>'
-        '</figcaption><div class="controls">'
-        f'<label>Map <select id="map-kind">{kinds}</select></label>'
-        f'<label>Class, the worst first <select id="map-class"><option value="">all</option>{options}</select></label>'
-        '<span><button type="button" id="map-in" aria-label="Zoom in">+</button>'
-        '<button type="button" id="map-out" aria-label="Zoom out">−</button>'
-        '<button type="button" id="map-reset">Reset</button></span></div>'
-        f'<div class="ground"><svg id="points-map" viewBox="0 0 {MAP} {MAP}" tabindex="0" role="application" '
-        f'aria-roledescription="map" aria-labelledby="map-caption">{dots}</svg>'
-        f'<div id="point" hidden><div class="tile" style="width:{TILE}px;height:{TILE}px"></div><p></p></div></div>'
-        '<p id="said" class="quiet" aria-live="polite"></p>'
-        f"<style>#point .tile{{background-image:url({image_source(_sheet(view), 60)})}}</style></figure>"
-    )
+    places = _scaled(next(iter(maps.values()))).tolist()
+    hues = [f"{place_of[int(label)] * 137.5 % 360:.0f}" for label in insight.label_P]
+    return {
+        "dots": [(x, y, hue) for (x, y), hue in zip(places, hues, strict=True)],
+        "kinds": list(maps),
+        "classes": [(place_of[label], view.names[label]) for label in insight.classes["label"] if label in place_of],
+        "points": len(insight.sample_P),
+        "size": MAP,
+        "tile": TILE,
+        "sheet": image_source(_sheet(view), 60),
+    }
 
 
 # Similarities, confusions, classes ---------------------------------------------------------------------------
 
 
-def _confusions(insight: Insight) -> str:
+def _confusions(insight: Insight) -> Table | None:
     table = insight.confusions
     count = len(table["class"])
     if not count:
-        return empty_html("No query has a neighbour of another class as its nearest.")
+        return None
     rows = [
         [*(table[name][i] for name in ("class", "taken_for", "queries", "and_back")), _percent(table["share"][i])]
         for i in range(min(count, PAIRS))
     ]
     heads = ["class", "taken for", "queries", "and the other way", "share of both"]
-    words = f"<p>{escape(confused_most(insight.classes, insight.confusions))}</p>"
-    more = empty_html(f"The {PAIRS} most confused pairs; more in confusions.csv.") if count > PAIRS else ""
-    return words + table_html("confusions", heads, rows, wrap=(0, 1)) + more
+    return Table("confusions", heads, rows, wrap=(0, 1))
 
 
-def _percent(share: float) -> Any:
+def _percent(share: float) -> Cell:
     return number_cell(f"{share:.1%}", share)
 
 
-def _classes(insight: Insight) -> str:
+def _classes(insight: Insight) -> Table:
     table = insight.classes
     names = {
         "class": "class",
@@ -290,12 +233,9 @@ def _classes(insight: Insight) -> str:
     }
     keys = [key for key in names if key in table]
     scores = {metric.name for metric in OF_CLASSES}
-    count = len(table["class"])
     columns = [
         [score_cell(v) if key in scores else _percent(v) if key == "share" else v for v in table[key][:CLASSES]]
         for key in keys
     ]
     rows = list(zip(*columns, strict=True))
-    more = empty_html(f"The worst {CLASSES} of {count} classes; all of them in classes.csv.") if count > CLASSES else ""
-    said = "<p>Radius: the largest distance of one of a class's images to their mean.</p>"
-    return said + table_html("classes", [names[key] for key in keys], rows, wrap=(0,)) + more
+    return Table("classes", [names[key] for key in keys], rows, wrap=(0,))

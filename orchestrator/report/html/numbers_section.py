@@ -1,10 +1,9 @@
 """Parts of a search's page that say what its numbers are worth: tests with their intervals, what learned nothing."""
 
 from collections.abc import Iterator
-from html import escape
 
 from orchestrator.report.claims import means, single_tests, test_rows
-from orchestrator.report.html.elements import Html, score_cell, state_cell, table_html
+from orchestrator.report.html.elements import Cell, Folded, Table, score_cell, state_cell
 from orchestrator.report.learning import judge, state_word, verdict_line
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -13,24 +12,22 @@ TESTS = 5
 """The maximum number of single tests that have a table of their own, final runs first."""
 
 
-def learned_cell(ledger: Ledger, trial: TrialRecord) -> Html:
+def learned_cell(ledger: Ledger, trial: TrialRecord) -> Cell:
     """The state of a trial; if it learned nothing, that in red, with the reason."""
-    cell = state_cell(trial.state)
     if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
-        word = state_word(ledger, trial)
         why = "; ".join(filter(None, (found.why, found.diverged)))
-        cell = Html(f'<span class="state failed" title="{escape(why)}">{word}</span>')
-        cell.key = word
-    return cell
+        return state_cell(state_word(ledger, trial), "failed", why)
+    return state_cell(trial.state)
 
 
-def state_html(ledger: Ledger) -> str:
+def search_state(ledger: Ledger) -> Cell:
     """The state of a search; in red if it learned nothing."""
-    word, colour = (f"{ledger.state}, learned nothing", "failed") if verdict_line(ledger) else (ledger.state,) * 2
-    return f'<span class="state {escape(colour)}">{escape(word)}</span>'
+    return (
+        state_cell(f"{ledger.state}, learned nothing", "failed") if verdict_line(ledger) else state_cell(ledger.state)
+    )
 
 
-def seeds_table(name: str, ledger: Ledger, group: Repeated) -> str:
+def seeds_table(name: str, ledger: Ledger, group: Repeated) -> Table:
     """Mean and deviation of a repeated test, its interval over seeds, and the mean ends of those over classes and
     queries."""
     heads, rows = test_rows(ledger, means(group))
@@ -40,15 +37,14 @@ def seeds_table(name: str, ledger: Ledger, group: Repeated) -> str:
         spread = group.metrics[metric]
         values = (mean, spread.standard_deviation, spread.low, spread.high, *others)
         cells.append([metric, *map(score_cell, values)])
-    return table_html(name, heads, cells)
+    return Table(name, heads, cells)
 
 
-def tests_html(ledger: Ledger) -> Iterator[str]:
+def single_tables(ledger: Ledger) -> Iterator[Folded]:
     """A table for each test that is not one of several seeds: values, 95% intervals, chance."""
     for number, run in enumerate(single_tests(ledger, repeated_tests(ledger))[:TESTS]):
         heads, rows = test_rows(ledger, run.test)
         cells = [[metric, *map(score_cell, values)] for metric, *values in rows]
         what = "the final run" if run.kind == "final" else f"trial {run.trial_id}"
-        opened = " open" if number == 0 else ""
-        table = table_html(f"test-{number}", heads, cells)
-        yield f"<details{opened}><summary>Test of {escape(what)}, with 95% intervals</summary>{table}</details>"
+        title = f"Test of {what}, with 95% intervals"
+        yield Folded(title, Table(f"test-{number}", heads, cells), opened=number == 0)

@@ -1,7 +1,6 @@
 """The section of a search's page beside the papers' tables, and how to reproduce it."""
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from pydantic import ValidationError
@@ -10,17 +9,18 @@ from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import OF_PAPERS
 from orchestrator.report.findings import Findings
-from orchestrator.report.html.elements import Html, empty_html, number_cell, table_html
+from orchestrator.report.html.elements import Cell, Folded, Table, number_cell
 from orchestrator.storage.ledger import Ledger
 from orchestrator.text import value_text
 
 BESIDE_SAME, BESIDE_OTHERS = 8, 12
 
 
-def papers_section(findings: Findings) -> str:
+def papers_table(findings: Findings) -> Table | None:
+    """The papers' rows on the same data set, below this search; None if there are none."""
     settings = findings.settings
     if not findings.published:
-        return empty_html(f"None of the papers' tables has the data set {settings.get('dataset')}.")
+        return None
     known = {name for b in findings.published for name in b.row.values}
     columns = [name for name in OF_PAPERS if name in known and (name in findings.test or not findings.test)]
     columns = columns or [name for name in OF_PAPERS if name in known]
@@ -40,15 +40,14 @@ def papers_section(findings: Findings) -> str:
         differ = "; ".join(f"{d.setting}: {_said(d.paper)}, here {_said(d.run)}" for d in b.differences)
         source = f"{row.paper}, Table {row.table}"
         rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none that is stated"])
-    table = table_html("papers", heads, rows, best=0, wrap=[len(heads) - 1])
-    return f"<p>{escape(findings.distance)}</p>{table}"
+    return Table("papers", heads, rows, best=0, wrap=[len(heads) - 1])
 
 
 def _said(value: Any) -> str:
     return "none" if value in (None, "") else value_text(value)
 
 
-def _percent(value: float, deviation: float | None) -> Html:
+def _percent(value: float, deviation: float | None) -> Cell:
     return number_cell(f"{100 * value:.1f}" + ("" if deviation is None else f" ± {100 * deviation:.1f}"), value)
 
 
@@ -61,22 +60,8 @@ def _search_file(ledger: Ledger) -> str | None:
     return None if search.test_trials else search.file()
 
 
-def reproduce_section(findings: Findings) -> str:
+def reproduce_section(findings: Findings) -> dict[str, Any]:
     ledger = findings.ledger
-    parts = []
-    if findings.command:
-        finals = " It repeats the trial, not its final runs: these trained on the held-out classes too."
-        again = "Train the winner again, with the same seed and the same classes held out."
-        parts.append(f"<p>{again}{finals if ledger.finals else ''}</p>")
-        parts.append('<button type="button" class="copy" data-of="command">Copy the command</button>')
-        parts.append(f'<pre id="command" tabindex="0"><code>{escape(findings.command)}</code></pre>')
-    if (file := _search_file(ledger)) is not None:
-        parts.append(
-            "<details><summary>The whole search, as a file</summary><p>Keep it as search.yaml, and run it by "
-            "<code>orchestrator search search.yaml --name NAME</code>; its trials draw the same points where one runs "
-            'at a time.</p><button type="button" class="copy" data-of="search-file">Copy the file</button>'
-            f'<pre id="search-file" tabindex="0"><code>{escape(file)}</code></pre></details>'
-        )
     facts: Mapping[str, Any] = {
         "search": ledger.name,
         "algorithm": ledger.config.get("algorithm"),
@@ -87,10 +72,11 @@ def reproduce_section(findings: Findings) -> str:
         **{str(key): value for key, value in ledger.tags.items()},
     }
     rows = [[key, str(value)] for key, value in facts.items() if value not in (None, "")]
-    parts.append(table_html("facts", ["what", "value"], rows, wrap=[1]))
-    if findings.settings:
-        cells = [[key, "null" if value is None else str(value)] for key, value in findings.settings.items()]
-        table = table_html("all-settings", ["setting", "value"], cells)
-        whose = "the winner" if findings.winner is not None else "the first trial: none has won"
-        parts.append(f"<details><summary>All settings of {whose}</summary>{table}</details>")
-    return "".join(parts)
+    cells = [[key, "null" if value is None else str(value)] for key, value in findings.settings.items()]
+    whose = "the winner" if findings.winner is not None else "the first trial: none has won"
+    settings = Table("all-settings", ["setting", "value"], cells)
+    return {
+        "file": _search_file(ledger),
+        "facts": Table("facts", ["what", "value"], rows, wrap=[1]),
+        "settings": Folded(f"All settings of {whose}", settings) if cells else None,
+    }

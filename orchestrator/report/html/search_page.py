@@ -1,30 +1,27 @@
 """A search as one page."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import (
+    Cell,
     Figure,
-    Html,
-    answers_html,
-    details_html,
+    Folded,
+    Plot,
+    Table,
     difference_table,
-    document,
-    empty_html,
-    figure_html,
     idle_cell,
     number_cell,
     score_cell,
-    sections_html,
     state_cell,
-    table_html,
 )
 from orchestrator.report.html.figures import (
     DRAWN,
@@ -36,8 +33,9 @@ from orchestrator.report.html.figures import (
     step_line,
     traces_by_state,
 )
-from orchestrator.report.html.numbers_section import learned_cell, seeds_table, state_html, tests_html
-from orchestrator.report.html.papers_section import papers_section, reproduce_section
+from orchestrator.report.html.numbers_section import learned_cell, search_state, seeds_table, single_tables
+from orchestrator.report.html.papers_section import papers_table, reproduce_section
+from orchestrator.report.html.rendering import rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
@@ -51,9 +49,32 @@ CURVES = 60
 
 def page(findings: Findings, images: str = "") -> str:
     """The HTML of a search's report; `images` is the address of its model's page, if there is one."""
-    figures: dict[str, Figure] = {}
-    body = "".join(_body(findings, figures, images))
-    return document(findings.ledger.name, body, figures)
+    ledger = findings.ledger
+    values = {
+        "findings": findings,
+        "ledger": ledger,
+        "images": images,
+        "drawn": DRAWN,
+        "state": search_state(ledger),
+        "facts": _facts(findings),
+        "questions": {
+            "How sure is it?": findings.certainty,
+            "What mattered?": findings.importances.answer,
+            "Should a range be widened?": findings.widen,
+            "How far from the paper?": findings.distance,
+        },
+        "sections": {
+            "front": None if ledger.second is None else _front(findings),
+            "progress": {"figures": _progress(findings)},
+            "leaderboard": _leaderboard(findings),
+            "settings": settings_section(findings),
+            "curves": {"figure": _curves(findings)},
+            "cost": _cost(findings),
+            "papers": {"table": papers_table(findings)},
+            "reproduce": reproduce_section(findings),
+        },
+    }
+    return rendered("search.html", values)
 
 
 def write_page(findings: Findings, path: Path) -> None:
@@ -62,70 +83,26 @@ def write_page(findings: Findings, path: Path) -> None:
     write_whole(path, page(findings, images).encode())
 
 
-# The page ----------------------------------------------------------------------------------------------------
-
-
-def _body(findings: Findings, figures: dict[str, Figure], images: str) -> Iterator[str]:
-    ledger = findings.ledger
-    yield '<a class="skip" href="#leaderboard">Skip to the leaderboard</a><main><header>'
-    yield f"<h1>{escape(ledger.name)}</h1>" + _subtitle(findings)
-    if len(ledger.trials) > DRAWN:
-        yield (
-            f'<p class="sub">Each figure draws at most {DRAWN:,} of the {len(ledger.trials):,} trials, the best and, '
-            "evenly, of the others; what is said is of all.</p>"
-        )
-    first, second = findings.verdict
-    yield f'<div class="verdict" role="note" aria-label="Verdict"><p>{escape(first)}</p><p>{escape(second)}</p></div>'
-    yield _answers(findings, images)
-    if findings.warnings:
-        items = "".join(f"<li>{escape(line)}</li>" for line in findings.warnings)
-        yield f'<ul class="warnings" aria-label="Warnings">{items}</ul>'
-    sections = [
-        *([("front", "The front", _front(findings, figures))] if ledger.second is not None else []),
-        ("progress", "Progress", _progress(findings, figures)),
-        ("leaderboard", "Leaderboard", _leaderboard(findings)),
-        ("settings", "What mattered", settings_section(findings, figures)),
-        ("curves", "Learning curves", _curves(findings, figures)),
-        ("cost", "Cost", _cost(findings, figures)),
-        ("papers", "The papers", papers_section(findings)),
-        ("reproduce", "Reproduce", reproduce_section(findings)),
-    ]
-    yield f"</header>{sections_html(sections)}</main>"
-
-
-def _subtitle(findings: Findings) -> str:
+def _facts(findings: Findings) -> list[str]:
+    """What was searched, and towards what."""
     ledger, settings = findings.ledger, findings.settings
-    began = datetime.fromtimestamp(ledger.started / 1000, UTC)
-    setup = [settings.get(key) for key in ("method", "dataset", "backbone")]
-    parts = [state_html(ledger)]
-    parts += [escape(str(part)) for part in setup if part]
-    if "embedding_dim" in settings:
-        parts.append(f"{escape(str(settings['embedding_dim']))}-D")
-    parts += [escape(str(settings[key])) for key in ("protocol",) if key in settings]
+    facts = [str(settings[key]) for key in ("method", "dataset", "backbone") if settings.get(key)]
+    facts += [f"{settings['embedding_dim']}-D"] if "embedding_dim" in settings else []
+    facts += [str(settings["protocol"])] if "protocol" in settings else []
     first = {"metric": ledger.metric, "mode": ledger.mode}
-    for goal in filter(None, (first, ledger.config.get("second_objective"))):
-        parts.append(f"{escape(goal['metric'])} ({'higher' if goal['mode'] == 'max' else 'lower'} is better)")
-    parts.append(f"begun {began:%Y-%m-%d %H:%M} UTC")
-    return f'<p class="sub">{" · ".join(parts)}</p>'
+    facts += [_goal(goal) for goal in (first, ledger.config.get("second_objective")) if goal]
+    began = datetime.fromtimestamp(ledger.started / 1000, UTC)
+    return [*facts, f"begun {began:%Y-%m-%d %H:%M} UTC"]
 
 
-def _answers(findings: Findings, images: str) -> str:
-    answers = {
-        "How sure is it?": findings.certainty,
-        "What mattered?": findings.importances.answer,
-        "Should a range be widened?": findings.widen,
-        "How far from the paper?": findings.distance,
-    }
-    link = f' The images: <a href="{escape(images)}">{escape(images)}</a>, beside this page.' if images else ""
-    numbers = {"What are the numbers held against?": " ".join(findings.numbers)} if findings.numbers else {}
-    confused = f"{escape(findings.confused)}{link}" if findings.confused else ""
-    return (answers_html(numbers) if numbers else "") + answers_html(answers, confused)
+def _goal(goal: Mapping[str, Any]) -> str:
+    return f"{goal['metric']} ({'higher' if goal['mode'] == 'max' else 'lower'} is better)"
 
 
 # Leaderboard -------------------------------------------------------------------------------------------------
 
 
-def _leaderboard(findings: Findings) -> str:
+def _leaderboard(findings: Findings) -> dict[str, Any]:
     ledger = findings.ledger
     keys = [setting.key for setting in findings.searched]
     tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
@@ -144,21 +121,20 @@ def _leaderboard(findings: Findings) -> str:
         rows.append(_trial_row(place, trial, state, keys, columns, shown, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
     rows += [_trial_row("final", run, state, keys, columns, shown, idle(run)) for run, state in finals]
-    parts = [] if age is None else [f"<p>{escape(_ages(ledger, age))}</p>"]
-    parts += [table_html("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1])]
-    if len(ranking) > LEADERS:
-        parts.append(
-            empty_html(f"The best {LEADERS} of {len(ranking)}; all: orchestrator report {ledger.name} --format csv")
-        )
+    repeated: list[Folded] = []
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
         title = f"Test of {of} over {counted(len(group.trial_ids), 'seed')}: mean, deviation, 95% intervals"
-        table = seeds_table(f"seeds-{len(parts)}", ledger, group)
-        parts.append(f"<details><summary>{escape(title)}</summary>{table}</details>")
-    parts += tests_html(ledger)
-    if findings.differences:
-        parts.append(difference_table("differences", findings.differences, "trial"))
-    return "".join(parts)
+        repeated.append(Folded(title, seeds_table(f"seeds-{len(repeated) + 1}", ledger, group)))
+    compared = findings.differences
+    return {
+        "ages": None if age is None else _ages(ledger, age),
+        "table": Table("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1]),
+        "shown": LEADERS,
+        "of": len(ranking),
+        "tests": [*repeated, *single_tables(ledger)],
+        "differences": difference_table("differences", compared, "trial") if compared else None,
+    }
 
 
 Column = Callable[[TrialRecord], Any]
@@ -199,7 +175,7 @@ def _ages(ledger: Ledger, age: int) -> str:
 def _trial_row(
     rank: Any,
     trial: TrialRecord,
-    state: Html,
+    state: Cell,
     keys: Sequence[str],
     columns: Mapping[str, Column],
     tests: Sequence[str],
@@ -219,11 +195,11 @@ def _trial_row(
 # Progress and cost -------------------------------------------------------------------------------------------
 
 
-def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
+def _progress(findings: Findings) -> list[Plot]:
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None]
     if not trials:
-        return empty_html(f"No trial has a value{ledger.yet}.")
+        return []
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.number, lambda t: t.best)
     steps = best_so_far(ledger, trials, lambda number, trial: trial.number)
     data.append(step_line(steps))
@@ -231,58 +207,51 @@ def _progress(findings: Findings, figures: dict[str, Figure]) -> str:
     lowest, highest = min(values), max(values)
     margin = 0.05 * (highest - lowest or abs(highest) or 1)
     # one scale for both figures; otherwise plotly draws a single value between -1 and 1 around it
-    axis = {"title": {"text": escape(ledger.metric)}, "range": [lowest - margin, highest + margin]}
+    axis = {"title": {"text": ledger.metric}, "range": [lowest - margin, highest + margin]}
     layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
     early = any(trial.state == "pruned" for trial in trials)
     younger = " Those that were stopped early had less training: they do not compare with the others." if early else ""
     said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
-    history = figure_html(figures, "history", "Optimisation history", said, {"data": data, "layout": layout})
+    history = Plot("history", "Optimisation history", said, data, layout)
     per = findings.epochs_per_validation
     unit = "epochs" if per else "validations"
     ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
     spent = best_so_far(ledger, ended, Total(per or 1))
     said = f"Trials in the order in which they ended; {spent[-1][0]:g} {unit} of training together."
-    figure = {
-        "data": [step_line(spent)],
-        "layout": {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": axis},
-    }
+    layout = {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": axis}
     rows = [[x, score_cell(y), t.trial_id] for x, y, t in improvements(spent)]
-    table = details_html("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
-    budget = figure_html(figures, "spent", "Best so far against training spent", said, figure, table)
-    return f'<div class="pair">{history}{budget}</div>'
+    table = Table("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
+    return [history, Plot("spent", "Best so far against training spent", said, [step_line(spent)], layout, table)]
 
 
-def _front(findings: Findings, figures: dict[str, Figure]) -> str:
+def _front(findings: Findings) -> dict[str, Any]:
     """Both objectives of each trial, and the Pareto front."""
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None and trial.second is not None]
     if not trials:
-        return empty_html(f"No trial has a value of both objectives{ledger.yet}.")
+        return {}
     front = sorted((ledger.trials[key] for key in ledger.front), key=lambda trial: trial.second or 0.0)
     second = ledger.config["second_objective"]
     data = traces_by_state(drawn_trials(ledger, trials), lambda trial: trial.second, lambda trial: trial.best)
     line = {"shape": "hv" if second["mode"] == "min" else "vh", "color": "var(--best)", "width": 2}
     trace: Figure = {"type": "scatter", "mode": "lines+markers", "name": "front", "line": line, "marker": {"size": 11}}
     trace |= {"x": [trial.second for trial in front], "y": [trial.best for trial in front]}
-    data.append(trace | {"hovertemplate": "%{x:.4g}, %{y:.4f}<extra>front</extra>"})
-    names = {
-        goal["metric"]: f"{escape(goal['metric'])} ({'higher' if goal['mode'] == 'max' else 'lower'} is better)"
-        for goal in (ledger.config["objective"], second)
-    }
+    data.append(trace | {"hovertemplate": Markup("%{x:.4g}, %{y:.4f}<extra>front</extra>")})
+    names = {goal["metric"]: _goal(goal) for goal in (ledger.config["objective"], second)}
     layout = {
         "height": 400,
         "xaxis": {"title": {"text": names[second["metric"]]}},
         "yaxis": {"title": {"text": names[ledger.metric]}},
     }
     rows = [[t.trial_id, score_cell(t.best), t.second, params_text(t.params)] for t in front]
-    table = table_html("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
+    table = Table("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
     said = (
         f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to take is yours to say."
     )
-    return figure_html(figures, "front-figure", "Both objectives", said, {"data": data, "layout": layout}) + table
+    return {"figure": Plot("front-figure", "Both objectives", said, data, layout), "table": table}
 
 
-def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
+def _cost(findings: Findings) -> dict[str, Any]:
     ledger = findings.ledger
     trials = [trial for trial in ledger.trials.values() if trial.best is not None]
     rows = []
@@ -295,31 +264,26 @@ def _cost(findings: Findings, figures: dict[str, Figure]) -> str:
     for run in ledger.finals.values():
         time = number_cell(duration(run.seconds), run.seconds)
         rows.append([f"final run {run.trial_id}", 1, run.validations, time])
-    table = table_html("cost", ["what", "trials", "validations", "training"], rows)
-    wall = "" if ledger.ended is None else f" {duration((ledger.ended - ledger.started) / 1000)} from beginning to end."
-    said = f"<p>{duration(findings.seconds)} of training, all runs together.{wall}</p>"
+    table = Table("cost", ["what", "trials", "validations", "training"], rows)
     if not trials:
-        return said + table
+        return {"table": table, "figure": None}
     layout = {
         "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": escape(ledger.metric)}},
+        "yaxis": {"title": {"text": ledger.metric}},
     }
-    figure = {
-        "data": traces_by_state(drawn_trials(ledger, trials), lambda t: t.seconds, lambda t: t.best),
-        "layout": layout,
-    }
-    what = "Each trial's best value over the seconds that it trained; its numbers are in the leaderboard."
-    return said + figure_html(figures, "quality", "Quality against cost", what, figure) + table
+    data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.seconds, lambda t: t.best)
+    said = "Each trial's best value over the seconds that it trained; its numbers are in the leaderboard."
+    return {"table": table, "figure": Plot("quality", "Quality against cost", said, data, layout)}
 
 
 # Curves ------------------------------------------------------------------------------------------------------
 
 
-def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
+def _curves(findings: Findings) -> Plot | None:
     ledger = findings.ledger
     trials = [trial for trial in ledger.ranking() if trial.curve]
     if not trials:
-        return empty_html(f"No validation has been recorded{ledger.yet}.")
+        return None
     per = findings.epochs_per_validation or 1.0
     unit = "epoch" if findings.epochs_per_validation else "validation"
     shown = trials[:CURVES]
@@ -345,12 +309,12 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
                 "name": label,
                 "legendgroup": label,
                 "showlegend": label not in named,
-                "text": [f"trial {escape(trial.trial_id)}, {escape(trial.state)}"] * len(trial.curve),
-                "hovertemplate": "%{text}<br>" + unit + " %{x}: <b>%{y:.4f}</b><extra></extra>",
+                "text": [f"trial {trial.trial_id}, {trial.state}"] * len(trial.curve),
+                "hovertemplate": Markup("%{{text}}<br>{} %{{x}}: <b>%{{y:.4f}}</b><extra></extra>").format(unit),
             }
         )
         named.add(label)
-    layout = {"height": 420, "xaxis": {"title": {"text": unit}}, "yaxis": {"title": {"text": escape(ledger.metric)}}}
+    layout = {"height": 420, "xaxis": {"title": {"text": unit}}, "yaxis": {"title": {"text": ledger.metric}}}
     many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
     rows = [
@@ -364,5 +328,5 @@ def _curves(findings: Findings, figures: dict[str, Figure]) -> str:
         for t in trials[:LEADERS]
     ]
     heads = ["trial", "state", "validations", "first", "best", "last", "best at"]
-    table = details_html("curve", heads, rows)
-    return figure_html(figures, "learning", "Learning curves", said, {"data": data, "layout": layout}, table)
+    table = Table("curve", heads, rows)
+    return Plot("learning", "Learning curves", said, data, layout, table)

@@ -2,11 +2,12 @@
 
 import statistics
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
+from markupsafe import Markup
+
 from orchestrator.report.findings import Findings
-from orchestrator.report.html.elements import Figure, details_html, empty_html, figure_html, score_cell, table_html
+from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
 from orchestrator.report.html.figures import (
     axis_of,
     dimension_of,
@@ -30,42 +31,45 @@ MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_cla
 """Pairs that CCP's paper shows; drawn whenever both were searched."""
 
 
-def settings_section(findings: Findings, figures: dict[str, Figure]) -> str:
-    ledger = findings.ledger
-    trials = [trial for trial in ledger.finished() if trial.best is not None]
+def settings_section(findings: Findings) -> dict[str, Any]:
+    """Figures and tables of the settings; empty if there is nothing to compare."""
+    trials = [trial for trial in findings.ledger.finished() if trial.best is not None]
     varied = [setting for setting in findings.searched if setting.varied]
     if not varied or len(trials) < 2:
-        return empty_html("Nothing to compare: fewer than two values of a setting have a result.")
+        return {}
     ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
-    parts = [_importance(findings, figures), _coverage(findings), _parallel(findings, trials, varied, figures)]
-    slices = [_slice(findings, trials, s, f"slice-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
-    parts.append(f'<div class="pair">{"".join(slices)}</div>')
-    effects = [_effect(findings, trials, s, f"effect-{n}", figures) for n, s in enumerate(ranked[:SLICES])]
-    parts.append(f'<div class="pair">{"".join(effects)}</div>')
     by_key = {s.key: s for s in varied if s.numeric}
     pairs = [pair for pair in MAPS if set(pair) <= set(by_key)]
     top = [s.key for s in ranked if s.numeric][:2]
     if len(top) == 2 and not any(set(pair) == set(top) for pair in pairs):
         pairs.insert(0, (top[0], top[1]))
-    maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}", figures) for n, (x, y) in enumerate(pairs)]
-    parts.append(f'<div class="pair">{"".join(maps)}</div>')
-    return "".join(parts)
+    shown = list(enumerate(ranked[:SLICES]))
+    maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}") for n, (x, y) in enumerate(pairs)]
+    effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
+    return {
+        "importance": _importance(findings),
+        "coverage": _coverage(findings),
+        "parallel": _parallel(findings, trials, varied),
+        "slices": [_slice(findings, trials, s, f"slice-{n}") for n, s in shown],
+        "effects": [plot for plot in effects if plot is not None],
+        "maps": [plot for plot in maps if plot is not None],
+    }
 
 
-def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
+def _importance(findings: Findings) -> Plot | None:
     found = findings.importances
     if not found.shares:
-        return empty_html(found.answer)
+        return None
     keys = list(found.shares)[::-1]
     colours = ["var(--best)" if key in found.mattered else "var(--line)" for key in keys]
     bars = {
         "type": "bar",
         "orientation": "h",
-        "y": [escape(key) for key in keys],
+        "y": keys,
         "x": [found.shares[key][0] for key in keys],
         "error_x": {"type": "data", "array": [found.shares[key][1] for key in keys], "color": "var(--soft)"},
         "marker": {"color": colours},
-        "hovertemplate": "%{y}: %{x:.2f}<extra></extra>",
+        "hovertemplate": Markup("%{y}: %{x:.2f}<extra></extra>"),
     }
     line = {"color": "var(--soft)", "dash": "dash", "width": 1.5}
     shape = {"type": "line", "xref": "x", "yref": "paper", "x0": found.noise, "x1": found.noise, "y0": 0, "y1": 1}
@@ -74,13 +78,12 @@ def _importance(findings: Findings, figures: dict[str, Figure]) -> str:
     layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
     layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
     rows = [[key, *share, _said_of(findings, key)] for key, share in found.shares.items()]
-    table = details_html("importances", ["setting", "share", "deviation", "what is said of it"], rows)
+    table = Table("importances", ["setting", "share", "deviation", "what is said of it"], rows)
     said = (
         f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective "
         "shuffled among the trials; of a setting below it (grey) nothing is said."
     )
-    figure: Figure = {"data": [bars], "layout": layout}
-    return figure_html(figures, "importances", "Importance of each setting", said, figure, table)
+    return Plot("importances", "Importance of each setting", said, [bars], layout, table)
 
 
 def _said_of(findings: Findings, key: str) -> str:
@@ -91,7 +94,7 @@ def _said_of(findings: Findings, key: str) -> str:
     return said
 
 
-def _coverage(findings: Findings) -> str:
+def _coverage(findings: Findings) -> Folded:
     rows = []
     for s in findings.searched:
         ends = f"{len(s.values)} values" if len(s.values) != 1 else "1 value"
@@ -105,23 +108,21 @@ def _coverage(findings: Findings) -> str:
         rows.append([s.key, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
     heads = ["setting", "range", "tried", "best", "edge", "paper or default"]
     heads += ["effect"] if findings.idle else []
-    return f"<details open><summary>What was searched</summary>{table_html('coverage', heads, rows)}</details>"
+    return Folded("What was searched", Table("coverage", heads, rows), opened=True)
 
 
-def _parallel(
-    findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched], figures: dict[str, Figure]
-) -> str:
+def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequence[Searched]) -> Plot | None:
     ledger = findings.ledger
     at_age = findings.comparable.values
     own = [trial for trial in trials if trial.trial_id in at_age and all(s.key in trial.params for s in varied)]
     if len(own) < 2:
-        return ""
+        return None
     own = drawn_trials(ledger, own)
     dimensions: list[Figure] = [dimension_of(s, [trial.params[s.key] for trial in own]) for s in varied]
     values = [at_age[trial.trial_id] for trial in own]
     age = findings.comparable.age
     label = ledger.metric + ("" if age is None else f" at {age}")  # there is no room for more
-    dimensions.append({"label": escape(label), "values": values})
+    dimensions.append({"label": label, "values": values})
     scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]
@@ -130,7 +131,7 @@ def _parallel(
         f"A line per trial ({len(own)}), blue the best; drag along an axis to select. "
         f"The last axis: {findings.comparable.basis}."
     )
-    return figure_html(figures, "parallel", "Parallel coordinates", said, {"data": data, "layout": layout})
+    return Plot("parallel", "Parallel coordinates", said, data, layout)
 
 
 def _measured(findings: Findings) -> str:
@@ -139,9 +140,7 @@ def _measured(findings: Findings) -> str:
     return findings.ledger.metric + ("" if age is None else f" after {counted(age, 'validation')}")
 
 
-def _slice(
-    findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
-) -> str:
+def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str) -> Plot:
     ledger = findings.ledger
     values = findings.comparable.values
     own = [trial for trial in trials if trial.trial_id in values and setting.key in trial.params]
@@ -152,21 +151,17 @@ def _slice(
     if winner is not None and setting.key in winner.params and winner.trial_id in values:
         data.append(star_trace(plotted_value(setting, winner.params[setting.key]), values[winner.trial_id], "winner"))
     shapes, notes = marks_of(setting, findings)
-    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": escape(_measured(findings))}}, "height": 320}
+    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": _measured(findings)}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
     dashed = (
         f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
     )
     said = f"{findings.comparable.basis}; the rest of the point varies too. Star: the winner.{dashed}"
-    return figure_html(
-        figures, name, f"{_measured(findings)}, over {setting.key}", said, {"data": data, "layout": layout}
-    )
+    return Plot(name, f"{_measured(findings)}, over {setting.key}", said, data, layout)
 
 
-def _effect(
-    findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str, figures: dict[str, Figure]
-) -> str:
+def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched, name: str) -> Plot | None:
     """Mean and deviation at each value, if there are few values with several trials each."""
     values = findings.comparable.values
     groups: dict[str, tuple[Any, list[float]]] = {}
@@ -177,7 +172,7 @@ def _effect(
     known = {repr(value): groups[repr(value)] for value in setting.values if repr(value) in groups}
     several = sum(len(found) > 1 for _, found in known.values())
     if not 2 <= len(known) <= MAP_VALUES or several * 2 < len(known):
-        return ""
+        return None
     cells = [
         (value, statistics.fmean(found), statistics.stdev(found) if len(found) > 1 else None, len(found))
         for value, found in known.values()
@@ -191,26 +186,19 @@ def _effect(
         "marker": {"color": "var(--best)", "size": 9},
         "line": {"color": "var(--best)"},
         "text": [counted(number, "trial") for *_, number in cells],
-        "hovertemplate": "%{y:.4f}, %{text}<extra></extra>",
+        "hovertemplate": Markup("%{y:.4f}, %{text}<extra></extra>"),
         "showlegend": False,
     }
     shapes, notes = marks_of(setting, findings)
-    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": escape(_measured(findings))}}, "height": 320}
+    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": _measured(findings)}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
-    table = details_html(name, [setting.key, "mean", "deviation", "trials"], rows)
+    table = Table(name, [setting.key, "mean", "deviation", "trials"], rows)
     said = f"Mean and standard deviation at each value, all other settings averaged over: {findings.comparable.basis}."
-    return figure_html(figures, name, f"Effect of {setting.key}", said, {"data": [trace], "layout": layout}, table)
+    return Plot(name, f"Effect of {setting.key}", said, [trace], layout, table)
 
 
-def _map(
-    findings: Findings,
-    trials: Sequence[TrialRecord],
-    x: Searched,
-    y: Searched,
-    name: str,
-    figures: dict[str, Figure],
-) -> str:
+def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Searched, name: str) -> Plot | None:
     """The objective over two settings: value by value where there are few, else interpolated between the trials."""
     ledger = findings.ledger
     values = findings.comparable.values
@@ -244,16 +232,18 @@ def _map(
     else:
         grid = interpolated(places, [statistics.fmean(found) for found in cells.values()], log=(x.log, y.log))
         if grid is None:
-            return ""
+            return None
         at_x, at_y, z = grid
         trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
-        data = [trace | {"line": {"width": 0.5}, "hovertemplate": "%{z:.4f}<extra></extra>"}]
+        data = [trace | {"line": {"width": 0.5}, "hovertemplate": Markup("%{z:.4f}<extra></extra>")}]
         data += traces_by_state(
             drawn_trials(ledger, own), lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False
         )
         for points in data[1:]:
             points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
-            points["hovertemplate"] = "%{text}<extra></extra>" if "text" in points else "%{x}, %{y}<extra></extra>"
+            points["hovertemplate"] = Markup("{}<extra></extra>").format(
+                "%{text}" if "text" in points else "%{x}, %{y}"
+            )
         said = f"Interpolated between the trials, and left blank outside of them: {findings.comparable.basis}."
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:
@@ -268,12 +258,12 @@ def _map(
         if inside:
             marker = {"symbol": "x-open", "size": 12, "color": "var(--published)", "line": {"width": 3}}
             data.append({"type": "scatter", "mode": "markers", "x": known[:1], "y": known[1:], "marker": marker})
-            data[-1] |= {"showlegend": False, "hovertemplate": f"{escape(x.marked.source)}<extra></extra>"}
+            data[-1] |= {"showlegend": False, "hovertemplate": Markup("{}<extra></extra>").format(x.marked.source)}
             said += f" Cross: {x.marked.source}."
     layout = {"xaxis": xaxis, "yaxis": yaxis, "height": 400, "margin": {"t": 20, "l": 60, "r": 16, "b": 44}}
     rows = [
         [a, b, score_cell(statistics.fmean(found)), len(found)] for (a, b), found in sorted(cells.items())[:LEADERS]
     ]
-    table = details_html(name, [x.key, y.key, ledger.metric, "trials"], rows)
+    table = Table(name, [x.key, y.key, ledger.metric, "trials"], rows)
     title = f"{_measured(findings)}, over {x.key} and {y.key}"
-    return figure_html(figures, name, title, f"{said} Star: the winner.", {"data": data, "layout": layout}, table)
+    return Plot(name, title, f"{said} Star: the winner.", data, layout, table)

@@ -1,0 +1,77 @@
+"""From templates to pages that need no network, server or plugin.
+
+Figures are plain plotly descriptions in a JSON element, tables are HTML; `page.js` draws figures and sorts tables,
+`page.css` has the colours for light and dark. Colours in figures read `var(--name)` and are filled in by the browser.
+All text is escaped, in templates and in figures, except what is `Markup`.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from orchestrator.report.html.elements import Plot
+from orchestrator.text import counted, duration
+
+HERE = Path(__file__).parent
+
+
+@cache
+def environment() -> Environment:
+    """The environment of all templates."""
+    folder = FileSystemLoader(HERE / "templates")
+    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"counted": counted, "duration": duration, "json": as_json}
+    return made
+
+
+def rendered(template: str, values: Mapping[str, Any], *, more: str = "", data: Mapping[str, Any] | None = None) -> str:
+    """A whole page, with all that its figures and tables need: plotly only if there are figures.
+
+    `more` names a style sheet and a script beside those of all pages; `data` goes into JSON elements, by their ids."""
+    names = ["page", *([more] if more else [])]
+    style, script = ("".join((HERE / f"{name}.{kind}").read_text("utf-8") for name in names) for kind in ("css", "js"))
+    figures = {plot.name: plot.figure for plot in _plots(values)}
+    plotly = ""
+    if figures:
+        from plotly.offline import get_plotlyjs
+
+        plotly = get_plotlyjs()
+    parts = {"style": Markup(style), "script": Markup(script), "plotly": Markup(plotly)}
+    held = {"figures": as_json(figures, escape), **{name: as_json(value) for name, value in (data or {}).items()}}
+    return environment().get_template(template).render(values, held=held, **parts)
+
+
+def _plots(part: Any) -> Iterator[Plot]:
+    """All plots among the values of a page, in their order."""
+    if isinstance(part, Plot):
+        yield part
+    elif isinstance(part, Mapping):
+        for inner in part.values():
+            yield from _plots(inner)
+    elif isinstance(part, list | tuple):
+        for inner in part:
+            yield from _plots(inner)
+
+
+def as_json(value: Any, text: Callable[[str], str] = str) -> Markup:
+    """JSON that is safe inside a script element; numbers that are not finite become null.
+
+    `text` makes each string what its reader expects: plotly reads HTML."""
+
+    def plain(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {key: plain(inner) for key, inner in part.items()}
+        if isinstance(part, list | tuple):
+            return [plain(inner) for inner in part]
+        if isinstance(part, float):
+            return float(f"{part:.6g}") if math.isfinite(part) else None
+        return text(part) if isinstance(part, str) else part
+
+    written = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
+    return Markup(written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
