@@ -29,6 +29,7 @@ from ruamel.yaml import YAML
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
+from orchestrator.execution.protocol import Result, Validated, Work
 from orchestrator.search.conductor import Conductor
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
@@ -105,26 +106,20 @@ class Recorded:
         self.found: int | None = None
         """After how many epochs the goal was reached."""
 
-    def results(self, work: dict[str, Any], params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def results(self, work: Work, params: dict[str, Any]) -> Iterator[Result]:
         curve = self.curves[key(params)]
         for number, value in enumerate(curve, start=1):
             self.epochs += 1
             if value >= self.goal and self.found is None:
                 self.found = self.epochs
-            yield {
-                "orchestrator_trial": work["trial_id"],
-                "validation": number,
-                "metrics": {"val/map_at_r": value, "epoch": float(number)},
-                "seconds": 1.0,
-                "finished": number == len(curve),
-                "test": {},
-            }
+            metrics = {"val/map_at_r": value, "epoch": float(number)}
+            yield Validated(work.trial_id, number, metrics, seconds=1.0, finished=number == len(curve))
 
     def run(self, conductor: Conductor) -> None:
-        running: list[Iterator[dict[str, Any]]] = []
+        running: list[Iterator[Result]] = []
         while self.found is None and not conductor.finished:
             while len(running) < self.slots and (work := conductor.next()) is not None:
-                running.append(self.results(work, conductor.ledger.find(work["trial_id"]).params))
+                running.append(self.results(work, conductor.ledger.find(work.trial_id).params))
             if not running:
                 return
             running = [trial for trial in running if not conductor.report(next(trial))]

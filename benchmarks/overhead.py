@@ -39,6 +39,7 @@ import ray
 from orchestration import machine
 from ray import tune
 
+from orchestrator.execution.protocol import Result, Validated, Work
 from orchestrator.execution.ray_tune import ENVIRONMENT, RayRunner, Trial
 
 METRICS = ("map_at_r", "recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8", "r_precision", "nmi", "map_at_10")
@@ -55,25 +56,17 @@ def made(validation: int, seed: str) -> dict[str, float]:
 class NoTraining(Trial):
     """Ours without the training: setup and reports are as in a search."""
 
-    def setup(self, config: dict[str, Any]) -> None:
-        self.results = made_results(config)
+    def results_of(self, work: Work) -> Generator[Result, None, None]:
+        return made_results(work)
 
 
-def made_results(work: dict[str, Any]) -> Generator[dict[str, Any], None, None]:
+def made_results(work: Work) -> Generator[Result, None, None]:
     """What `orchestrator.execution.worker.results` would give."""
-    sleep, epochs = float(os.environ["MADE_SLEEP"]), work["arguments"]["settings"]["epochs"]
+    sleep, epochs = float(os.environ["MADE_SLEEP"]), work.settings["epochs"]
     for validation in range(1, epochs + 1):
         time.sleep(sleep)
-        finished = validation == epochs
-        yield {
-            "orchestrator_trial": work["trial_id"],
-            "validation": validation,
-            "metrics": made(validation, work["trial_id"]),
-            "seconds": sleep,
-            "finished": finished,
-            "test": {},
-            "done": finished,
-        }
+        metrics = made(validation, work.trial_id)
+        yield Validated(work.trial_id, validation, metrics, seconds=sleep, finished=validation == epochs)
 
 
 class Plain(tune.Trainable):  # type: ignore[misc]
@@ -362,7 +355,9 @@ def conduct(trials: int, epochs: int, folder: Path, algorithm: str, scheduler: s
         conductor = Conductor(wanted, path.parent, data=folder, journal=journal, events=[first], slots=1)
         clock.begin()
         while not conductor.finished:
-            for result in made_results(conductor.next() or {}):
+            work = conductor.next()
+            assert work is not None
+            for result in made_results(work):
                 if conductor.report(result):
                     break
             tenths.ended()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.execution import ray_start
+from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
 from orchestrator.execution.ray_train import PLACEMENT_GROUP, release, train_results
 from orchestrator.execution.ray_tune import RayRunner, Trial
@@ -43,23 +45,16 @@ SETTINGS = {
     "precision": "float64",
 }
 
-Work = Callable[..., dict[str, Any]]
+Build = Callable[..., Work]
 
 
 @pytest.fixture
-def work(data_folder: Path, tmp_path: Path) -> Work:
+def work(data_folder: Path, tmp_path: Path) -> Build:
     """Builds a trial as the conductor gives it out: `work(name, workers, setting=value, ...)`."""
 
-    def build(name: str, workers: int = 1, *, test: bool = False, **settings: Any) -> dict[str, Any]:
-        arguments = {
-            "settings": SETTINGS | settings,
-            "data": str(data_folder),
-            "folder": str(tmp_path / name),
-            "stop_after": 2,
-            "hold_out": not test,
-        }
-        known = {"trial_id": name, "test": test, "workers": workers, "resources": {"CPU": 1}}
-        return known | {"arguments": arguments}
+    def build(name: str, workers: int = 1, *, test: bool = False, **settings: Any) -> Work:
+        work = Work(name, SETTINGS | settings, str(data_folder), str(tmp_path / name), stop_after=2)
+        return replace(work, workers=workers, resources={"CPU": 1}, hold_out=not test, test=test)
 
     return build
 
@@ -100,10 +95,11 @@ def clean(ray_cluster: None) -> Iterator[None]:
     assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}
 
 
-def metrics_of(given: list[dict[str, Any]]) -> list[dict[str, float]]:
+def metrics_of(given: list[Result]) -> list[dict[str, float]]:
     """The numbers of all results, those of the test at the end included."""
-    assert not any("failed" in result for result in given), given
-    return [result["metrics"] | {f"test/{k}": v for k, v in result["test"].items()} for result in given]
+    validations = [result for result in given if isinstance(result, Validated)]
+    assert validations == given
+    return [{**result.metrics} | {f"test/{k}": v for k, v in result.test.items()} for result in validations]
 
 
 @pytest.mark.usefixtures("ray_cluster")
@@ -146,11 +142,11 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.usefixtures("clean")
-def test_backends_give_equal_metrics(work: Work) -> None:
+def test_backends_give_equal_metrics(work: Build) -> None:
     process = metrics_of(list(results(work("process"))))
 
-    trial = ray.remote(num_cpus=1)(Trial).remote(work("trial"))
-    in_trial = [ray.get(trial.train.remote()) for _ in range(2)]
+    trial = ray.remote(num_cpus=1)(Trial).remote({"work": work("trial")})
+    in_trial = [ray.get(trial.train.remote())["result"] for _ in range(2)]
     ray.get(trial.stop.remote())
     ray.kill(trial)
 
@@ -163,7 +159,7 @@ def test_backends_give_equal_metrics(work: Work) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
-def test_two_workers_train_as_one_and_test_as_one(work: Work) -> None:
+def test_two_workers_train_as_one_and_test_as_one(work: Build) -> None:
     one = metrics_of(list(results(work("one", test=True))))
     two = metrics_of(list(train_results(work("two", 2, test=True))))
 
@@ -174,7 +170,7 @@ def test_two_workers_train_as_one_and_test_as_one(work: Work) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
-def test_a_killed_worker_costs_an_attempt_and_no_result(work: Work) -> None:
+def test_a_killed_worker_costs_an_attempt_and_no_result(work: Build) -> None:
     undisturbed = metrics_of(list(results(work("undisturbed"))))
 
     training = train_results(work("disturbed", 2))
@@ -184,22 +180,24 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(work: Work) -> None:
     rest = list(training)
 
     # what was known comes again, then the training goes on from its checkpoint
-    assert [result["validation"] for result in [first, *rest]] in ([1, 2], [1, 1, 2])
+    numbers = [result.number for result in [first, *rest] if isinstance(result, Validated)]
+    assert numbers in ([1, 2], [1, 1, 2])
     assert metrics_of([first, rest[-1]]) == [pytest.approx(m, rel=0, abs=1e-9) for m in undisturbed]
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
-def test_a_training_that_fails_is_told_once(work: Work) -> None:
+def test_a_training_that_fails_is_told_once(work: Build) -> None:
     (only,) = train_results(work("nan", 2, lr=1e300))
-    assert "not finite" in only["failed"] and only["done"]
+    assert isinstance(only, Failed) and "not finite" in only.reason
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
-def test_closing_stops_the_workers_at_the_validation(work: Work) -> None:
+def test_closing_stops_the_workers_at_the_validation(work: Build) -> None:
     training = train_results(work("stopped", 2))
-    assert next(training)["validation"] == 1
+    first = next(training)
+    assert isinstance(first, Validated) and first.number == 1
     assert len(actors("RayTrainWorker")) == 2
     training.close()
     assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}

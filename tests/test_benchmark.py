@@ -18,7 +18,7 @@ from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.execution.protocol import TrialSource
+from orchestrator.execution.protocol import Failed, TrialSource, Validated
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.search import benchmark
@@ -57,14 +57,14 @@ class MadeRunner:
             work = conductor.next()
             if work is None:
                 return
-            settings = work["arguments"]["settings"]
+            settings = work.settings
             method, seed = settings["method"], settings["seed"]
-            self.ran.append(f"{method} {work['trial_id']}")
+            self.ran.append(f"{method} {work.trial_id}")
             if method in self.failing:
-                conductor.report({"orchestrator_trial": work["trial_id"], "failed": "the loss is NaN"})
+                conductor.report(Failed(work.trial_id, "the loss is NaN"))
                 continue
             level = LEVELS[method] - 0.1 * abs(settings.get("alpha", 1) / 60 - 0.3)
-            last = work["arguments"]["stop_after"] or EPOCHS
+            last = work.stop_after or EPOCHS
             for number in range(1, last + 1):
                 self.reports += 1
                 if self.reports > self.stop_after:
@@ -73,9 +73,8 @@ class MadeRunner:
                 test = {"map_at_r": LEVELS[method] + 0.01 * (seed % 3) + 0.001 * (number % 2), "recall_at_1": 0.9}
                 metrics = {"val/map_at_r": level * (1 - 0.5**number), "train/loss": 1.0, "epoch": float(number)}
                 done = number == last
-                result = {"orchestrator_trial": work["trial_id"], "validation": number, "metrics": metrics}
-                result |= {"seconds": 0.5, "finished": done, "test": test if work["test"] and done else {}}
-                if conductor.report(result):
+                tested = test if work.test and done else {}
+                if conductor.report(Validated(work.trial_id, number, metrics, 0.5, finished=done, test=tested)):
                     break
 
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -20,6 +20,7 @@ from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.execution.inline import InlineRunner
+from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.ray_train import Mailbox, train_worker
 from orchestrator.execution.worker import results
 from orchestrator.method import Batch
@@ -71,15 +72,14 @@ def test_torch_on_a_full_disk_says_so(
 def test_a_full_disk_is_no_fault_of_the_trial(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: Callable[..., None], fault: str
 ) -> None:
-    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
-    work = {"trial_id": "0000", "test": False, "arguments": arguments}
+    work = Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1)
     monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
     monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
     (only,) = results(work)
-    assert only == {"orchestrator_trial": "0000", "interrupted": fault, "done": True}
+    assert only == Interrupted("0000", fault)
     monkeypatch.undo()
     (only,) = results(work)
-    assert only["finished"], "with room again it trains as if nothing had been"
+    assert isinstance(only, Validated) and only.finished, "with room again it trains as if nothing had been"
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def conductor(folder: Path) -> Conductor:
 def test_a_trial_whose_disk_is_full_stops_the_search_and_goes_on_later(tmp_path: Path) -> None:
     driver = conductor(tmp_path)
     assert driver.next() is not None
-    assert driver.report({"orchestrator_trial": "0000", "interrupted": "/s: No space left on device", "done": True})
+    assert driver.report(Interrupted("0000", "/s: No space left on device"))
     assert driver.fault == "/s: No space left on device"
     assert driver.next() is None and driver.finished
     assert driver.end() == "interrupted"
@@ -142,19 +142,22 @@ def flip(content: bytes) -> bytes:
     return content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :]
 
 
-def two_validations(data_folder: Path, folder: Path) -> dict[str, Any]:
+def two_validations(data_folder: Path, folder: Path) -> Work:
     settings = SETTINGS | {"validate_every": "4 steps", "classes_per_batch": 8, "images_per_class": 4}
-    arguments = {"settings": settings, "data": str(data_folder), "folder": str(folder), "stop_after": 2}
-    return {"trial_id": "0000", "test": False, "arguments": arguments}
+    return Work("0000", settings, str(data_folder), str(folder), stop_after=2)
+
+
+def metrics_of(given: Iterable[Result]) -> list[dict[str, float]]:
+    return [dict(result.metrics) if isinstance(result, Validated) else {} for result in given]
 
 
 @pytest.fixture(scope="module")
 def halfway(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, float]]]:
     """The folder of a training that was interrupted after its first validation, and the metrics of all of it."""
     base = tmp_path_factory.mktemp("halfway")
-    whole = [result["metrics"] for result in results(two_validations(data_folder, base / "whole"))]
+    whole = metrics_of(results(two_validations(data_folder, base / "whole")))
     training = results(two_validations(data_folder, base / "half"))
-    assert next(training)["metrics"] == whole[0]
+    assert metrics_of([next(training)]) == whole[:1]
     training.close()
     return base / "half", whole
 
@@ -189,8 +192,8 @@ def test_a_training_whose_files_are_damaged_begins_anew(
     else:
         path.write_bytes(spoil(path.read_bytes()))
     found = list(results(two_validations(data_folder, tmp_path / "t")))
-    assert [result.get("metrics") for result in found] == whole
-    assert [result.get("anew") for result in found] == [told, None]
+    assert metrics_of(found) == whole
+    assert [result.anew for result in found] == [told, None]
     assert damage(tmp_path / "t" / CHECKPOINT) is None and damage(tmp_path / "t" / BEST) is None
 
 
@@ -222,9 +225,7 @@ def test_a_trial_that_begins_anew_is_told_and_noted(tmp_path: Path) -> None:
     driver, told = conductor(tmp_path), list[tuple[str, str | None]]()
     driver.listener = lambda event, trial: told.append((event, trial.note))
     assert driver.next() is not None
-    result = {"orchestrator_trial": "0000", "validation": 1, "metrics": {"epoch": 0.5}, "seconds": 1.0}
-    more = {"finished": False, "test": {}, "done": False}
-    assert not driver.report(result | more | {"anew": "checkpoint.pt is damaged"})
+    assert not driver.report(Validated("0000", 1, {"epoch": 0.5}, 1.0, anew="checkpoint.pt is damaged"))
     note = "begun anew: checkpoint.pt is damaged"
     assert told == [("started", None), ("anew", note), ("validated", note)]
     driver.journal.close()
@@ -259,12 +260,11 @@ def test_a_batch_that_does_not_fit_fails_its_trial_with_one_that_does(
 
     monkeypatch.setattr(ProxyAnchor, "step", greedy)
     settings = SETTINGS | {"classes_per_batch": 32, "images_per_class": 4}
-    arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
-    (only,) = results({"trial_id": "0000", "test": False, "arguments": arguments})
-    assert only["failed"].startswith(told) and "of 128 images" in only["failed"]
-    assert only["failed"].endswith(": 32 fit when tried; set classes_per_batch=8, or precision=bf16")
+    (only,) = results(Work("0000", settings, str(data_folder), str(tmp_path / "t"), stop_after=1))
+    assert isinstance(only, Failed) and only.reason.startswith(told) and "of 128 images" in only.reason
+    assert only.reason.endswith(": 32 fit when tried; set classes_per_batch=8, or precision=bf16")
     assert sizes == [128, 64, 32, 32]
-    assert only["done"] and not (tmp_path / "t" / CHECKPOINT).exists()
+    assert only.repeats and not (tmp_path / "t" / CHECKPOINT).exists()
 
 
 def test_a_validation_that_does_not_fit_blames_no_batch(
@@ -276,15 +276,14 @@ def test_a_validation_that_does_not_fit_blames_no_batch(
     monkeypatch.setattr("orchestrator.training.embed.embed_split", greedy)
     monkeypatch.setattr("orchestrator.training.loop.embed_split", greedy)
     settings = SETTINGS | {"validate_every": "1 steps"}
-    arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
-    (only,) = results({"trial_id": "0000", "test": False, "arguments": arguments})
+    (only,) = results(Work("0000", settings, str(data_folder), str(tmp_path / "t"), stop_after=1))
     advice = "take a smaller backbone or embedding_dim, or set precision=bf16"
-    assert only["failed"] == f"out of GPU memory in a validation: {advice}"
+    assert only == Failed("0000", f"out of GPU memory in a validation: {advice}", repeats=True)
 
 
 def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others wait for it for ever: their group is ended, and the trial has its result, no second attempt."""
-    failed = {"failed": "out of GPU memory", "repeats": True, "done": True}
+    failed = Failed("0000", "out of GPU memory", repeats=True)
     told: list[Any] = []
 
     class Answering:
@@ -309,18 +308,18 @@ def test_one_worker_out_of_memory_fails_the_trial_of_all(monkeypatch: pytest.Mon
 def test_why_a_group_of_workers_was_begun_again_is_told() -> None:
     import asyncio
 
-    async def group() -> list[dict[str, Any]]:
+    async def group() -> list[Result]:
         mailbox = Mailbox()
         for failure in ("KeyError: 'x'", None):
             assert await mailbox.begin()
             if failure:
-                mailbox.failures.append({"failed": failure})
+                mailbox.failures.append(Failed("0000", failure))
         await mailbox.begin()
         mailbox.answered = 2
-        await mailbox.put({"validation": 1, "done": False})
+        await mailbox.put(Validated("0000", 1))
         return mailbox.results
 
-    assert asyncio.run(group()) == [{"validation": 1, "done": False, "lost": ["KeyError: 'x'", "it ended"]}]
+    assert asyncio.run(group()) == [Validated("0000", 1, lost_workers=("KeyError: 'x'", "it ended"))]
 
 
 class Broken:

@@ -17,6 +17,7 @@ from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
 from orchestrator.data.store import Store
 from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder, model_folders
 from orchestrator.training.checkpoint import load_checkpoint
@@ -116,25 +117,20 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
 
 def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "protocol": "mlrc"}
-    work = {
-        "trial_id": "0000",
-        "test": True,
-        "arguments": {"settings": settings, "data": str(data_folder), "folder": str(tmp_path)},
-    }
-    (result,) = results(work)
-    assert result["finished"] and 0 < result["metrics"]["val/map_at_r"] < 1
-    assert 0 < result["test"]["map_at_r"] < result["test"]["concatenated_recall_at_1"] <= 1
+    (result,) = results(Work("0000", settings, str(data_folder), str(tmp_path), test=True))
+    assert isinstance(result, Validated) and result.finished and 0 < result.metrics["val/map_at_r"] < 1
+    assert 0 < result.test["map_at_r"] < result.test["concatenated_recall_at_1"] <= 1
     assert len(model_folders(tmp_path)) == 4
     (tmp_path / "data").symlink_to(data_folder)
     command = f"evaluate {tmp_path} --dataset glyphs-small --storage {tmp_path}"
     ran = run(capsys, f"{command} --json --per-query {tmp_path}/q.csv")
     found = json.loads(ran.out)
-    assert (ran.code, found["metrics"].keys()) == (0, {n for n in result["test"] if "_over_" not in n})
+    assert (ran.code, found["metrics"].keys()) == (0, {n for n in result.test if "_over_" not in n})
     for name in ("map_at_r", "concatenated_map_at_r"):
         low, high = found["intervals_over_classes"][name]
         assert low < found["metrics"][name] < high
-        assert result["test"][f"{name}_over_classes_low"] == pytest.approx(low)
-    tested = {name: value for name, value in result["test"].items() if "_over_" not in name}
+        assert result.test[f"{name}_over_classes_low"] == pytest.approx(low)
+    tested = {name: value for name, value in result.test.items() if "_over_" not in name}
     assert len((tmp_path / "q.csv").read_text().splitlines()) == found["queries"] + 1
     (head,) = (line for line in run(capsys, command).out.splitlines() if line.strip().startswith("metric"))
     assert found["metrics"] == pytest.approx(tested) and head.split() == ["metric", "separated", "concatenated"]

@@ -19,6 +19,7 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.errors import InputError
 from orchestrator.execution import lost, ray_tune
 from orchestrator.execution.lost import PROCESS_LOG, begins, cause, keep, quoted, stuck_at, tail
+from orchestrator.execution.protocol import Failed, Validated, Work
 from orchestrator.execution.ray_tune import Points, Processes, Trial
 from orchestrator.execution.worker import FAILURE_LOG, own_results, results
 from orchestrator.search.conductor import Conductor
@@ -152,11 +153,11 @@ def test_a_crash_is_found_before_a_long_stack_and_a_long_list_of_modules(tmp_pat
 
 
 def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
-    code = 'exec(\'with stack_if_late({"stall": 0.2, "trial": 9}): time.sleep(1)\')'
+    code = "exec('with stack_if_late(0.2, 9): time.sleep(1)')"
     status, words = last_lines(tmp_path, code)
     assert status == 0 and "Timeout (0:00:00.1" in words
     assert stuck_at(words.replace("<string>", "plugin.py").replace("<module>", "work")) == "in work, plugin.py line 1"
-    status, words = last_lines(tmp_path, "exec('with stack_if_late({\"stall\": 9}): time.sleep(0.1)')")
+    status, words = last_lines(tmp_path, "exec('with stack_if_late(9, None): time.sleep(0.1)')")
     assert status == 0 and "Timeout" not in words and stuck_at(words) is None
 
 
@@ -183,14 +184,13 @@ def test_a_method_that_wants_to_end_the_process_fails_its_trial(
         raise error
 
     monkeypatch.setattr(ProxyAnchor, "step", step)
-    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "t"), "stop_after": 1}
-    work = {"trial_id": "0000", "test": False, "arguments": arguments}
+    work = Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1)
     if told is None:
         with pytest.raises(KeyboardInterrupt):
             list(results(work, own=own))
         return
     (only,) = own_results(work) if own else results(work)
-    assert only["failed"].startswith(told) and only["done"]
+    assert isinstance(only, Failed) and only.reason.startswith(told)
     assert "in step" in (tmp_path / "t" / FAILURE_LOG).read_text()
 
 
@@ -211,16 +211,15 @@ def test_the_limits_are_seconds_of_a_search() -> None:
         resolve_search(raw | {"stall_timeout": True}, name="s", source="s.yaml")
 
 
-def validation(number: int) -> dict[str, Any]:
-    more = {"finished": False, "test": {}, "done": False, "seconds": 1.0}
-    return {"orchestrator_trial": "0000", "validation": number, "metrics": {"epoch": 0.5}} | more
+def validation(number: int) -> Validated:
+    return Validated("0000", number, {"epoch": 0.5}, 1.0)
 
 
 def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     driver = conductor(tmp_path)
     driver.search = driver.search.model_copy(update={"trial_timeout": 100.0, "stall_timeout": 30.0})
     work = driver.next()
-    assert work is not None and work["limits"] == {"trial": 100.0, "stall": 30.0}
+    assert work is not None and (work.trial_timeout, work.stall_timeout) == (100.0, 30.0)
     assert driver.overdue(1e9) == {}, "it waits for its place"
     driver.attended("0000", 10.0)
     assert driver.overdue(40.0) == {}
@@ -314,7 +313,7 @@ def test_a_crash_that_repeats_itself_is_the_trials_end(processes: Followed, monk
     monkeypatch.setattr(ray_tune, "last_words", lambda *_: f"LAST WORDS\n{RAY_CRASH}")
     followed.on_trial_recover(1, [], trial)
     crash = "its process crashed: Segmentation fault, in loss, plugin.py line 23"
-    assert record.state == "running" and followed.conductor.losses["0000"] == [crash]
+    assert record.state == "running" and followed.conductor.lost_workers["0000"] == (crash,)
     assert "LAST WORDS" in (folder / PROCESS_LOG).read_text()
     followed.on_trial_start(2, [], trial)
     followed.on_trial_recover(3, [], trial)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +26,7 @@ from orchestrator.data.catalog import open_dataset
 from orchestrator.data.remote import publish
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError, storage_fault
+from orchestrator.execution.protocol import Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import results
 from orchestrator.search import benchmark, control
 from orchestrator.search.conductor import Conductor
@@ -292,9 +294,8 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
         front.whim = lambda method, path: next(refused, None)
         assert search.next() is not None, "what passes is waited for"
         front.whim = lambda method, path: 503
-        result = {"orchestrator_trial": "0000", "validation": 1, "metrics": {"val/map_at_r": 0.1}, "seconds": 1.0}
         with pytest.raises(OSError, match="answers SlowDown, for . s") as raised:
-            search.report(result | {"finished": False, "test": {}})
+            search.report(Validated("0000", 1, {"val/map_at_r": 0.1}, 1.0))
         assert (fault := storage_fault(raised.value)) and fault.startswith(f"{storage}/searches/x/journal/00000002")
         assert search.stopping and search.fault == fault and search.next() is None
         assert search.ledger.trials["0000"].validations == 0, "what is not recorded did not happen"
@@ -303,8 +304,8 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
     with Journal(journal_of(storage)) as journal:
         search = conductor(journal, Journal.read(journal.path))
         work = search.next()
-        assert work is not None and work["trial_id"] == "0000"
-        assert work["arguments"]["folder"] == f"{storage}//searches/x/trials/0000"
+        assert work is not None and work.trial_id == "0000"
+        assert work.folder == f"{storage}//searches/x/trials/0000"
 
 
 # Trials -----------------------------------------------------------------------------------------------------
@@ -384,26 +385,31 @@ def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: 
         assert str(told()).startswith(f"s3://{root}/{MANIFEST}: damaged")
 
 
+def timeless(result: Result) -> Validated:
+    assert isinstance(result, Validated), result
+    return replace(result, seconds=0)
+
+
 def test_a_training_goes_on_elsewhere(
     storage: str, front: Unsteady, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store that fails is no fault of the trial; with nothing at hand it ends as an undisturbed one does."""
-    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": str(tmp_path / "disk")}
-    work: dict[str, Any] = {"trial_id": "0", "test": True, "arguments": arguments}
-    undisturbed = [result | {"seconds": 0} for result in results(work)]
-    assert len(undisturbed) > 2 and undisturbed[-1]["test"]
-    work["arguments"] = arguments | {"folder": trial(storage)}
+    work = Work("0", SETTINGS, str(data_folder), str(tmp_path / "disk"), test=True)
+    undisturbed = [timeless(result) for result in results(work)]
+    assert len(undisturbed) > 2 and undisturbed[-1].test
+    work = replace(work, folder=trial(storage))
     front.whim = lambda method, path: 503
     (only,) = results(work)
-    assert only["interrupted"].startswith(storage) and "SlowDown" in only["interrupted"]
+    assert isinstance(only, Interrupted) and only.reason.startswith(storage) and "SlowDown" in only.reason
     front.whim = lambda method, path: None
     disturbed = results(work)
-    assert next(disturbed) | {"seconds": 0} == undisturbed[0]
+    assert timeless(next(disturbed)) == undisturbed[0]
     front.whim = lambda method, path: "cut" if MANIFEST in path else None
-    assert "no connection" in next(disturbed)["interrupted"]
+    cut = next(disturbed)
+    assert isinstance(cut, Interrupted) and "no connection" in cut.reason
     front.whim = lambda method, path: None
     elsewhere(monkeypatch, tmp_path / "there")
-    assert [result | {"seconds": 0} for result in results(work)] == undisturbed
+    assert [timeless(result) for result in results(work)] == undisturbed
     bring_trial(place(trial(storage)))
     ours, theirs = (
         {path.relative_to(folder): path.name for path in folder.rglob("*") if path.is_file()}
@@ -415,7 +421,7 @@ def test_a_training_goes_on_elsewhere(
 # Steering ---------------------------------------------------------------------------------------------------
 
 
-def results_of(work: dict[str, Any], environment: dict[str, str]) -> list[dict[str, Any]]:
+def results_of(work: Work, environment: dict[str, str]) -> list[Result]:
     """On one of two processes: the results, as a worker of Ray Train has them."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
@@ -427,12 +433,10 @@ def test_each_process_of_a_group_tests_what_the_first_has_written(
     storage: str, pair: Any, data_folder: Path, tmp_path: Path
 ) -> None:
     """Each has a folder of its own: that the model is there is not a matter of course."""
-    arguments = {"settings": SETTINGS, "data": str(data_folder), "folder": trial(storage, "final")}
-    work = {"trial_id": "final", "test": True, "arguments": arguments}
+    work = Work("final", SETTINGS, str(data_folder), trial(storage, "final"), test=True)
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     one, other = pair.run(results_of, work, environment | {"ORCHESTRATOR_CACHE": str(tmp_path / "here")})
-    assert one[-1]["done"] and "failed" not in one[-1] and "failed" not in other[-1], other[-1]
-    assert 0 < one[-1]["test"]["map_at_r"] <= 1 and one[-1]["test"] == other[-1]["test"]
+    assert one[-1].finished and 0 < one[-1].test["map_at_r"] <= 1 and one[-1].test == other[-1].test
     bring_trial(place(trial(storage, "final")))
     assert (place(trial(storage, "final")) / "insight" / "classes.csv").exists()
 

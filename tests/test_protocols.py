@@ -29,6 +29,7 @@ from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import Degradation, augment
 from orchestrator.errors import InputError
 from orchestrator.evaluation.metrics import auroc, evaluate_embeddings
+from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
 from orchestrator.method import Embedded
 from orchestrator.report.tables import summary
@@ -155,28 +156,28 @@ CONFIRMED = TPE | {"settings": {"epochs": 6, "protocol": "mlrc"}, "final_trials"
 @pytest.mark.parametrize("protocol", ["conventional", "same"])
 def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     conductor = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
-    given: list[dict[str, Any]] = []
+    given: list[Work] = []
     following = conductor.next
 
-    def recorded() -> dict[str, Any] | None:
+    def recorded() -> Work | None:
         if (work := following()) is not None:
             given.append(work)
         return work
 
     monkeypatch.setattr(conductor, "next", recorded)
     drive(conductor)
-    trials, finals = ([work for work in given if work["test"] == test] for test in (False, True))
-    assert {work["arguments"]["settings"]["protocol"] for work in trials} == {"mlrc"}
-    assert [work["arguments"]["settings"]["seed"] for work in finals] == [0, 1, 0, 1]
+    trials, finals = ([work for work in given if work.test == test] for test in (False, True))
+    assert {work.settings["protocol"] for work in trials} == {"mlrc"}
+    assert [work.settings["seed"] for work in finals] == [0, 1, 0, 1]
     for work in finals:
-        arguments, record = work["arguments"], conductor.ledger.finals[work["trial_id"]]
+        record = conductor.ledger.finals[work.trial_id]
         best = conductor.ledger.trials[record.source or ""]
         assert best.trial_id in [trial.trial_id for trial in conductor.ledger.finished()[:2]]
         if protocol == "same":
-            assert (arguments["settings"]["protocol"], arguments["stop_after"]) == ("mlrc", None)
+            assert (work.settings["protocol"], work.stop_after) == ("mlrc", None)
             continue
-        assert arguments["settings"]["protocol"] == "conventional"
-        assert (arguments["stop_after"], arguments["hold_out"]) == (best.best_validation, False)
+        assert work.settings["protocol"] == "conventional"
+        assert (work.stop_after, work.hold_out) == (best.best_validation, False)
         assert record.note == f"retrained from trial {best.trial_id} as one model"
     resumed = start(search_of(CONFIRMED, final_protocol=protocol), tmp_path)
     assert resumed.complete and resumed.next() is None
@@ -380,9 +381,8 @@ def test_uncertainty_of_a_classifier_tells_the_test_images_of_two_data_sets(
     """IDML's Table 4, small: trained on the one set's training images, asked about both sets' test images."""
     settings = {"method": "idml", "dataset": "known", "protocol": "classification", "validation_share": 0.0}
     settings |= {"epochs": 1, "classes_per_batch": 6, "objective": "normalized_softmax", "backbone": "small_cnn"}
-    places = {"data": str(parted / "data"), "folder": str(parted / "trained")}
-    (result,) = results({"trial_id": "0000", "test": True, "arguments": {"settings": settings} | places})
-    assert 0 < result["test"]["recall_at_1"] <= 1
+    (result,) = results(Work("0000", settings, str(parted / "data"), str(parted / "trained"), test=True))
+    assert isinstance(result, Validated) and 0 < result.test["recall_at_1"] <= 1
     levels = []
     for name in ("known", "unknown"):
         store = open_dataset(name, parted / "data")

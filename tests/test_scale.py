@@ -5,6 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -14,6 +15,7 @@ import pytest
 from test_study import EPOCHS, result, search_of, start
 
 import orchestrator
+from orchestrator.execution.protocol import Work
 from orchestrator.search.control import status
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
@@ -217,15 +219,15 @@ def test_the_kept_order_is_that_of_all_trials(tmp_path: Path) -> None:
     search = search_of({"method": "pfml", "dataset": "glyphs-small"}, **SEARCHES["two"], num_trials=12)
     conductor = start(search, tmp_path, slots=3)
     ledger = conductor.ledger
-    running: list[tuple[dict[str, Any], int]] = []
+    running: list[tuple[Work, int]] = []
     for turn in range(40):
-        if len(running) < 3 and (work := conductor.next()) is not None and not work["test"]:
+        if len(running) < 3 and (work := conductor.next()) is not None and not work.test:
             running.append((work, 0))
         if not running:
             break
         work, done = running.pop(0)
         report = result(work, done + 1, (turn * 7 % 11) / 11, 4)
-        report["metrics"]["train/loss"] = (turn * 5 % 13) / 13
+        report = replace(report, metrics={**report.metrics, "train/loss": (turn * 5 % 13) / 13})
         if not conductor.report(report):
             running.append((work, done + 1))
         ranked = [trial for trial in ledger.trials.values() if trial.best is not None]

@@ -151,9 +151,9 @@ def conductor_of(folder: Path, **changes: Any) -> Conductor:
 
 def finals(conductor: Conductor) -> dict[str, int | None]:
     """What is given out: the trials that have final runs, and their lengths."""
-    given = [work for work in iter(conductor.next, None) if work["trial_id"] not in conductor.ledger.trials]
+    given = [work for work in iter(conductor.next, None) if work.trial_id not in conductor.ledger.trials]
     conductor.journal.close()
-    return {str(conductor.ledger.find(w["trial_id"]).source): w["arguments"]["stop_after"] for w in given}
+    return {str(conductor.ledger.find(work.trial_id).source): work.stop_after for work in given}
 
 
 def test_final_runs_are_of_those_best_at_equal_age_and_as_long_as_the_winner_s(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from scipy import stats
 from orchestrator.config.resolve import resolve_search, single_training, with_other_workers
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
+from orchestrator.execution.protocol import Failed, Validated, Work
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.study import Study
 from orchestrator.storage.journal import Journal
@@ -38,7 +40,7 @@ def search_of(raw: dict[str, Any], **changes: Any) -> Search:
     return resolve_search(raw | changes, name="s", source="s.yaml")
 
 
-def curve(params: dict[str, Any]) -> list[float]:
+def curve(params: Mapping[str, Any]) -> list[float]:
     """A made learning curve: best near delta 0.2, alpha 4; the last value is not the best."""
     top = 0.9 - 2 * abs(params.get("delta", 0.2) - 0.2) - 0.05 * abs(params.get("alpha", 4) - 4)
     return [top * (1 - 0.5**n) - (0.1 if n == EPOCHS else 0) for n in range(1, EPOCHS + 1)]
@@ -56,16 +58,16 @@ def start(search: Search, folder: Path, slots: int = 1) -> Conductor:
     return Conductor(search, folder, data=folder, journal=journal, events=events, slots=slots)
 
 
-def result(work: dict[str, Any], number: int, value: float | None, last: int) -> dict[str, Any]:
+def result(work: Work, number: int, value: float | None, last: int) -> Validated:
     metrics = {} if value is None else {"val/map_at_r": value}
-    return {
-        "orchestrator_trial": work["trial_id"],
-        "validation": number,
-        "metrics": metrics | {"train/loss": 1.0, "epoch": float(number)},
-        "seconds": 0.5 + 0.1 * (work["arguments"]["settings"].get("alpha") or 0),
-        "finished": number == last,
-        "test": {"map_at_r": 0.5, "recall_at_1": 0.7} if work["test"] and number == last else {},
-    }
+    return Validated(
+        work.trial_id,
+        number,
+        metrics | {"train/loss": 1.0, "epoch": float(number)},
+        seconds=0.5 + 0.1 * (work.settings.get("alpha") or 0),
+        finished=number == last,
+        test={"map_at_r": 0.5, "recall_at_1": 0.7} if work.test and number == last else {},
+    )
 
 
 def drive(conductor: Conductor, die_after: float = math.inf) -> int:
@@ -74,14 +76,14 @@ def drive(conductor: Conductor, die_after: float = math.inf) -> int:
     while not conductor.finished:
         work = conductor.next()
         assert work is not None
-        values = curve(work["arguments"]["settings"])
-        last = work["arguments"]["stop_after"] or EPOCHS
+        values = curve(work.settings)
+        last = work.stop_after or EPOCHS
         for number in range(1, last + 1):
             if reports >= die_after:
                 conductor.journal.close()
                 return reports
             reports += 1
-            if conductor.report(result(work, number, None if work["test"] else values[number - 1], last)):
+            if conductor.report(result(work, number, None if work.test else values[number - 1], last)):
                 break
     conductor.end()
     conductor.journal.close()
@@ -90,13 +92,13 @@ def drive(conductor: Conductor, die_after: float = math.inf) -> int:
 
 def play(conductor: Conductor) -> None:
     """Run everything, as many trials at a time as there are slots, one report each in turn."""
-    running: list[tuple[dict[str, Any], int]] = []
+    running: list[tuple[Work, int]] = []
     while not conductor.finished:
         while (work := conductor.next()) is not None:
             running.append((work, 0))
         work, done = running.pop(0)
-        last = work["arguments"]["stop_after"] or EPOCHS
-        value = None if work["test"] else curve(work["arguments"]["settings"])[done]
+        last = work.stop_after or EPOCHS
+        value = None if work.test else curve(work.settings)[done]
         if not conductor.report(result(work, done + 1, value, last)):
             running.append((work, done + 1))
     conductor.end()
@@ -128,16 +130,15 @@ def test_a_trial_that_begins_again_is_told_and_counts_once(tmp_path: Path) -> No
     assert work is not None
     for number in (1, 2, 1, 2, 3):
         if told == ["started", "validated", "validated"]:
-            conductor.restarted(work["trial_id"], "killed")
+            conductor.restarted(work.trial_id, "killed")
         conductor.report(result(work, number, 0.1 * number, EPOCHS))
-    assert conductor.losses == {work["trial_id"]: ["killed"]}
+    assert conductor.lost_workers == {work.trial_id: ("killed",)}
     assert told == ["started", "validated", "validated", "restarted", "validated"]
-    lost = {"lost": ["ValueError: x"]}
     for number in (4, 5):  # of a group of processes, which was lost between two validations
-        conductor.report(result(work, number, 0.1, EPOCHS) | lost)
+        conductor.report(replace(result(work, number, 0.1, EPOCHS), lost_workers=("ValueError: x",)))
     assert told[5:] == ["restarted", "validated", "validated"]
-    assert conductor.losses == {work["trial_id"]: ["ValueError: x"]}
-    assert conductor.ledger.find(work["trial_id"]).curve == pytest.approx([0.1, 0.2, 0.3, 0.1, 0.1])
+    assert conductor.lost_workers == {work.trial_id: ("ValueError: x",)}
+    assert conductor.ledger.find(work.trial_id).curve == pytest.approx([0.1, 0.2, 0.3, 0.1, 0.1])
     conductor.interrupt()
     conductor.journal.close()
 
@@ -366,7 +367,7 @@ def test_no_value_that_is_not_finite_reaches_the_study(tmp_path: Path) -> None:
     assert work is not None
     assert not conductor.report(result(work, 1, 0.4, EPOCHS))
     assert conductor.report(result(work, 2, math.nan, EPOCHS))
-    trial = conductor.ledger.find(work["trial_id"])
+    trial = conductor.ledger.find(work.trial_id)
     assert (trial.state, trial.reason) == ("failed", "val/map_at_r is nan at validation 2")
     assert conductor.study.studies[0].trials[0].state == TrialState.FAIL
     conductor.next()
@@ -440,7 +441,7 @@ def test_hours_are_of_the_search_s_own_clock(tmp_path: Path, monkeypatch: pytest
     run(conductor, 2)
     assert conductor.spent() == "budget: 0.5 hours"
     work = conductor.next()
-    assert work is not None and work["trial_id"] == "final"
+    assert work is not None and work.trial_id == "final"
     conductor.journal.close()
 
 
@@ -539,15 +540,15 @@ def test_failures_are_told_and_passed_over(tmp_path: Path) -> None:
     conductor = start(search_of(TPE, num_trials=3), tmp_path)
     work = conductor.next()
     assert work is not None
-    folder = conductor.trial_folder(conductor.ledger.trials[work["trial_id"]])
+    folder = conductor.trial_folder(conductor.ledger.trials[work.trial_id])
     folder.mkdir(parents=True)
     for name in (CHECKPOINT, BEST, "error.txt"):
         (folder / name).touch()
-    assert conductor.report({"orchestrator_trial": work["trial_id"], "failed": "the loss is not finite"})
+    assert conductor.report(Failed(work.trial_id, "the loss is not finite"))
     assert [path.name for path in folder.iterdir()] == ["error.txt"]
     work = conductor.next()
     assert work is not None
-    conductor.lost(work["trial_id"], "killed")
+    conductor.lost(work.trial_id, "killed")
     drive(conductor)
     assert [t.state for t in conductor.ledger.trials.values()] == ["failed", "failed", "done"]
     assert conductor.ledger.trials["0000"].reason == "the loss is not finite"
@@ -560,7 +561,7 @@ def test_all_failed_is_a_failed_search(tmp_path: Path) -> None:
     while not conductor.finished:
         work = conductor.next()
         assert work is not None
-        conductor.report({"orchestrator_trial": work["trial_id"], "failed": "nan"})
+        conductor.report(Failed(work.trial_id, "nan"))
     assert conductor.end() == "failed"
     assert conductor.ledger.final is None
 
@@ -660,14 +661,15 @@ def test_a_ledger_is_a_fold_of_the_journal(tmp_path: Path) -> None:
 def test_a_search_goes_on_with_other_workers(tmp_path: Path) -> None:
     search = search_of(TPE | {"settings": {"epochs": 6, "classes_per_batch": 8, "images_per_class": 4}})
     first = start(search, tmp_path)
-    assert (first.next() or {})["workers"] == 1
+    work = first.next()
+    assert work is not None and work.workers == 1
     first.journal.close()
     changed = with_other_workers(search, 2, 3)
     assert changed == search.model_copy(update={"workers": 2, "max_concurrent": 3})
     assert with_other_workers(changed, None, 1).workers == 2
     second = start(changed, tmp_path)
-    work = second.next() or {}
-    assert (work["trial_id"], work["workers"]) == ("0000", 2)
+    work = second.next()
+    assert work is not None and (work.trial_id, work.workers) == ("0000", 2)
     with pytest.raises(InputError, match="s.yaml: workers: 3 workers cannot share the global batch of 32 images"):
         with_other_workers(search, 3, None)
 

@@ -15,6 +15,7 @@ from orchestrator.data.splits import class_folds, class_split
 from orchestrator.data.store import Store
 from orchestrator.evaluation.chance import chance_levels
 from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.execution.protocol import Failed, Validated
 from orchestrator.execution.worker import results
 from orchestrator.report import learning
 from orchestrator.report.selection import selection_warning, unlike_text
@@ -235,17 +236,16 @@ def test_the_first_trial_that_can_measures_once_for_all_searches(tmp_path: Path)
     """One of two at a time; another once it has failed; none of a later search, which reads it from the storage."""
     here = driver(tmp_path / "searches" / "a", lr=[1e-4, 1e-3, 1e-2, 1e-1])
     first, second = here.next(), here.next()
-    assert first is not None and second is not None and (first["untrained"], second["untrained"]) == (True, False)
-    here.report({"orchestrator_trial": "0000", "failed": "killed", "done": True})
+    assert first is not None and second is not None and (first.untrained, second.untrained) == (True, False)
+    here.report(Failed("0000", "killed"))
     third = here.next()
-    assert third is not None and third["untrained"]
+    assert third is not None and third.untrained
     found = {"split": "validation", "metrics": {"map_at_r": 0.1}, "intervals": {}, "of": HELD_OUT.plain}
-    result = {"validation": 1, "metrics": {"val/map_at_r": 0.05, "train/loss": 1.0, "epoch": 1.0}, "seconds": 1.0}
-    result |= {"orchestrator_trial": "0002", "finished": True, "done": True, "test": {}}
-    here.report({**result, "untrained": found})
+    metrics = {"val/map_at_r": 0.05, "train/loss": 1.0, "epoch": 1.0}
+    here.report(Validated("0002", 1, metrics, 1.0, finished=True, untrained=found))
     assert learning.judge(here.ledger, here.ledger.trials["0002"]).verdict == "did not learn"
     fourth = here.next()
-    assert fourth is not None and not fourth["untrained"]
+    assert fourth is not None and not fourth.untrained
     here.journal.close()
     events = Journal.read(tmp_path / "searches" / "a" / "journal.jsonl")
     assert [event["metrics"] for event in events if "untrained" in event] == [{"untrained/val_map_at_r": 0.1}]
@@ -253,7 +253,7 @@ def test_the_first_trial_that_can_measures_once_for_all_searches(tmp_path: Path)
 
     later = driver(tmp_path / "searches" / "b", embedding_dim=[128, 512])
     works = [later.next(), later.next()]
-    assert sorted(work["untrained"] for work in works if work is not None) == [False, True]  # another width is another
+    assert sorted(work.untrained for work in works if work is not None) == [False, True]  # another width is another
     assert len(later.ledger.untrained) == 1
     later.journal.close()
 
@@ -267,11 +267,11 @@ def test_what_the_first_trial_measured_is_kept_though_it_fails_in_its_first_step
     monkeypatch.setattr(ProxyAnchor, "step", step)
     here = driver(tmp_path / "searches" / "a", lr=[1e-4, 1e-3])
     first, second = here.next(), here.next()
-    assert first is not None and second is not None and (first["untrained"], second["untrained"]) == (True, False)
+    assert first is not None and second is not None and (first.untrained, second.untrained) == (True, False)
     settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "embedding_dim": 8, "class_subset": 12}
     settings |= {"classes_per_batch": 2, "images_per_class": 2, "device": "cpu"}
-    arguments = {"settings": settings, "data": str(data_folder), "folder": str(tmp_path / "t")}
-    stopped = [here.report(result) for result in results({**first, "arguments": arguments})]
+    work = replace(first, settings=settings, data=str(data_folder), folder=str(tmp_path / "t"))
+    stopped = [here.report(result) for result in results(work)]
     trial = here.ledger.trials["0000"]
     assert stopped == [False, True] and (trial.state, trial.validations) == ("failed", 0)
     here.journal.close()

@@ -62,7 +62,7 @@ class Display(Watcher):
             how = f"goes on from validation {trial.validations}" if trial.validations else "started"
             self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
         elif event == "restarted":
-            why = f" ({losses[-1]})" if (losses := self.conductor.losses.get(trial.trial_id)) else ""
+            why = f" ({lost[-1]})" if (lost := self.conductor.lost_workers.get(trial.trial_id)) else ""
             self.line(f"{self.label(trial)} lost a process{why} and goes on from validation {trial.validations}")
         elif event == "anew":
             self.line(f"warning: {self.label(trial)}: {trial.note}")

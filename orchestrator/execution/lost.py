@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -73,15 +73,16 @@ def _exit(theirs: Callable[[int], NoReturn], owner: int, status: int) -> NoRetur
 
 
 @contextlib.contextmanager
-def stack_if_late(limits: Mapping[str, float]) -> Iterator[None]:
+def stack_if_late(*limits: float | None) -> Iterator[None]:
     """Shortly before a step exceeds the shortest of its limits, in seconds, write all threads' stacks to the output,
     including those of code that holds the GIL."""
-    if limits:
-        faulthandler.dump_traceback_later(max(0.1, EARLY * min(limits.values())), file=2)
+    given = [limit for limit in limits if limit is not None]
+    if given:
+        faulthandler.dump_traceback_later(max(0.1, EARLY * min(given)), file=2)
     try:
         yield
     finally:
-        if limits:
+        if given:
             faulthandler.cancel_dump_traceback_later()
 
 

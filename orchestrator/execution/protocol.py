@@ -1,11 +1,99 @@
-"""The interface between a runner of trials and a search."""
+"""The interface between a runner of trials and a search: what a trial's process is given, and what it gives back."""
 
 import contextlib
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.config.search import Search
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
+
+
+@dataclass(frozen=True)
+class Work:
+    """A trial to be trained. It goes to other processes and machines."""
+
+    trial_id: str
+    settings: Mapping[str, Any]
+    data: str
+    """The folder of the data sets, as `paths.portable` names it."""
+    folder: str
+    """The trial's folder, likewise."""
+    objective: Mapping[str, str] | None = None
+    stop_after: int | None = None
+    """The last validation, if not that of the last epoch."""
+    hold_out: bool = True
+    """Whether classes of the training half are held out."""
+    test: bool = False
+    """Whether the finished training is tested on the test classes."""
+    untrained: bool = False
+    """Whether to measure the network before its training."""
+    workers: int = 1
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """The resources of each worker; a runner with several machines sets them."""
+    trial_timeout: float | None = None
+    """Seconds until the trial's end."""
+    stall_timeout: float | None = None
+    """Seconds until its next validation."""
+
+    @property
+    def trial_folder(self) -> Path:
+        """The trial's folder, as this machine names it."""
+        return paths.place(self.folder)
+
+
+@dataclass(frozen=True)
+class _OfATrial:
+    trial_id: str
+    anew: str | None = field(default=None, kw_only=True)
+    """Why the training began anew, if its files were damaged; only in the first result after that."""
+
+
+@dataclass(frozen=True)
+class Validated(_OfATrial):
+    """A validation of a trial; number 0 is the network before its training, with `untrained` as its only value."""
+
+    number: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    finished: bool = False
+    """Whether it is the last one."""
+    test: Mapping[str, float] = field(default_factory=dict)
+    """The metrics on the test classes, of a finished training that is to be tested."""
+    untrained: Mapping[str, Any] | None = None
+    """The score of the network before its training, if it was measured; see `untrained.measure`."""
+    lost_workers: tuple[str, ...] = ()
+    """Why the trial's group of workers was started again, once for each time."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the trial has no further result."""
+        return self.finished
+
+
+@dataclass(frozen=True)
+class Failed(_OfATrial):
+    """A trial that cannot go on, as its last result."""
+
+    reason: str
+    repeats: bool = False
+    """Of one worker of a group: whether another attempt of the group would fail too."""
+    done = True
+
+
+@dataclass(frozen=True)
+class Interrupted(_OfATrial):
+    """A trial that a fault of the storage stopped, as its last result; it can go on once the storage is repaired."""
+
+    reason: str
+    done = True
+
+
+Result = Validated | Failed | Interrupted
+"""What a trial's process gives back."""
 
 
 class TrialSource(Protocol):
@@ -13,8 +101,8 @@ class TrialSource(Protocol):
 
     fault: str | None
     folder: Path
-    losses: dict[str, list[str]]
-    search: Search
+    lost_workers: dict[str, tuple[str, ...]]
+    search: "Search"
     slots: int
     stopping: bool
 
@@ -28,13 +116,13 @@ class TrialSource(Protocol):
     def lost(self, trial_id: str, reason: str) -> None:
         """End a trial whose process could not be kept alive; after a disk fault it is only interrupted."""
 
-    def next(self) -> dict[str, Any] | None:
-        """The next trial's id and arguments; None if no trial can be started now."""
+    def next(self) -> Work | None:
+        """The next trial; None if no trial can be started now."""
 
     def overdue(self, now: float) -> dict[str, str]:
         """The trials with a process that took too long, and the reason for ending each."""
 
-    def report(self, result: Mapping[str, Any]) -> bool:
+    def report(self, result: Result) -> bool:
         """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""
 
     def restarted(self, trial_id: str, reason: str) -> None:
@@ -44,11 +132,11 @@ class TrialSource(Protocol):
 class Runner(Protocol):
     """Where trials run."""
 
-    def ready(self, search: Search, storage: Path) -> contextlib.AbstractContextManager[int]:
+    def ready(self, search: "Search", storage: Path) -> contextlib.AbstractContextManager[int]:
         """Acquire the machines; gives how many trials run at once. InputError if not even one can, or if a machine
         does not see the storage."""
 
-    def resources(self, search: Search) -> dict[str, float]:
+    def resources(self, search: "Search") -> dict[str, float]:
         """The resources of a trial on these machines: CPUs, and GPUs if it has any."""
 
     def run(self, conductor: TrialSource) -> None:

@@ -6,12 +6,14 @@ import os
 import re
 import threading
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import storage_fault
+from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import own_results
-from orchestrator.storage import objects, paths
+from orchestrator.storage import objects
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -36,8 +38,8 @@ TRAIN_ENVIRONMENT = {
 }
 
 
-def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-    """The `train` backend: the same results, trained by `work["workers"]` processes under Ray Train.
+def train_results(work: Work) -> Generator[Result, None, None]:
+    """The `train` backend: the same results, trained by `work.workers` processes under Ray Train.
 
     The workers wait at each validation until the next result is requested, so closing this generator stops them
     there; it returns when they and their placement group are gone. A worker that is killed costs an attempt: the
@@ -48,10 +50,10 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
     from orchestrator.storage.atomic import disk_fault
 
     os.environ.update(TRAIN_ENVIRONMENT)
-    folder = paths.place(work["arguments"]["folder"])
+    folder = work.trial_folder
     release(folder)
     mailbox = ray.remote(num_cpus=0)(Mailbox).remote()
-    losses: list[str] = []
+    reasons: list[str] = []
     faults: list[str] = []
 
     def train() -> None:
@@ -59,29 +61,30 @@ def train_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, No
             build_trainer(work, mailbox).fit()
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-            losses.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
+            reasons.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
             fault = storage_fault(error) or disk_fault(folder) or objects.fault(folder)
             faults.extend(filter(None, [fault]))
 
     thread = threading.Thread(target=train, daemon=True)
     thread.start()
     try:
-        result: dict[str, Any] = {"done": False}
-        while not result["done"]:
+        done = False
+        while not done:
             incoming, alive = mailbox.take.remote(), True
             while not ray.wait([incoming], timeout=POLL_SECONDS)[0] and alive:
                 alive = thread.is_alive()
+            result: Result
             if alive:
                 result = ray.get(incoming)
             elif faults:
-                result = {"orchestrator_trial": work["trial_id"], "interrupted": faults[0], "done": True}
+                result = Interrupted(work.trial_id, faults[0])
             else:
-                reason = f"its workers could not be kept alive ({losses[0] if losses else 'they ended early'})"
-                reason = words_of_workers(mailbox, work["trial_id"], folder) or reason
-                result = {"orchestrator_trial": work["trial_id"], "failed": reason, "done": True}
+                reason = f"its workers could not be kept alive ({reasons[0] if reasons else 'they ended early'})"
+                result = Failed(work.trial_id, words_of_workers(mailbox, work.trial_id, folder) or reason)
             yield result
-            if not result["done"]:
-                mailbox.answer.remote(result["validation"])
+            done = result.done
+            if isinstance(result, Validated) and not done:
+                mailbox.answer.remote(result.number)
     finally:
         mailbox.stop.remote()
         thread.join(STOP_SECONDS)
@@ -107,21 +110,21 @@ def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     return None
 
 
-def build_trainer(work: Mapping[str, Any], mailbox: Any) -> "TorchTrainer":
+def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
     """The Ray Train run of one trial. All its retries are limited."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     return TorchTrainer(
         train_worker,
-        train_loop_config={"work": dict(work), "mailbox": mailbox},
+        train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),
         scaling_config=ScalingConfig(
-            num_workers=work["workers"], resources_per_worker=work["resources"], use_gpu="GPU" in work["resources"]
+            num_workers=work.workers, resources_per_worker=dict(work.resources), use_gpu="GPU" in work.resources
         ),
         run_config=RunConfig(
             name="train",
-            storage_path=str(paths.place(work["arguments"]["folder"])),
+            storage_path=str(work.trial_folder),
             failure_config=FailureConfig(max_failures=ATTEMPTS - 1, controller_failure_limit=ATTEMPTS - 1),
         ),
     )
@@ -169,14 +172,14 @@ def train_worker(config: Mapping[str, Any]) -> None:
         _take_part(config["work"], config["mailbox"])
 
 
-def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
+def _take_part(work: Work, mailbox: Any) -> None:
     import ray
 
     from orchestrator.training.distributed import broadcast_object, rank, world_size
 
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
-        objects.write(paths.place(work["arguments"]["folder"]) / PLACEMENT_GROUP, group.id.hex().encode())
+        objects.write(work.trial_folder / PLACEMENT_GROUP, group.id.hex().encode())
     context = ray.get_runtime_context()
     mailbox.arrive.remote(rank(), context.get_node_id(), os.getpid())
     attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
@@ -184,15 +187,15 @@ def _take_part(work: Mapping[str, Any], mailbox: Any) -> None:
         return
     training = own_results(work)
     for result in training:
-        if "interrupted" in result:  # one rank is enough: it concerns the disk
+        if isinstance(result, Interrupted):  # one rank is enough: it concerns the disk
             ray.get(mailbox.put.remote(result))
             return
-        if "failed" in result:
+        if isinstance(result, Failed):
             if ray.get(mailbox.fail.remote(attempt, world_size(), result)):
                 return
-            if "repeats" in result:  # its GPU has less free memory than the others: the group would fail again
+            if result.repeats:  # its GPU has less free memory than the others: the group would fail again
                 ray.get(mailbox.put.remote(result))
-            raise RuntimeError(result["failed"])
+            raise RuntimeError(result.reason)
         if broadcast_object(ray.get(mailbox.put.remote(result)) if rank() == 0 else None):
             return
 
@@ -202,9 +205,9 @@ class Mailbox:
 
     def __init__(self) -> None:
         self.changed = asyncio.Condition()
-        self.results: list[dict[str, Any]] = []
-        self.failures: list[dict[str, Any]] = []
-        self.losses: list[str] = []
+        self.results: list[Result] = []
+        self.failures: list[Failed] = []
+        self.lost_workers: list[str] = []
         self.attempt = 0
         self.answered = 0
         self.stopped = False
@@ -221,22 +224,26 @@ class Mailbox:
     async def begin(self) -> int | None:
         """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
         if self.attempt:
-            self.losses.append(self.failures[0]["failed"] if self.failures else "it ended")
+            self.lost_workers.append(self.failures[0].reason if self.failures else "it ended")
         self.attempt += 1
         self.failures.clear()
         return None if self.stopped else self.attempt
 
-    async def put(self, result: dict[str, Any]) -> bool:
+    async def put(self, result: Result) -> bool:
         """Store a result of rank 0, with the reasons of lost attempts. Returns when the trial asks for the next one, or
         True to stop."""
         async with self.changed:
-            self.results.append(result | {"lost": list(self.losses)})
+            if isinstance(result, Validated):
+                result = replace(result, lost_workers=tuple(self.lost_workers))
+            self.results.append(result)
             self.changed.notify_all()
-            # by number: after a restart known validations are repeated and need no new answer
-            await self.changed.wait_for(lambda: self.stopped or result["done"] or self.answered >= result["validation"])
+            if isinstance(result, Validated) and not result.done:
+                # by number: after a restart known validations are repeated and need no new answer
+                number = result.number
+                await self.changed.wait_for(lambda: self.stopped or self.answered >= number)
             return self.stopped
 
-    async def fail(self, attempt: int, workers: int, result: dict[str, Any]) -> bool:
+    async def fail(self, attempt: int, workers: int, result: Failed) -> bool:
         """A rank cannot continue. True if that holds for all ranks: then it is the trial's result.
 
         Otherwise a rank was lost and the others noticed a broken connection, or only one rank failed and the others
@@ -252,7 +259,7 @@ class Mailbox:
                 await asyncio.wait_for(judged, JUDGEMENT_SECONDS)
             return self.attempt == attempt and len(self.failures) == workers
 
-    async def take(self) -> dict[str, Any]:
+    async def take(self) -> Result:
         """The next result, for the trial."""
         async with self.changed:
             await self.changed.wait_for(lambda: self.results)

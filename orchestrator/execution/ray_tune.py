@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +22,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution import ray_start
 from orchestrator.execution.lost import ENDED, cause, keep, last_words, quoted, stuck_at
+from orchestrator.execution.protocol import Failed, Result, Work
 from orchestrator.execution.ray_cluster import (
     check_nodes,
     code,
@@ -35,7 +36,6 @@ from orchestrator.execution.ray_cluster import (
 from orchestrator.execution.ray_start import keep_secrets, keep_token, unnamed
 from orchestrator.execution.ray_train import ATTEMPTS, release, train_results
 from orchestrator.execution.worker import own_results
-from orchestrator.storage import paths
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
@@ -215,19 +215,25 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     One `step` is one validation; the process is used again by later trials. Tune keeps no checkpoints: the loop's
     own files in the trial's folder are the state, so a trial continues from the files of an
     earlier attempt.
+
+    Tune's dicts hold ours: a trial's config a `Work` as `work` (and `over`, if the trial has ended), what `step` gives
+    a `Result` as `result`.
     """
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
         """A trial with workers leaves the resources to them: they have their own placement group, which on a full
         cluster would wait forever for those of the trial. A trial must request something: one byte of memory."""
-        return tune.PlacementGroupFactory([config["resources"] if config["workers"] == 1 else {"memory": 1}])
+        work: Work = config["work"]
+        return tune.PlacementGroupFactory([dict(work.resources) if work.workers == 1 else {"memory": 1}])
 
     def setup(self, config: dict[str, Any]) -> None:
-        if config.get("over"):
-            self.results = nothing_more(config)
-        else:
-            self.results = own_results(config) if config["workers"] == 1 else train_results(config)
+        work: Work = config["work"]
+        self.results = nothing_more(work) if config.get("over") else self.results_of(work)
+
+    def results_of(self, work: Work) -> Generator[Result, None, None]:
+        """The trial's results."""
+        return own_results(work) if work.workers == 1 else train_results(work)
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.cleanup()
@@ -235,7 +241,8 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return True
 
     def step(self) -> dict[str, Any]:
-        return next(self.results)
+        result = next(self.results)
+        return {"result": result, "done": result.done}
 
     def cleanup(self) -> None:
         self.results.close()
@@ -247,9 +254,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         """Does nothing: the loop finds its own checkpoints."""
 
 
-def nothing_more(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+def nothing_more(work: Work) -> Generator[Result, None, None]:
     """The result of an ended trial that Tune starts again."""
-    yield {"orchestrator_trial": work["trial_id"], "failed": "it has ended", "done": True}
+    yield Failed(work.trial_id, "it has ended")
 
 
 class _InThisProcess:
@@ -274,7 +281,7 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         search = conductor.search
         # as in `slots`: a trial requests the resources by which its slot was counted
         self.resources = {workers: resources(search, workers) for workers in (search.workers, search.workers_of_final)}
-        self.works: dict[str, dict[str, Any]] = {}
+        self.works: dict[str, Work] = {}
 
     def suggest(self, trial_id: str) -> Any:
         if self.conductor.finished:
@@ -285,11 +292,11 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         if work is None:
             return None
         self.works[trial_id] = work
-        return work | {"resources": self.resources[work["workers"]]}
+        return {"work": replace(work, resources=self.resources[work.workers])}
 
     def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
         if error and trial_id in self.works:
-            release(paths.place(self.works[trial_id]["arguments"]["folder"]))
+            release(self.works[trial_id].trial_folder)
 
     def save(self, checkpoint_path: str) -> None:
         """Does nothing: the journal is the record."""
@@ -311,7 +318,7 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if work := self.points.works.get(trial.trial_id):
             self.actors[trial.trial_id], self.trials[trial.trial_id] = trial.temporary_state.ray_actor, trial
-            self.conductor.attended(work["trial_id"], time.monotonic())
+            self.conductor.attended(work.trial_id, time.monotonic())
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.actors.pop(trial.trial_id, None)
@@ -321,13 +328,13 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
         if work := self.points.works.get(trial.trial_id):
             words, folder = self.last_words(trial, work)
             reason = cause(words)
-            again = reason is not None and reason in self.conductor.losses.get(work["trial_id"], ())
+            again = reason is not None and reason in self.conductor.lost_workers.get(work.trial_id, ())
             if reason is not None and (again or reason.startswith(ENDED)):  # it would happen again
                 self.end(work, f"{reason}{', twice' if again else ''}{quoted(words, folder)}", words)
                 trial.config["over"] = True
             else:
                 keep(folder, words)
-                self.conductor.restarted(work["trial_id"], reason or "killed, or its node is gone")
+                self.conductor.restarted(work.trial_id, reason or "killed, or its node is gone")
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -344,28 +351,28 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
         late = self.conductor.overdue(self.looked)
         for name, trial in list(self.trials.items()) if late else ():
             work = self.points.works[name]
-            if (reason := late.get(work["trial_id"])) is None:
+            if (reason := late.get(work.trial_id)) is None:
                 continue
             words, folder = self.last_words(trial, work)
             where = f", {found}" if (found := stuck_at(words)) else ""
-            if losses := self.conductor.losses.get(work["trial_id"]):
-                where += f"; a process of it was lost before that ({losses[-1]})"
+            if reasons := self.conductor.lost_workers.get(work.trial_id):
+                where += f"; a process of it was lost before that ({reasons[-1]})"
             self.end(work, f"{reason}{where}{quoted(words, folder)}", words)
             trial.max_failures = 0  # it is not restarted
             with contextlib.suppress(Exception):
                 ray.kill(self.actors[name])
             release(folder)  # release its workers: they may hang too
 
-    def last_words(self, trial: Any, work: Mapping[str, Any]) -> tuple[str, Path]:
+    def last_words(self, trial: Any, work: Work) -> tuple[str, Path]:
         """The last lines of a trial's process, and the trial's folder."""
-        words = last_words(self.actors[trial.trial_id], work["trial_id"]) if trial.trial_id in self.actors else ""
-        return words, paths.place(work["arguments"]["folder"])
+        words = last_words(self.actors[trial.trial_id], work.trial_id) if trial.trial_id in self.actors else ""
+        return words, work.trial_folder
 
-    def end(self, work: Mapping[str, Any], reason: str, words: str) -> None:
+    def end(self, work: Work, reason: str, words: str) -> None:
         """End a trial because of its process; the last lines of the process are kept."""
         with contextlib.suppress(OSError):
-            self.conductor.lost(work["trial_id"], reason)
-        keep(paths.place(work["arguments"]["folder"]), words)
+            self.conductor.lost(work.trial_id, reason)
+        keep(work.trial_folder, words)
 
 
 class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
@@ -376,7 +383,7 @@ class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         try:
-            return self.conductor.report(result)
+            return self.conductor.report(result["result"])
         except OSError:  # a fault of the journal's disk: Tune would blame the trial
             return True
 

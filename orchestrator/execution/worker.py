@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
+from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.storage import paths, trial_files
 
 if TYPE_CHECKING:
@@ -82,78 +83,80 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     return result.metrics | as_metrics(result)
 
 
-def own_results(work: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+def own_results(work: Work) -> Generator[Result, None, None]:
     """`results`, in a process that only trains: exits and hangs of the trial's code are reported."""
     from orchestrator.execution.lost import announce, stack_if_late
 
-    announce(work["trial_id"])
-    begun, limits = time.monotonic(), work.get("limits", {})
+    announce(work.trial_id)
+    end = None if work.trial_timeout is None else time.monotonic() + work.trial_timeout
     with contextlib.closing(results(work, own=True)) as training:
         while True:
-            left = {key: limit - (time.monotonic() - begun if key == "trial" else 0) for key, limit in limits.items()}
-            with stack_if_late(left):
+            with stack_if_late(work.stall_timeout, None if end is None else end - time.monotonic()):
                 result = next(training, None)
             if result is None:
                 return
             yield result
 
 
-def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str, Any], None, None]:
+def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     """The results of a trial from the conductor, one per validation. If the trial is to measure its untrained network,
     the score comes first, as validation 0: it is known even if the training fails.
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. An error in the code
     would happen again: there is no second attempt, and its traceback stays in the trial's folder. A disk that is full
-    or gone is not a trial's fault: the last result says `interrupted`. `own`: the process belongs to the trial, and
-    gets no Ctrl-C from the user.
+    or gone is not a trial's fault: the last result is `Interrupted`. `own`: the process belongs to the trial, and gets
+    no Ctrl-C from the user.
     """
     from orchestrator.storage.trial_folder import BEST, MODEL
     from orchestrator.training.checkpoint import discard_damaged
     from orchestrator.training.distributed import broadcast_object, rank
 
-    known: dict[str, Any] = {"orchestrator_trial": work["trial_id"]}
-    with trial_files.TrialFiles(work["arguments"]["folder"]) as files:
-        places = {"data": paths.place(work["arguments"]["data"]), "folder": files.folder}
-        arguments = {**work["arguments"], **places}
+    trial_id, data, anew = work.trial_id, paths.place(work.data), None
+    with trial_files.TrialFiles(work.folder) as files:
         try:
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
             if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
                 anew = found
                 discard_damaged(files.folder)
-            if anew:
-                known["anew"] = anew
-            if work.get("untrained"):
-                first = {"validation": 0, "metrics": {}, "seconds": 0.0, "finished": False, "test": {}, "done": False}
-                yield known | first | {"untrained": untrained_score(arguments)}
-                known.pop("anew", None)
-            for validation in run(**arguments):
+            if work.untrained:
+                yield Validated(trial_id, 0, untrained=untrained_score(work, data), anew=anew)
+                anew = None
+            for validation in run(
+                work.settings,
+                data=data,
+                folder=files.folder,
+                objective=work.objective,
+                stop_after=work.stop_after,
+                hold_out=work.hold_out,
+            ):
                 if rank() == 0:
                     files.keep()  # before the validation is reported
                 tested: dict[str, float] = {}
-                if validation.finished and work["test"]:
+                if validation.finished and work.test:
                     files.share(broadcast_object, leader=rank() == 0, names=(MODEL, BEST))
-                    tested = run_test(arguments["settings"], **places)
+                    tested = run_test(work.settings, data=data, folder=files.folder)
                     if rank() == 0:
                         files.keep()
-                yield known | {
-                    "validation": validation.number,
-                    "metrics": validation.metrics,
-                    "seconds": validation.seconds,
-                    "finished": validation.finished,
-                    "test": tested,
-                    "done": validation.finished,
-                }
-                known.pop("anew", None)
+                yield Validated(
+                    trial_id,
+                    validation.number,
+                    validation.metrics,
+                    validation.seconds,
+                    finished=validation.finished,
+                    test=tested,
+                    anew=anew,
+                )
+                anew = None
         except OutOfMemory as error:
-            yield known | {"failed": f"{error}: {memory_advice(work, error)}", "repeats": True, "done": True}
+            yield Failed(trial_id, f"{error}: {memory_advice(work, data, error)}", repeats=True, anew=anew)
         except (TrainingFailed, InputError) as error:
-            yield known | {"failed": str(error), "done": True}
+            yield Failed(trial_id, str(error), anew=anew)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) and not own:
                 raise
             if fault := storage_fault(error):
-                yield known | {"interrupted": fault, "done": True}
+                yield Interrupted(trial_id, fault, anew=anew)
                 return
             files.folder.mkdir(parents=True, exist_ok=True)
             (files.folder / FAILURE_LOG).write_text(traceback.format_exc(), encoding="utf-8")
@@ -165,24 +168,24 @@ def results(work: Mapping[str, Any], *, own: bool = False) -> Generator[dict[str
                 summary = f"the code called sys.exit({summary})"
             elif isinstance(error, KeyboardInterrupt):
                 summary = "the code raised it"
-            ends = {} if isinstance(error, Exception) else {"repeats": True}
-            yield known | {"failed": f"{type(error).__name__}: {summary} (see {log})", "done": True} | ends
+            reason, ends = f"{type(error).__name__}: {summary} (see {log})", not isinstance(error, Exception)
+            yield Failed(trial_id, reason, repeats=ends, anew=anew)
 
 
-def untrained_score(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.training.splits import data_splits
     from orchestrator.training.untrained import measure
 
-    experiment = resolve_experiment(arguments["settings"], "trial")
-    store = open_dataset(experiment.training.dataset, Path(arguments["data"]))
-    splits = data_splits(experiment.training, store, hold_out=arguments.get("hold_out", True))
+    experiment = resolve_experiment(work.settings, "trial")
+    store = open_dataset(experiment.training.dataset, data)
+    splits = data_splits(experiment.training, store, hold_out=work.hold_out)
     return measure(experiment, store, splits)
 
 
-def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
+def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     """Advice on what would fit into the memory; with a single process it is tested."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
@@ -192,14 +195,13 @@ def memory_advice(work: Mapping[str, Any], error: OutOfMemory) -> str:
     from orchestrator.training.splits import data_splits
 
     free_memory(error)
-    arguments = work["arguments"]
-    experiment = resolve_experiment(arguments["settings"], "trial")
+    experiment = resolve_experiment(work.settings, "trial")
     training = experiment.training
     if not error.of_batch:
         return "take a smaller backbone or embedding_dim, or set precision=bf16"
     if world_size() == 1:
-        store = open_dataset(training.dataset, paths.place(arguments["data"]))
-        splits = data_splits(training, store, hold_out=arguments.get("hold_out", True))
+        store = open_dataset(training.dataset, data)
+        splits = data_splits(training, store, hold_out=work.hold_out)
         if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
             return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
     return "lower classes_per_batch or images_per_class, or set precision=bf16"

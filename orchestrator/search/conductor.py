@@ -15,6 +15,7 @@ from typing import Any
 from orchestrator.config.search import Search
 from orchestrator.config.training import Experiment, untrained_key
 from orchestrator.evaluation.intervals import SUFFIXES, of_class_tables
+from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.method import find_method
 from orchestrator.search.final_runs import FOLDS, final_runs
 from orchestrator.search.study import Study
@@ -72,7 +73,7 @@ class Conductor:
         """Which files of the ended trials were deleted from an object store."""
         self.clocks: dict[str, tuple[float, float]] = {}
         """Of each trial with a process: when it got its first process, and when it last reported."""
-        self.losses: dict[str, list[str]] = {}
+        self.lost_workers: dict[str, tuple[str, ...]] = {}
         """Of each trial whose process was restarted: why, if known."""
         self.stopping = False
         """Running trials are interrupted, and no new trial begins."""
@@ -121,8 +122,8 @@ class Conductor:
                 trial.state = "interrupted"
                 self.waiting.append(trial)
 
-    def next(self) -> dict[str, Any] | None:
-        """The next trial's id and arguments; None if no trial can be started now."""
+    def next(self) -> Work | None:
+        """The next trial; None if no trial can be started now."""
         running = self.ledger.running()
         if self.stopping or self.pausing or len(running) >= self.slots:
             return None
@@ -185,23 +186,23 @@ class Conductor:
             return False
         return all(run.trial_id in self.ledger.finals for run in final_runs(self.search, self.ledger))
 
-    def _begin(self, trial: TrialRecord) -> dict[str, Any]:
-        experiment = self._start(trial)
+    def _begin(self, trial: TrialRecord) -> Work:
+        experiment, search, final = self._start(trial), self.search, trial.kind == "final"
         self.listener("started", self.ledger.find(trial.trial_id))
-        return {
-            "trial_id": trial.trial_id,
-            "untrained": trial.kind == "trial" and self._is_to_measure(trial.trial_id, experiment),
-            "test": trial.kind == "final" or self.search.test_trials,
-            "workers": self.search.workers_of_final if trial.kind == "final" else self.search.workers,
-            "arguments": self._arguments(trial, experiment),
-            "limits": self.limits,
-        }
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """Time limits of a trial in seconds: `trial` for all of it, `stall` for its next validation."""
-        limits = {"trial": self.search.trial_timeout, "stall": self.search.stall_timeout}
-        return {key: limit for key, limit in limits.items() if limit is not None}
+        return Work(
+            trial_id=trial.trial_id,
+            settings=experiment.flat(),
+            data=paths.portable(self.data),
+            folder=paths.portable(self.trial_folder(trial)),
+            objective=search.objective.model_dump(),
+            stop_after=self._stop_after(trial, experiment),
+            hold_out=not final or find_method(experiment.method).needs_validation,
+            test=final or search.test_trials,
+            untrained=not final and self._is_to_measure(trial.trial_id, experiment),
+            workers=search.workers_of_final if final else search.workers,
+            trial_timeout=search.trial_timeout,
+            stall_timeout=search.stall_timeout,
+        )
 
     def attended(self, trial_id: str, now: float) -> None:
         """A trial has got a process, its first or a new one: its time is counted from now on."""
@@ -211,9 +212,10 @@ class Conductor:
         """The trials with a process that took too long, and the reason for ending each."""
         found = {}
         for trial_id, (begun, heard) in self.clocks.items():
-            for key, since, missing in (("trial", begun, "end"), ("stall", heard, "validation")):
-                if (limit := self.limits.get(key)) is not None and now - since > limit:
-                    found[trial_id] = f"{key}_timeout: no {missing} within {limit:g} s"
+            for key, since, missing in (("trial_timeout", begun, "end"), ("stall_timeout", heard, "validation")):
+                limit: float | None = getattr(self.search, key)
+                if limit is not None and now - since > limit:
+                    found[trial_id] = f"{key}: no {missing} within {limit:g} s"
         return found
 
     def _start(self, trial: TrialRecord) -> Experiment:
@@ -256,84 +258,74 @@ class Conductor:
             "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **found}
         )
 
-    def _arguments(self, trial: TrialRecord, experiment: Experiment) -> dict[str, Any]:
-        final = trial.kind == "final"
-        source = self.ledger.find(trial.source) if trial.source else None
+    def _stop_after(self, trial: TrialRecord, experiment: Experiment) -> int | None:
         training = experiment.training
-        stop_after = trial.stop_after
-        if source and stop_after is None and training.protocol != "mlrc" and training.selection != "test":
-            stop_after = source.best_validation  # the run began before its length was recorded
-        return {
-            "settings": experiment.flat(),
-            "data": paths.portable(self.data),
-            "folder": paths.portable(self.trial_folder(trial)),
-            "objective": self.search.objective.model_dump(),
-            "stop_after": stop_after,
-            "hold_out": not final or find_method(experiment.method).needs_validation,
-        }
+        if trial.source and trial.stop_after is None and training.protocol != "mlrc" and training.selection != "test":
+            return self.ledger.find(trial.source).best_validation  # the run began before its length was recorded
+        return trial.stop_after
 
     def trial_folder(self, trial: TrialRecord) -> Path:
         """The folder of a trial's checkpoints."""
         return self.folder / "trials" / trial.trial_id
 
-    def report(self, result: Mapping[str, Any]) -> bool:
+    def report(self, result: Result) -> bool:
         """Take a trial's result; True if the trial is to be stopped. Known results are ignored."""
-        trial = self.ledger.find(result["orchestrator_trial"])
+        trial = self.ledger.find(result.trial_id)
         if trial.state != "running":
             return True
         if trial.trial_id in self.clocks:
             self.attended(trial.trial_id, time.monotonic())
-        if anew := result.get("anew"):
-            note = f"begun anew: {anew}"
+        if result.anew is not None:
+            note = f"begun anew: {result.anew}"
             self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
             self.listener("anew", trial)
-        if "failed" in result:
-            self._end(trial, "failed", result["failed"])
+        if isinstance(result, Failed):
+            self._end(trial, "failed", result.reason)
             return True
-        if "interrupted" in result:
-            self.stopping, self.fault = True, result["interrupted"]
-            self._end(trial, "interrupted", result["interrupted"])
+        if isinstance(result, Interrupted):
+            self.stopping, self.fault = True, result.reason
+            self._end(trial, "interrupted", result.reason)
             return True
-        if bad := [f"{name} is {v}" for name, v in result["metrics"].items() if not math.isfinite(v)]:
-            self._end(trial, "failed", f"{bad[0]} at validation {result['validation']}")
+        if bad := [f"{name} is {v}" for name, v in result.metrics.items() if not math.isfinite(v)]:
+            self._end(trial, "failed", f"{bad[0]} at validation {result.number}")
             return True
-        if valid(found := result.get("untrained")) and found is not None:
+        if (found := result.untrained) is not None and valid(found):
             key = untrained_key(trial.settings, str(self.ledger.tags.get("dataset.digest")))
             if key not in self.ledger.untrained:
                 self._note_untrained(trial.trial_id, key, found)
                 keep(self.folder.parent.parent, key, found)
         stop = False
-        if (lost := result.get("lost")) and lost != self.losses.get(trial.trial_id):  # of its workers
-            self.losses[trial.trial_id] = lost
+        if result.lost_workers and result.lost_workers != self.lost_workers.get(trial.trial_id):
+            self.lost_workers[trial.trial_id] = result.lost_workers
             self.listener("restarted", trial)
-        if result["validation"] > trial.validations:
-            value = result["metrics"].get(self.search.objective.metric)  # None if no classes are held out
+        if result.number > trial.validations:
+            value = result.metrics.get(self.search.objective.metric)  # None if no classes are held out
             if trial.kind == "trial" and value is not None:
-                stop = self.study.report(trial.trial_id, result["validation"], value)
+                stop = self.study.report(trial.trial_id, result.number, value)
             self._record(
                 "validation",
                 sync=False,  # a resumed training reports it again, and an end waits for the disk
                 trial_id=trial.trial_id,
-                validation=result["validation"],
-                metrics=result["metrics"],
-                seconds=result["seconds"],
-                finished=bool(result["finished"]),
+                validation=result.number,
+                metrics=result.metrics,
+                seconds=result.seconds,
+                finished=result.finished,
             )
             self.listener("validated", trial)
-        if result["finished"]:
-            if result["test"]:
-                tests = {f"test/{name}": value for name, value in result["test"].items()}
+        if result.finished:
+            if result.test:
+                tests = {f"test/{name}": value for name, value in result.test.items()}
                 self._record("result", sync=False, trial_id=trial.trial_id, metrics=tests)
             self._end(trial, "done")
         elif stop:
             self._end(trial, "pruned")
-        return stop or bool(result["finished"])
+        return stop or result.finished
 
     def restarted(self, trial_id: str, reason: str) -> None:
         """A trial's process was lost, and the trial continues in another."""
         trial = self.ledger.find(trial_id)
         if trial.state == "running":
-            self.losses[trial_id] = [reason]
+            self.lost_workers[trial_id] = (reason,)
             self.listener("restarted", trial)
 
     def lost(self, trial_id: str, reason: str) -> None:
@@ -342,7 +334,7 @@ class Conductor:
         if trial.state != "running":
             return
         if fault := disk_fault(self.folder) or objects.fault(self.folder):
-            self.report({"orchestrator_trial": trial_id, "interrupted": fault})
+            self.report(Interrupted(trial_id, fault))
         else:
             self._end(trial, "failed", reason)
 
