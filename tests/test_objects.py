@@ -32,7 +32,8 @@ from orchestrator.search import benchmark, control
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import at_the_wheel
 from orchestrator.search.salvage import cut
-from orchestrator.storage import objects, presence, s3, segments, trial_files
+from orchestrator.storage import presence, s3, segments
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
@@ -80,10 +81,7 @@ def storage(
     for name, value in (server.environment() | {"AWS_ENDPOINT_URL": front.endpoint}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(s3, "PATIENCE_SECONDS", 3.0)
-    monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 1.0)
     monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(segments, "IMPATIENCE_SECONDS", 1.0)
-    monkeypatch.setattr(trial_files, "IMPATIENCE_SECONDS", 1.0)
     elsewhere(monkeypatch, tmp_path / "here")
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())[:60].strip("-")
     server.files().create_dir(name)
@@ -379,7 +377,7 @@ def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: 
     entry = {"object": "best.pt", "size": 4, "sha256": "00"}
     bad: list[Any] = [{"../../escaped": entry}, {"a": entry | {"object": "../b"}}, {"a": {}}, [1], {"/etc/x": entry}]
     for files_ in bad:
-        objects.write(folder / MANIFEST, json.dumps({"files": files_}).encode())
+        Folder(folder).write(MANIFEST, json.dumps({"files": files_}).encode())
         with pytest.raises(InputError, match=rf"^s3://{root}/{MANIFEST}: damaged"):
             bring_trial(folder)
         assert str(told()).startswith(f"s3://{root}/{MANIFEST}: damaged")
@@ -459,7 +457,7 @@ def test_a_driver_is_seen_and_steered_through_the_store(
             pass
     assert keys(server, storage) == []
     gone = {"by": "me@far", "host": "far", "pid": 1, "time": 4e15}
-    objects.write(folder / DRIVER, json.dumps(gone).encode())
+    Folder(folder).write(DRIVER, json.dumps(gone).encode())
     assert await_silence(folder) is None, "it says nothing more"
     with at_the_wheel(search):
         front.whim = lambda method, path: 503 if method == "PUT" else None  # it says nothing more itself
@@ -614,10 +612,7 @@ def test_a_search_loses_nothing_with_its_machine(
 ) -> None:
     """Every ninth request is refused; the driver is killed, its machine's disk is lost, another goes on; it is stopped
     from a third, and goes on from there. The leaderboard is that of a search on a disk that nothing disturbs."""
-    monkeypatch.setattr(objects, "IMPATIENCE_SECONDS", 60.0)
     monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(segments, "IMPATIENCE_SECONDS", 60.0)
-    monkeypatch.setattr(trial_files, "IMPATIENCE_SECONDS", 60.0)
     (tmp_path / "project").mkdir()
     space, one = LONG | {"final": True, "final_workers": 2}, ("--max-concurrent", "1")
     terminal, counter = Terminal(tmp_path / "runs", tmp_path / "project"), itertools.count(1)

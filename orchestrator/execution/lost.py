@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.storage import objects, paths, s3
+from orchestrator.storage import paths
+from orchestrator.storage.folder import Folder
 
 PROCESS_LOG = "process.log"
 """The file in the trial's folder with the last lines of a lost process."""
@@ -139,9 +140,7 @@ def keep(folder: Path, words: str) -> None:
     """Keep a lost process's last lines in its trial's folder."""
     if words:
         with contextlib.suppress(OSError):
-            if paths.address_of(folder) is None:
-                folder.mkdir(parents=True, exist_ok=True)
-            objects.write(folder / PROCESS_LOG, f"{words}\n".encode(), s3.IMPATIENCE_SECONDS)
+            Folder(folder, patient=False).write(PROCESS_LOG, f"{words}\n".encode())
 
 
 def cause(words: str) -> str | None:

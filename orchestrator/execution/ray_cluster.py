@@ -17,7 +17,8 @@ from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.errors import InputError
-from orchestrator.storage import objects, paths, s3
+from orchestrator.storage import paths
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.provenance import versions
 
 if TYPE_CHECKING:
@@ -77,15 +78,15 @@ def living_nodes() -> list[dict[str, Any]]:
 def check_nodes(storage: Path) -> None:
     """InputError naming the first node that does not see the storage or has other versions than this process. A node
     that dies during the check is ignored."""
-    probe = storage / f".node-probe-{uuid.uuid4().hex}"
-    objects.write(probe, b"")
+    probe = f".node-probe-{uuid.uuid4().hex}"
+    Folder(storage).write(probe, b"")
     here = versions(COMPARED)
     try:
         nodes = living_nodes()
         answers = [
             ray.remote(num_cpus=0, max_retries=0)(describe_node)
             .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-            .remote(paths.portable(probe))
+            .remote(paths.portable(storage), probe)
             for node in nodes
         ]
         for node, answer in zip(nodes, answers, strict=True):
@@ -107,14 +108,14 @@ def check_nodes(storage: Path) -> None:
             if not any(name.startswith("faiss") for name in there):
                 raise InputError(f"{where}: faiss is missing: install the same packages as here")
     finally:
-        objects.remove(probe)
+        Folder(storage).remove(probe)
 
 
-def describe_node(probe: str) -> tuple[dict[str, str], bool]:
-    """Runs on a node: its versions, and whether it sees a file."""
+def describe_node(storage: str, probe: str) -> tuple[dict[str, str], bool]:
+    """Runs on a node: its versions, and whether it sees a file of the storage."""
     seen = False
     with contextlib.suppress(OSError):
-        seen = objects.read(paths.place(probe), s3.IMPATIENCE_SECONDS) is not None
+        seen = Folder(paths.place(storage), patient=False).read(probe) is not None
     return versions(COMPARED), seen
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.errors import storage_fault
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import own_results
-from orchestrator.storage import objects
+from orchestrator.storage.folder import Folder
 
 if TYPE_CHECKING:
     from ray.train.torch import TorchConfig, TorchTrainer
@@ -47,8 +47,6 @@ def train_results(work: Work) -> Generator[Result, None, None]:
     """
     import ray
 
-    from orchestrator.storage.atomic import disk_fault
-
     os.environ.update(TRAIN_ENVIRONMENT)
     folder = work.trial_folder
     release(folder)
@@ -62,7 +60,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             reasons.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
-            fault = storage_fault(error) or disk_fault(folder) or objects.fault(folder)
+            fault = storage_fault(error) or Folder(folder).fault()
             faults.extend(filter(None, [fault]))
 
     thread = threading.Thread(target=train, daemon=True)
@@ -90,7 +88,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
         thread.join(STOP_SECONDS)
         if not thread.is_alive():
             with contextlib.suppress(OSError):
-                objects.remove(folder / PLACEMENT_GROUP)
+                Folder(folder).remove(PLACEMENT_GROUP)
 
 
 def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
@@ -179,7 +177,7 @@ def _take_part(work: Work, mailbox: Any) -> None:
 
     group = ray.util.get_current_placement_group()
     if rank() == 0 and group is not None:
-        objects.write(work.trial_folder / PLACEMENT_GROUP, group.id.hex().encode())
+        Folder(work.trial_folder).write(PLACEMENT_GROUP, group.id.hex().encode())
     context = ray.get_runtime_context()
     mailbox.arrive.remote(rank(), context.get_node_id(), os.getpid())
     attempt = broadcast_object(ray.get(mailbox.begin.remote()) if rank() == 0 else None)
@@ -286,8 +284,7 @@ def release(folder: Path) -> None:
     import ray
     from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-    note = folder / PLACEMENT_GROUP
-    if (written := objects.read(note)) is not None:
+    if (written := Folder(folder).read(PLACEMENT_GROUP)) is not None:
         with contextlib.suppress(ValueError):  # an incomplete note
             remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(written.decode("ascii"))))
-        objects.remove(note)
+        Folder(folder).remove(PLACEMENT_GROUP)

@@ -23,8 +23,7 @@ from orchestrator.search.control import between_searches
 from orchestrator.search.driver import Watcher, resume, start, suited_to_data
 from orchestrator.search.finish import Outcome
 from orchestrator.search.preflight import check_data, check_hours
-from orchestrator.storage import objects, s3
-from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import JOURNAL, Places, check_name, has_begun, writable
@@ -94,7 +93,7 @@ def known(storage: Path, name: str) -> Benchmark | None:
     """The benchmark of this name; None if there is none."""
     path = folder(storage, name) / RECORD
     try:
-        content = objects.read(path, s3.IMPATIENCE_SECONDS)
+        content = Folder(path.parent, patient=False).read(RECORD)
         return None if content is None else Benchmark.model_validate_json(content)
     except OSError as error:
         raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
@@ -165,7 +164,7 @@ def run(
     searches = to_do(benchmark, places)
     for search in searches.values():
         check_data(suited_to_data(search, places)[0], places)
-    record = folder(places.storage, benchmark.name) / RECORD
+    own = Folder(folder(places.storage, benchmark.name))
     outcome: Outcome | None = None
     stopped: str | None = None
     if searches:
@@ -174,9 +173,8 @@ def run(
                 check_hours(search, runner)
                 with runner.ready(search, places.storage):
                     pass  # check that each of them fits
-            write_whole(record, benchmark.model_dump_json(indent=1).encode())
-            objects.publish(record)
-            with between_searches(record.parent) as asked_to:
+            own.write(RECORD, benchmark.model_dump_json(indent=1).encode())
+            with between_searches(own.path) as asked_to:
                 for place, (label, search) in enumerate(searches.items(), start=1):
                     if asked_to() is not None:
                         stopped = "stopped before its next search"
@@ -186,9 +184,8 @@ def run(
                         stopped = outcome.fault or outcome.ledger.reason or "interrupted"
                         break
     comparison = compared(benchmark, places)
-    page = record.with_name(PAGE)
-    write_comparison(comparison, page)
-    objects.publish(page)
+    with own.output(PAGE) as page:
+        write_comparison(comparison, page)
     return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
 
 

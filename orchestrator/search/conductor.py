@@ -19,8 +19,8 @@ from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.method import find_method
 from orchestrator.search.final_runs import FOLDS, final_runs
 from orchestrator.search.study import Study
-from orchestrator.storage import objects, paths, trial_files
-from orchestrator.storage.atomic import disk_fault
+from orchestrator.storage import paths, trial_files
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger, TrialRecord, budget_used
 from orchestrator.storage.trial_folder import (
@@ -333,7 +333,7 @@ class Conductor:
         trial = self.ledger.find(trial_id)
         if trial.state != "running":
             return
-        if fault := disk_fault(self.folder) or objects.fault(self.folder):
+        if fault := Folder(self.folder).fault():
             self.report(Interrupted(trial_id, fault))
         else:
             self._end(trial, "failed", reason)

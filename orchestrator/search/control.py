@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.endings import say
 from orchestrator.errors import InputError
 from orchestrator.search.conductor import Conductor
-from orchestrator.storage import objects, s3
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.ledger import BENCHMARK, Ledger, budget_used
 from orchestrator.storage.presence import (
     DONE_BY,
@@ -40,7 +40,7 @@ def starting(folder: Path) -> Iterator[None]:
             yield
     finally:
         with contextlib.suppress(OSError):
-            objects.remove(folder / DRIVER, s3.IMPATIENCE_SECONDS)
+            Folder(folder, patient=False).remove(DRIVER)
             folder.rmdir()
 
 
@@ -83,7 +83,7 @@ def between_searches(folder: Path) -> Iterator[Callable[[], Wish | None]]:
 @contextlib.contextmanager
 def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[None]:
     """While something runs: its driver is visible in the folder and calls `also` repeatedly."""
-    objects.remove(folder / REQUEST)  # meant for an earlier driver
+    Folder(folder).remove(REQUEST)  # meant for an earlier driver
 
     def look() -> None:
         show_driver(folder)
@@ -96,13 +96,12 @@ def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[No
         if _mine(folder):  # unless another driver has taken over
             for name in (DRIVER, REQUEST):
                 with contextlib.suppress(OSError):
-                    objects.remove(folder / name, s3.IMPATIENCE_SECONDS)
+                    Folder(folder, patient=False).remove(name)
 
 
 def _obey(conductor: Conductor) -> None:
-    path = conductor.folder / REQUEST
     try:
-        request = read_note(path, Request)
+        request = read_note(conductor.folder, REQUEST, Request)
     except InputError:  # the error is reported to the sender; it cannot be handled here
         return
     if request is None or conductor.stopping:
@@ -113,7 +112,7 @@ def _obey(conductor: Conductor) -> None:
         conductor.stopping = True
     else:
         conductor.pausing = True
-    objects.remove(path)
+    Folder(conductor.folder).remove(REQUEST)
     if not sys.stderr.isatty():  # the live display shows it itself
         say(f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}")
 
@@ -121,7 +120,7 @@ def _obey(conductor: Conductor) -> None:
 def _mine(folder: Path) -> bool:
     """Whether no other driver is recorded in a folder."""
     try:
-        found = read_note(folder / DRIVER, Driver)
+        found = read_note(folder, DRIVER, Driver)
     except InputError:
         return True
     return found is None or this_process().items() <= found.model_dump().items()

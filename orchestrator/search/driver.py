@@ -20,8 +20,8 @@ from orchestrator.search.control import at_the_wheel, starting
 from orchestrator.search.finish import Outcome, bring_artifacts, conclude, write_report
 from orchestrator.search.preflight import check_data, check_hours, check_room
 from orchestrator.search.signals import interrupts, quick_turns
-from orchestrator.storage import objects
 from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
 from orchestrator.storage.ledger import TrialRecord
@@ -223,8 +223,8 @@ def run(
                 conductor.interrupt()
         table = io.StringIO()
         write_csv(conductor.ledger, table)
-        write_whole(conductor.folder / LEADERBOARD, table.getvalue().encode())
-        objects.publish(conductor.folder / LEADERBOARD)
+        with Folder(conductor.folder).output(LEADERBOARD) as path:
+            write_whole(path, table.getvalue().encode())
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
     write_report(conductor.ledger, journal, places)

@@ -7,7 +7,9 @@ from typing import Any
 
 from orchestrator.config.training import Training
 from orchestrator.errors import visible
-from orchestrator.storage import objects, paths, trial_files
+from orchestrator.storage import trial_files
+from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.folder import Folder, refused_in_one_line
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
@@ -39,14 +41,12 @@ class Outcome:
 
 def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
     """Fetch a search's files for the tracker from the object store into the working copy; on a disk do nothing."""
-    if paths.address_of(path) is None:
-        return
     sent = [event for event in events if event["event"] in ("artifact", "model")]
-    with objects.refused_in_one_line():
+    with refused_in_one_line():
         for trial_id in {event["trial_id"] for event in sent} & {trial.trial_id for trial in ledger.everyone()}:
             trial_files.bring_trial(path.parent / "trials" / trial_id)
         for name in {str(event["path"]) for event in sent}:
-            objects.bring(path.parent / name)
+            Folder(path.parent).bring(name)
 
 
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
@@ -71,8 +71,8 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
                 print(visible(f"warning: no {what} was made ({error}); try again with: {again}"), file=sys.stderr)
     try:
         findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
-        write_page(findings, journal.path.parent / PAGE)
-        objects.publish(journal.path.parent / PAGE)
+        with Folder(journal.path.parent).output(PAGE) as page:
+            write_page(findings, page)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         best = [] if ledger.second is not None else ledger.finished()[:MOST_COMPARED]
         least = best[-1].best if best else None
@@ -98,15 +98,14 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
         view = model_view(ledger, trial, folder, store, events, neighbour_map=place == 0)
         if view is None:
             continue
-        shown = folder / "trials" / trial.trial_id / INSIGHT
-        pages = [shown / IMAGES, *([folder / MODEL_PAGE] if place == 0 else [])]
-        write_model_page(view, *pages)
-        table = write_gallery(view, shown, INSIGHT)
-        path = str(shown.relative_to(folder))
-        objects.publish(shown)
-        journal.append("artifact", trial_id=trial.trial_id, path=path, folder=INSIGHT, tables=[table])
+        name = f"trials/{trial.trial_id}/{INSIGHT}"
+        with Folder(folder).output(name) as shown:
+            write_model_page(view, shown / IMAGES)
+            table = write_gallery(view, shown, INSIGHT)
+        journal.append("artifact", trial_id=trial.trial_id, path=name, folder=INSIGHT, tables=[table])
         if place == 0:
-            objects.publish(folder / MODEL_PAGE)
+            with Folder(folder).output(MODEL_PAGE) as page:
+                write_whole(page, (shown / IMAGES).read_bytes())
             journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
 
 
@@ -121,10 +120,10 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     place = folder / "trials" / final.trial_id
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     store = open_dataset(str(final.settings["dataset"]), places.data)
-    export(Source.of(model, store, facts(ledger, final)), "mlflow", place / MLFLOW_MODEL)
-    path = str((place / MLFLOW_MODEL).relative_to(folder))
-    objects.publish(place / MLFLOW_MODEL)
-    journal.append("model", trial_id=final.trial_id, path=path)
+    name = f"trials/{final.trial_id}/{MLFLOW_MODEL}"
+    with Folder(folder).output(name) as target:
+        export(Source.of(model, store, facts(ledger, final)), "mlflow", target)
+    journal.append("model", trial_id=final.trial_id, path=name)
 
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:

@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import InputError, suggestion
-from orchestrator.storage import objects, trial_files
+from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
+from orchestrator.storage.folder import refused_in_one_line
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.storage.places import JOURNAL, NAME, Places
+from orchestrator.storage.paths import NAME
+from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_folders
 
@@ -75,7 +77,7 @@ def owner_of(model: Path) -> Owner | None:
 
 def _models_in(folder: Path, named: str) -> list[Path]:
     models = []
-    with objects.refused_in_one_line():
+    with refused_in_one_line():
         trial_files.bring_trial(folder)
     for place in model_folders(folder):
         found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]

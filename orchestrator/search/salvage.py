@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.errors import InputError
-from orchestrator.storage import objects, trial_files
+from orchestrator.storage.folder import Folder, refused_in_one_line
 from orchestrator.storage.journal import TAKEN, alone, lock, refresh
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.objects import refused_in_one_line
 from orchestrator.storage.paths import shown
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.records import Place, decode
 from orchestrator.storage.segments import Segments
+from orchestrator.storage.trial_files import MANIFEST
 from orchestrator.text import counted
 
 ASIDE = "damaged"
@@ -87,8 +87,8 @@ def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
         if trial.name not in ended:
             (aside / "trials").mkdir(exist_ok=True)
             trial.rename(aside / "trials" / trial.name)
-    for name in objects.folders(folder / "trials") or []:
-        manifest = folder / "trials" / name / trial_files.MANIFEST
-        if name not in ended and (content := objects.read(manifest)) is not None:
-            objects.write(aside / "trials" / name / trial_files.MANIFEST, content)
-            objects.remove(manifest)  # its files are no longer valid
+    for name in Folder(folder / "trials").folders():
+        stored = Folder(folder / "trials" / name)
+        if name not in ended and (content := stored.read(MANIFEST)) is not None:
+            Folder(aside / "trials" / name).write(MANIFEST, content)
+            stored.remove(MANIFEST)  # its files are no longer valid

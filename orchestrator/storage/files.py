@@ -1,5 +1,6 @@
 """Small files that are read back, and output files named by a user."""
 
+import hashlib
 import json
 import os
 import stat
@@ -30,6 +31,12 @@ def read_small(path: Path) -> bytes:
         raise ValueError(f"is {what}, and should be a file")
     with open(path, "rb") as file:
         return bounded(file.read(SMALL_BYTES + 1))
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def bounded(content: bytes) -> bytes:

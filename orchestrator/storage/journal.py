@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.storage.files import what_is
-from orchestrator.storage.objects import refused_in_one_line
+from orchestrator.storage.folder import refused_in_one_line
 from orchestrator.storage.paths import shown
 from orchestrator.storage.records import KEPT, Place, Record, decode, encode, go_on
 from orchestrator.storage.segments import Segments

@@ -1,11 +1,15 @@
 """Working copies: local folders that represent storages in an object store; addresses of their files."""
 
 import os
+import re
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from orchestrator.errors import InputError
 from orchestrator.storage.address import Address
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""The names of searches and trials."""
 
 
 def working_copy(address: str) -> Path:

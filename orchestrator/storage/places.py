@@ -1,18 +1,17 @@
 """The locations in a storage, the allowed names of searches, and the check that a folder is writable."""
 
-import re
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import InputError, suggestion
-from orchestrator.storage import objects, paths
+from orchestrator.storage import paths
 from orchestrator.storage.files import what_is
+from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.presence import driver
 from orchestrator.storage.trial_folder import IMAGES
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 NAME_CHARACTERS = 100
 
 
@@ -20,7 +19,7 @@ def check_name(name: str, option: str = "--name") -> str:
     """Check a search's name; it is a folder name and part of addresses."""
     if len(name) > NAME_CHARACTERS:
         raise InputError(f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are taken")
-    if not NAME.fullmatch(name):
+    if not paths.NAME.fullmatch(name):
         raise InputError(
             f"{option}: '{name}' should be letters, digits, '.', '_' or '-', beginning with a letter or digit"
         )
@@ -64,20 +63,18 @@ class Places:
         if not has_begun(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
-            known = objects.folders(self.storage / "searches") or [other.parent.name for other in self.journals()]
+            known = Folder(self.storage / "searches").folders()
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {where}{hint}")
         return path
 
     def journals(self) -> list[Path]:
         """The journals of all searches."""
-        names = objects.folders(self.storage / "searches")
-        if names is None:
-            return sorted(path for path in (self.storage / "searches").glob(f"*/{JOURNAL}") if has_begun(path))
-        paths = [self.search(name) / JOURNAL for name in names if NAME.fullmatch(name)]  # others may write to it
-        for path in paths:
+        searches = self.storage / "searches"
+        found = [searches / name / JOURNAL for name in Folder(searches).folders()]
+        for path in found:
             refresh(path)
-        return [path for path in paths if has_begun(path)]
+        return [path for path in found if has_begun(path)]
 
     def new_journal(self, name: str) -> Path:
         """The journal path of a new search; InputError if the name is already used."""
@@ -119,5 +116,5 @@ def writable(folder: Path, option: str = STORAGE, remedy: str = "name another fo
         probe.unlink()
     except OSError as error:
         raise InputError(f"{option}: {folder} cannot be written ({error.strerror}): {remedy}") from None
-    objects.check_writable(folder, option)
+    Folder(folder).check_writable(option)
     return folder

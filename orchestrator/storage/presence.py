@@ -14,9 +14,9 @@ import psutil
 from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from orchestrator.errors import InputError, describe
-from orchestrator.storage import objects, paths, s3
-from orchestrator.storage.atomic import write_whole
+from orchestrator.storage import paths
 from orchestrator.storage.files import bounded, parse_json
+from orchestrator.storage.folder import Folder
 
 DRIVER = "driver.json"
 """The driver of the search, and its last heartbeat; removed when the search ends."""
@@ -57,7 +57,7 @@ def myself() -> str:
 
 
 def show_driver(folder: Path) -> None:
-    _write(folder / DRIVER, this_process())
+    _write(folder, DRIVER, this_process())
 
 
 def this_process() -> dict[str, Any]:
@@ -66,18 +66,18 @@ def this_process() -> dict[str, Any]:
 
 def request(folder: Path, wish: Wish) -> None:
     """Ask the driver of the search in this folder; it reacts within seconds."""
-    _write(folder / REQUEST, {"wish": wish, "by": myself()})
+    _write(folder, REQUEST, {"wish": wish, "by": myself()})
 
 
 def pending(folder: Path) -> Wish | None:
     """The request that the driver has not taken yet."""
-    request = read_note(folder / REQUEST, Request)
+    request = read_note(folder, REQUEST, Request)
     return None if request is None else request.wish
 
 
 def driver(folder: Path) -> dict[str, Any] | None:
     """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
-    found = read_note(folder / DRIVER, Driver)
+    found = read_note(folder, DRIVER, Driver)
     if found is None or _died_here(found):
         return None
     silent = time.time() - found.time / 1000
@@ -87,13 +87,13 @@ def driver(folder: Path) -> dict[str, Any] | None:
 def await_silence(folder: Path) -> dict[str, Any] | None:
     """The live driver of a search on an object store, None if there is none; always None for a disk, which has a lock.
     A live driver repeats its heartbeat, so no clocks are compared. OSError if the store does not answer."""
-    if paths.address_of(folder) is None or (before := objects.read(folder / DRIVER)) is None:
+    if paths.address_of(folder) is None or (before := Folder(folder).read(DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
-    while time.monotonic() < end and (found := read_note(folder / DRIVER, Driver)) and not _died_here(found):
+    while time.monotonic() < end and (found := read_note(folder, DRIVER, Driver)) and not _died_here(found):
         time.sleep(LOOK_SECONDS / 4)
-        if objects.read(folder / DRIVER) != before:
-            found = read_note(folder / DRIVER, Driver)
+        if Folder(folder).read(DRIVER) != before:
+            found = read_note(folder, DRIVER, Driver)
             return None if found is None else found.model_dump()
     return None
 
@@ -103,18 +103,16 @@ def _died_here(found: Driver) -> bool:
     return found.host == socket.gethostname() and not psutil.pid_exists(found.pid)
 
 
-def _write(path: Path, content: dict[str, Any]) -> None:
-    text = json.dumps(content | {"time": math.floor(time.time() * 1000)}).encode()
-    if paths.address_of(path) is None:
-        write_whole(path, text)
-    else:
-        objects.write(path, text, s3.IMPATIENCE_SECONDS)
+def _write(folder: Path, name: str, content: dict[str, Any]) -> None:
+    text = json.dumps(content | {"time": math.floor(time.time() * 1000)})
+    Folder(folder, patient=False).write(name, text.encode())
 
 
-def read_note(path: Path, kind: type[Found]) -> Found | None:
-    """The content of this file; None if there is none, or the storage does not answer. InputError if it is damaged."""
+def read_note(folder: Path, name: str, kind: type[Found]) -> Found | None:
+    """The content of this file of a search's folder; None if there is none, or the storage does not answer. InputError
+    if it is damaged."""
     try:
-        content = objects.read(path, s3.IMPATIENCE_SECONDS)
+        content = Folder(folder, patient=False).read(name)
         return None if content is None else kind.model_validate(parse_json(bounded(content)))
     except OSError:
         return None
@@ -122,4 +120,6 @@ def read_note(path: Path, kind: type[Found]) -> Found | None:
         reason = describe(error)
     except ValueError as error:
         reason = str(error)
-    raise InputError(f"{paths.shown(path)}: damaged ({reason[:200]}): if nothing drives the search, delete this file")
+    raise InputError(
+        f"{paths.shown(folder / name)}: damaged ({reason[:200]}): if nothing drives the search, delete this file"
+    )

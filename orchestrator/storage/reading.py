@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage import objects, paths
+from orchestrator.storage import paths
 from orchestrator.storage.cursors import events_sent
 from orchestrator.storage.files import what_is
+from orchestrator.storage.folder import refused_in_one_line
 from orchestrator.storage.journal import TAKEN, Journal, JournalError, read_noted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import LEADERBOARD, PAGE
@@ -20,7 +21,7 @@ from orchestrator.text import counted
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
-    with objects.refused_in_one_line():
+    with refused_in_one_line():
         alive = await_silence(path.parent)
     if alive is not None:
         raise InputError(f"{paths.shown(path)}: {TAKEN} ({alive['by']})")

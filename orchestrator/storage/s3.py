@@ -19,12 +19,14 @@ temporarily is retried for a minute; then it is an OSError known to `storage_fau
 import errno
 import os
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
+from orchestrator.storage.files import sha256
 from orchestrator.storage.paths import endpoint_host, endpoint_url, split_path
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ T = TypeVar("T")
 PATIENCE_SECONDS = 60.0
 """How long a temporarily refused request is retried."""
 IMPATIENCE_SECONDS = 5.0
-"""The same for the first request of a command, and for periodic requests."""
+"""The same for the first request of a command, and for periodic requests: those that are not `patient`."""
 LONGEST_PAUSE_SECONDS = 5.0
 CONNECT_SECONDS = 5.0
 SILENT_SECONDS = 30.0
@@ -79,18 +81,18 @@ class Bucket:
         bucket, _, prefix = found[0].partition("/")
         return _bucket(bucket, endpoint_host()), "/".join(filter(None, (prefix, found[1])))
 
-    def get(self, key: str, patience: float | None = None) -> bytes | None:
+    def get(self, key: str, *, patient: bool = True) -> bytes | None:
         """An object, None if there is none."""
 
         def ask() -> bytes:
             data: bytes = self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
             return data
 
-        return self._asked(ask, key, patience, missing=True)
+        return self._asked(ask, key, patient, missing=True)
 
-    def put(self, key: str, data: bytes, patience: float | None = None) -> None:
+    def put(self, key: str, data: bytes, *, patient: bool = True) -> None:
         """Write or replace an object."""
-        self._asked(lambda: self.client.put_object(Bucket=self.name, Key=key, Body=data), key, patience)
+        self._asked(lambda: self.client.put_object(Bucket=self.name, Key=key, Body=data), key, patient)
 
     def create(self, key: str, data: bytes) -> bool:
         """Write an object that must not exist; False if another one does. An earlier attempt whose response was lost
@@ -110,25 +112,25 @@ class Bucket:
 
         return bool(self._asked(ask, key)) or self.get(key) == data
 
-    def remove(self, keys: Iterable[str], patience: float | None = None) -> None:
+    def remove(self, keys: Iterable[str], *, patient: bool = True) -> None:
         """Delete objects; missing ones are ignored."""
         for key in keys:
-            self._asked(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patience)  # type: ignore[misc]
+            self._asked(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patient)  # type: ignore[misc]
 
-    def keys(self, prefix: str, after: str = "", patience: float | None = None) -> list[str]:
+    def keys(self, prefix: str, after: str = "", *, patient: bool = True) -> list[str]:
         """The keys with this prefix that come after `after`, in order."""
-        return self._listed(prefix, "Contents", "Key", patience, StartAfter=after)
+        return self._listed(prefix, "Contents", "Key", patient, StartAfter=after)
 
-    def folders(self, prefix: str, patience: float | None = None) -> list[str]:
+    def folders(self, prefix: str, *, patient: bool = True) -> list[str]:
         """The prefixes one level below this one; all end in a slash."""
-        return self._listed(prefix, "CommonPrefixes", "Prefix", patience, Delimiter="/")
+        return self._listed(prefix, "CommonPrefixes", "Prefix", patient, Delimiter="/")
 
-    def _listed(self, prefix: str, kind: str, name: str, patience: float | None, **more: str) -> list[str]:
+    def _listed(self, prefix: str, kind: str, name: str, patient: bool, **more: str) -> list[str]:
         def ask() -> list[str]:
             pages = self.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix, **more)
             return [found[name] for page in pages for found in page.get(kind, [])]
 
-        return self._asked(ask, prefix, patience) or []
+        return self._asked(ask, prefix, patient) or []
 
     def upload(self, path: Path, key: str) -> None:
         """Upload a file, in parts if it is large; the object exists only once it is complete."""
@@ -139,25 +141,33 @@ class Bucket:
 
         self._asked(ask, key)
 
-    def download(self, key: str, file: BinaryIO) -> bool:
-        """Download an object into an open file; False if there is none."""
+    def download(self, key: str, path: Path) -> str | None:
+        """Download an object to a file, whole or not at all, and return its SHA-256; None if there is no object."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(prefix=f".{path.name}.", dir=path.parent, delete=False) as file:
 
-        def ask() -> bool:
-            file.seek(0)
-            file.truncate()
-            self.client.download_fileobj(self.name, key, file)
-            return True
+            def ask() -> bool:
+                file.seek(0)
+                file.truncate()
+                self.client.download_fileobj(self.name, key, file)
+                return True
 
-        return bool(self._asked(ask, key, missing=True))
+            try:
+                if not self._asked(ask, key, missing=True):
+                    return None
+                file.flush()
+                digest = sha256(Path(file.name))
+                os.replace(file.name, path)
+                return digest
+            finally:
+                Path(file.name).unlink(missing_ok=True)
 
-    def _asked(
-        self, ask: Callable[[], T], key: str, patience: float | None = None, *, missing: bool = False
-    ) -> T | None:
-        """The response, after as many attempts as `patience` allows; with `missing`, None for a missing object."""
+    def _asked(self, ask: Callable[[], T], key: str, patient: bool = True, *, missing: bool = False) -> T | None:
+        """The response, after as many attempts as patience allows; with `missing`, None for a missing object."""
         from boto3.exceptions import Boto3Error
         from botocore.exceptions import BotoCoreError, ClientError
 
-        patience = PATIENCE_SECONDS if patience is None else patience
+        patience = PATIENCE_SECONDS if patient else IMPATIENCE_SECONDS
         begun, pause = time.monotonic(), 0.1
         while True:
             try:

@@ -9,7 +9,7 @@ from typing import BinaryIO, Self
 
 from orchestrator.errors import InputError
 from orchestrator.storage.records import Place, decode, go_on
-from orchestrator.storage.s3 import IMPATIENCE_SECONDS, THREADS, Bucket
+from orchestrator.storage.s3 import THREADS, Bucket
 
 BUNDLE = 500
 
@@ -54,7 +54,7 @@ class Segments:
         self.tail.append(line)
         if len(self.tail) == BUNDLE:
             with contextlib.suppress(OSError):  # readers can work without it
-                self.bucket.put(self.bundle(number + 1 - BUNDLE), b"".join(self.tail), IMPATIENCE_SECONDS)
+                self.bucket.put(self.bundle(number + 1 - BUNDLE), b"".join(self.tail), patient=False)
             self.tail = []
         return True
 
@@ -63,7 +63,7 @@ class Segments:
 
         InputError if one is missing or damaged; OSError if the store does not answer."""
         lines, end = self._kept(file)
-        if lines and self.bucket.get(self.key(0), IMPATIENCE_SECONDS) != lines[0]:
+        if lines and self.bucket.get(self.key(0), patient=False) != lines[0]:
             lines, end = [], Place()  # a copy of another search that had this name
         keys = self._keys(len(lines) - 1)
         if lines and self.key(len(lines) - 1) not in keys:
@@ -104,7 +104,7 @@ class Segments:
     def _keys(self, first: int) -> dict[str, None]:
         """The keys of all records from this number on, and of all bundles, in order."""
         after = self.key(first - 1) if first > 0 else ""
-        return dict.fromkeys(self.bucket.keys(self.prefix, after, IMPATIENCE_SECONDS))
+        return dict.fromkeys(self.bucket.keys(self.prefix, after, patient=False))
 
     def _wanted(self, number: int, keys: Mapping[str, None]) -> tuple[list[str], str | None]:
         """The keys to fetch for all records from this number on, as bundles if possible, and what is missing."""

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from orchestrator.errors import InputError
-from orchestrator.storage.files import parse_json
-from orchestrator.storage.objects import download, sha256
+from orchestrator.storage.files import parse_json, sha256
 from orchestrator.storage.paths import place
-from orchestrator.storage.s3 import IMPATIENCE_SECONDS, Bucket
+from orchestrator.storage.s3 import Bucket
 
 MANIFEST = "manifest.json"
 
@@ -96,7 +95,7 @@ class TrialFiles:
         # objects of other writers stay until the trial's end: they may still be in use
         replaced = {entry["object"] for entry in before.values()} - {entry["object"] for entry in manifest.values()}
         with contextlib.suppress(OSError):
-            bucket.remove([f"{prefix}/{name}" for name in sorted(replaced)], IMPATIENCE_SECONDS)
+            bucket.remove([f"{prefix}/{name}" for name in sorted(replaced)], patient=False)
 
 
 def bring_trial(folder: Path, part: str | None = None) -> None:
@@ -154,6 +153,6 @@ def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]
         if path.is_file() and path.stat().st_size == entry["size"] and sha256(path) == entry["sha256"]:
             continue
         address = f"s3://{bucket.name}/{prefix}/{entry['object']}"
-        if download(bucket, f"{prefix}/{entry['object']}", path) != entry["sha256"]:
+        if bucket.download(f"{prefix}/{entry['object']}", path) != entry["sha256"]:
             path.unlink(missing_ok=True)
             raise DamagedError(errno.EIO, f"not what {MANIFEST} says: missing or damaged", address)

@@ -1,0 +1,120 @@
+"""A folder of a storage, on a disk or in an object store: its files are read, written, listed and removed here."""
+
+import contextlib
+import os
+import uuid
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.errors import InputError
+from orchestrator.storage.atomic import disk_fault, write_whole
+from orchestrator.storage.files import read_small
+from orchestrator.storage.paths import NAME, address_of, shown
+from orchestrator.storage.s3 import Bucket
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of a storage: a search's, a trial's, a benchmark's, or the storage itself.
+
+    On a disk it is the folder at `path`. Of a storage in an object store, `path` is in the working copy, and `read`,
+    `write` and `remove` mean the objects there. A failed request is an OSError of one line; unless `patient`, a
+    temporarily refused one is retried for seconds only.
+    """
+
+    path: Path
+    patient: bool = True
+
+    def __str__(self) -> str:
+        return shown(self.path)
+
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file; None if there is none."""
+        if (found := Bucket.of(self.path / name)) is not None:
+            return found[0].get(found[1], patient=self.patient)
+        try:
+            return read_small(self.path / name)
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace a small file, whole or not at all."""
+        if (found := Bucket.of(self.path / name)) is not None:
+            found[0].put(found[1], data, patient=self.patient)
+        else:
+            write_whole(self.path / name, data)
+
+    def remove(self, name: str) -> None:
+        """Delete a small file, if it is there."""
+        if (found := Bucket.of(self.path / name)) is not None:
+            found[0].remove([found[1]], patient=self.patient)
+        else:
+            (self.path / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def output(self, name: str) -> Iterator[Path]:
+        """Where to write an output, a file or a folder of files; at the end it is copied to the object store too."""
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield path
+        if (found := Bucket.of(path)) is not None:
+            for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
+                found[0].upload(file, "/".join([found[1], *file.relative_to(path).parts]))
+
+    def bring(self, name: str) -> None:
+        """Fetch an output into the working copy, as far as it is not there; does nothing if there is none."""
+        path = self.path / name
+        if (found := Bucket.of(path)) is not None and not path.is_file() and not found[0].download(found[1], path):
+            bucket, key = found
+            for inner in bucket.keys(f"{key}/"):
+                file = path / inner.removeprefix(f"{key}/")
+                if not inner.endswith("/") and address_of(file) is not None and not file.exists():
+                    bucket.download(inner, file)
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it, in order. InputError if the store does not answer."""
+        if (found := Bucket.of(self.path)) is None:
+            paths = (path for path in self.path.glob("*") if path.is_dir() and os.access(path, os.X_OK))
+            return sorted(path.name for path in paths)
+        with refused_in_one_line():
+            prefixes = found[0].folders(f"{found[1]}/", patient=False)
+        names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
+        return [name for name in names if NAME.fullmatch(name)]  # others may write to the store
+
+    def fault(self) -> str | None:
+        """The fault of the disk, or of the store behind it, in one line; None if both work."""
+        if (fault := disk_fault(self.path)) is not None:
+            return fault
+        try:
+            self.read("any")
+        except OSError as error:
+            return f"{error.filename}: {error.strerror}"
+        return None
+
+    def check_writable(self, option: str) -> None:
+        """InputError unless objects can be written in it; does nothing for a disk."""
+        if (found := Bucket.of(self.path)) is None:
+            return
+        bucket, key = found
+        probe = f"{key}/.write-test-{uuid.uuid4().hex}"
+        with refused_in_one_line(f"{option}: {self}"):
+            bucket.put(probe, b"", patient=False)
+            if bucket.create(probe, b"second"):
+                bucket.conditional = False
+                warnings.warn(
+                    f"{bucket.host} takes no conditional writes (If-None-Match): see to it that no search has two "
+                    "drivers",
+                    stacklevel=2,
+                )
+            bucket.remove([probe])
+
+
+@contextlib.contextmanager
+def refused_in_one_line(what: str | None = None) -> Iterator[None]:
+    """At the start of a command, a refusal by the store is reported as bad input."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{what or error.filename}: {error.strerror or error}") from None
