@@ -306,6 +306,55 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
         assert work.folder == f"{storage}//searches/x/trials/0000"
 
 
+@pytest.mark.parametrize("kept", ["on a disk", "in a store"])
+def test_a_folder_is_the_same_on_a_disk_and_in_a_store(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: str
+) -> None:
+    """What one machine writes, the next reads; on a disk, both see the same folder."""
+
+    def machine(name: str) -> Folder:
+        elsewhere(monkeypatch, tmp_path / name)
+        return Folder((tmp_path / "disk" if kept == "on a disk" else working_copy(storage)) / "searches")
+
+    here = machine("one")
+    assert here.folders() == [] and here.read("a") is None and here.fault() is None
+    here.write("a", b"1")
+    here.write("a", b"2")
+    here.write("x/b", b"3")
+    here.remove("missing")
+    with here.output("x/report/page.html") as page:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text("page")
+    with here.output("y/insight") as folder:
+        (folder / "maps").mkdir(parents=True)
+        for name in ("classes.csv", "maps/0.csv"):
+            (folder / name).write_text(name)
+    with pytest.raises(ZeroDivisionError), here.output("z/page.html") as page:
+        page.write_text(str(1 / 0))
+    there = machine("two")
+    assert there.read("a") == b"2" and there.read("x/b") == b"3"
+    assert [name for name in there.folders() if name != "z"] == ["x", "y"]
+    for name in ("x/report/page.html", "y/insight", "nothing"):
+        there.bring(name)
+    assert (there.path / "x/report/page.html").read_text() == "page"
+    assert (there.path / "y/insight/maps/0.csv").read_text() == "maps/0.csv"
+    there.remove("a")
+    assert machine("one").read("a") is None
+    assert str(here) == (str(here.path) if kept == "on a disk" else f"{storage}/searches")
+
+
+def unpublished(server: Server, storage: str) -> list[str]:
+    """The files of this machine's working copy that no other machine can see, but for those that each keeps itself."""
+    root, there = working_copy(storage), keys(server, storage)
+    found = []
+    for path in (*root.glob("searches/*/**/*"), *root.glob("benchmarks/*/**/*")):
+        name = path.relative_to(root).as_posix()
+        own = re.search(r"/(journal\.jsonl|study\.journal|tracking-[^/]*\.json)$", name)
+        if path.is_file() and not own and not any(key == name or key.startswith(f"{name}.") for key in there):
+            found.append(name)
+    return found
+
+
 # Trials -----------------------------------------------------------------------------------------------------
 
 
@@ -542,6 +591,7 @@ def test_a_training_is_found_from_another_machine(
     printed = capfd.readouterr()
     assert "note: MLflow's database is on this machine" in printed.err and f"ui one --storage {storage}" in printed.out
     assert any(name.startswith("searches/one/report/model.html") for name in keys(server, storage))
+    assert unpublished(server, storage) == []
     elsewhere(monkeypatch, tmp_path / "there")
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
     assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
@@ -568,7 +618,12 @@ def test_a_training_is_found_from_another_machine(
 
 
 def test_a_benchmark_goes_on_elsewhere(
-    storage: str, data_folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    storage: str,
+    server: Server,
+    data_folder: Path,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Stopped in its first search here; ended, compared and asked for once more on other machines."""
     monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
@@ -587,6 +642,7 @@ def test_a_benchmark_goes_on_elsewhere(
     assert chosen == asked_for("pfml", "proxy_anchor")
     ended = benchmark.run(chosen, runner, storage=place)
     assert ended.stopped is None and len(ended.comparison.members) == 2
+    assert unpublished(server, storage) == [] and "benchmarks/b/report.html" in keys(server, storage)
     assert "pfml 0000" not in runner.ran  # it had ended on the first machine
     place, runner = machine("third"), MadeRunner()
     assert benchmark.run(chosen, runner, storage=place).comparison.verdict == ended.comparison.verdict
