@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from test_insight import NAMES, seen
 from test_page import made, spread
+from typer import rich_utils
 
 from orchestrator.cli.main import COMMANDS
 from orchestrator.cli.main import main as command_line
@@ -164,8 +165,8 @@ def helped(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 100 columns, without colours."""
-    for name in ("COLUMNS", "TERMINAL_WIDTH"):
-        monkeypatch.setenv(name, "100")
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(rich_utils, "MAX_WIDTH", 100)  # from TERMINAL_WIDTH, once, when it is imported
     for name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "ORCHESTRATOR_STORAGE", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
