@@ -44,6 +44,7 @@ DOORS = {
     "typer": {"cli"},
     "jinja2": {"report.html.rendering"},
     "boto3": {"storage.s3"},
+    "pyarrow.fs": set(),
     "botocore": {"storage.s3"},
 }
 """Who may import what, also inside functions: modules, or all modules of a package; others go through these."""

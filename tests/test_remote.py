@@ -14,16 +14,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from botocore.exceptions import ClientError
 from s3 import SECRET, Server, moto
 
 from orchestrator.cli.main import main
 from orchestrator.config.training import resolve_experiment
-from orchestrator.data import remote, store
+from orchestrator.data import remote
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.remote import open_remote, publish
 from orchestrator.data.store import IMAGES, MANIFEST, Row, Store, write_store
 from orchestrator.errors import DataError, InputError
-from orchestrator.storage import address as address_module
+from orchestrator.storage import s3
 
 PIECE = 4096
 
@@ -96,8 +97,10 @@ def test_what_is_published_is_what_is_fetched(made: Store, bucket: str, tmp_path
         bool(re.match(f"{doing}ing .*{bucket}", line)) for doing, line in zip(("publish", "fetch"), said, strict=True)
     ]
     assert re.search(kilobytes, said[1])
+    pieces = -(-size(made) // PIECE)
     asked = server.requests("GET", f"{bucket}/sets")
-    assert asked > 2
+    assert asked == 3 + pieces  # the manifest for each of the three
+    assert server.requests("HEAD", f"{bucket}/sets") == 1, "the size of the images"
     again = open_dataset(address + "/", tmp_path)
     assert again.manifest == made.manifest and server.requests("GET", f"{bucket}/sets") == asked
 
@@ -124,7 +127,7 @@ def test_of_several_one_fetches(made: Store, bucket: str, tmp_path: Path, server
     assert [child.name for child in (tmp_path / "s3").iterdir()] == [fetched[0].path.name]
 
 
-PIECES = remote._Bucket.pieces
+PIECES = remote._RemoteStore.pieces
 
 
 class Broken(Exception):
@@ -143,7 +146,7 @@ def break_off(monkeypatch: pytest.MonkeyPatch, after: int) -> list[int]:
                     raise Broken
                 yield piece
 
-    monkeypatch.setattr(remote._Bucket, "pieces", pieces)
+    monkeypatch.setattr(remote._RemoteStore, "pieces", pieces)
     return begun
 
 
@@ -241,7 +244,7 @@ def test_another_store_is_not_replaced(made: Store, bucket: str, tmp_path: Path)
 def test_publishing_that_broke_off_is_half_a_data_set(
     made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = remote._Bucket.write
+    whole = remote._RemoteStore.write
 
     def write(self: Any, name: str, path: Path) -> None:
         if name == MANIFEST:
@@ -249,7 +252,7 @@ def test_publishing_that_broke_off_is_half_a_data_set(
         whole(self, name, path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(remote._Bucket, "write", write)
+        patch.setattr(remote._RemoteStore, "write", write)
         with pytest.raises(Broken):
             publish(made, f"s3://{bucket}/noise")
     with pytest.raises(DataError, match="half a data set"):
@@ -311,8 +314,8 @@ def test_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(remote, "SILENT_SECONDS", 0.5)
-    monkeypatch.setattr(remote, "ATTEMPTS", 2)
+    monkeypatch.setattr(s3, "SILENT_SECONDS", 0.2)
+    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 0.5)
     address = "s3://no-such-bucket/noise"
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "noise").symlink_to(made.path)
@@ -365,15 +368,58 @@ def test_secrets_are_neither_taken_nor_repeated(
         printed = capfd.readouterr()
         assert "s3://***@" in printed.err and "an address should be s3://bucket/prefix" in printed.err
         assert SECRET not in printed.err + printed.out
-    monkeypatch.setattr(
-        store.Store, "verify", lambda self: (_ for _ in ()).throw(OSError(f"AWS Error UNKNOWN {SECRET} said"))
-    )
-    bucket_ = remote._Bucket(address_module.Address.parse(f"s3://{bucket}/noise"))
-    with (
-        pytest.raises(DataError, match=f"^s3://{bucket}/noise: AWS Error UNKNOWN \\*\\*\\* said$"),
-        bucket_._explained(),
-    ):
-        made.verify()
+
+    def refuse(**_: Any) -> None:
+        raise ClientError({"Error": {"Code": "Odd", "Message": f"{SECRET} said"}}, "GetObject")
+
+    monkeypatch.setattr(s3.Bucket.named(bucket, anonymous=True).client, "get_object", refuse)
+    with pytest.raises(DataError, match=rf"^s3://{bucket}/noise: .* answers Odd, .*: \*\*\* said\)$"):
+        open_remote(f"s3://{bucket}/noise", tmp_path)
+
+
+def test_the_region_is_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", "eu-west-3")
+    assert s3.Bucket("any", "host").client.meta.region_name == "eu-west-3"
+
+
+def test_a_public_bucket_needs_no_credentials(
+    made: Store, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(made, f"s3://{bucket}/noise")
+    for name in (IMAGES, MANIFEST):
+        s3.Bucket.named(bucket).client.put_object_acl(Bucket=bucket, Key=f"noise/{name}", ACL="public-read")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    s3._bucket.cache_clear()
+    assert open_remote(f"s3://{bucket}/noise", tmp_path).manifest == made.manifest
+    s3._bucket.cache_clear()
+    with pytest.raises(OSError, match="no credentials for 127.0.0.1"):
+        s3.Bucket.named(bucket).get("noise/manifest.json")
+    s3._bucket.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        (
+            "AWS_PROFILE",
+            "nobody",
+            r"s3://any-bucket: The config profile \(nobody\) could not be found; look at the AWS_",
+        ),
+        ("AWS_ENDPOINT_URL", "me:hush@host", "AWS_ENDPOINT_URL: should be an address such as https://host:port"),
+    ],
+)
+def test_settings_of_aws_that_mean_nothing_are_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], name: str, value: str, told: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("ORCHESTRATOR_CACHE", str(tmp_path))
+    s3._bucket.cache_clear()
+    for command in (["datasets", "s3://any-bucket/noise"], ["list", "--storage=s3://any-bucket/runs"]):
+        assert run(*command) == 2
+        (line,) = capfd.readouterr().err.splitlines()
+        assert re.match(f"error: {told}", line) and "hush" not in line
 
 
 def test_a_training_by_address(glyphs: Store, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

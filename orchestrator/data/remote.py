@@ -5,35 +5,27 @@
 
 A store that is there is opened without network access: an address always means the same data, and `publish`
 replaces none. Endpoint, region and credentials come from AWS's own environment variables and files; they are never
-part of an address, and nothing here stores or prints them.
+part of an address, and nothing here stores or prints them. A public bucket needs no credentials.
 """
 
 import contextlib
 import json
-import os
-import re
 import shutil
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
-
-import pyarrow as pa
+from urllib.parse import unquote
 
 from orchestrator.data.store import IMAGES, MANIFEST, Store, check_manifest, only_one, sync, writing_problem
 from orchestrator.errors import DataError
 from orchestrator.storage.address import FOLDER, Address
 from orchestrator.storage.files import parse_json
+from orchestrator.storage.s3 import Bucket
 
 PIECE = 8 * 2**20
 THREADS = 8
-CONNECT_SECONDS = 5.0
-SILENT_SECONDS = 30.0
-"""How long a connection may deliver nothing."""
-ATTEMPTS = 3
-SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 Say = Callable[[str], None]
 
@@ -59,10 +51,10 @@ def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> St
     try:
         with only_one(draft, lambda: say(f"waiting for another process that fetches {where}")):
             if not path.exists():
-                bucket = _Bucket(where)
-                manifest = bucket.manifest()
+                remote = _RemoteStore(where)
+                manifest = remote.manifest()
                 try:
-                    _fetch(bucket, manifest, draft / "store", path, say)
+                    _fetch(remote, manifest, draft / "store", path, say)
                     (draft / "store").rename(path)
                 except OSError:
                     if not path.exists():  # without locks another process may have been faster
@@ -75,13 +67,13 @@ def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> St
 
 def remote_manifest(address: str) -> dict[str, Any]:
     """The manifest of a store at an address; nothing is fetched. Raises DataError as `open_remote` does."""
-    manifest: dict[str, Any] = json.loads(_Bucket(Address.parse(address)).manifest())
+    manifest: dict[str, Any] = json.loads(_RemoteStore(Address.parse(address)).manifest())
     return manifest
 
 
 def exists(address: str) -> bool:
     """Whether there is a store at an address. Raises DataError if the request fails."""
-    return _Bucket(Address.parse(address)).read(MANIFEST) is not None
+    return _RemoteStore(Address.parse(address)).read(MANIFEST) is not None
 
 
 def publish(store: Store, address: str, *, say: Say | None = None) -> bool:
@@ -90,8 +82,8 @@ def publish(store: Store, address: str, *, say: Say | None = None) -> bool:
     Raises DataError if another store is there, the store is damaged, or the address cannot be written to.
     """
     where = Address.parse(address)
-    bucket = _Bucket(where)
-    there = bucket.read(MANIFEST)
+    remote = _RemoteStore(where)
+    there = remote.read(MANIFEST)
     if there is not None:
         if _manifest(there, f"{where}/{MANIFEST}")["digest"] == store.manifest["digest"]:
             return False
@@ -100,13 +92,13 @@ def publish(store: Store, address: str, *, say: Say | None = None) -> bool:
     if say is not None:
         say(f"publishing {_megabytes((store.path / IMAGES).stat().st_size)} to {where}")
     for name in (IMAGES, MANIFEST):
-        bucket.write(name, store.path / name)
+        remote.write(name, store.path / name)
     return True
 
 
-def _fetch(bucket: "_Bucket", manifest: bytes, folder: Path, path: Path, say: Say) -> None:
+def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, say: Say) -> None:
     """Complete the store in `folder`, keeping what is already there."""
-    size = bucket.size()
+    size = remote.size()
     if not folder.is_dir() or (folder / MANIFEST).read_bytes() != manifest:  # of another store, published there before
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
@@ -116,8 +108,8 @@ def _fetch(bucket: "_Bucket", manifest: bytes, folder: Path, path: Path, say: Sa
     images.touch()
     done = min(images.stat().st_size, size) // PIECE * PIECE
     kept = f", {_megabytes(done)} of it are there" if done else ""
-    say(f"fetching {bucket.where} ({_megabytes(size)}{kept}) into {path} (once)")
-    with images.open("r+b") as file, contextlib.closing(bucket.pieces(done, size)) as pieces:
+    say(f"fetching {remote.where} ({_megabytes(size)}{kept}) into {path} (once)")
+    with images.open("r+b") as file, contextlib.closing(remote.pieces(done, size)) as pieces:
         file.seek(done)
         for piece in pieces:
             file.write(piece)
@@ -128,7 +120,7 @@ def _fetch(bucket: "_Bucket", manifest: bytes, folder: Path, path: Path, say: Sa
     except DataError:
         shutil.rmtree(folder)
         raise DataError(
-            f"{bucket.where}: the images that were fetched do not have the digest of {MANIFEST}, or are not whole, and "
+            f"{remote.where}: the images that were fetched do not have the digest of {MANIFEST}, or are not whole, and "
             "are deleted; fetch again, and if they are refused again, publish the data set again"
         ) from None
 
@@ -148,33 +140,17 @@ def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
 
 
-class _Bucket:
-    """The objects below an address. A failure is a DataError of one line, after a bounded number of attempts."""
+class _RemoteStore:
+    """The store at an address. A failure is a DataError of one line, after a bounded number of attempts."""
 
     def __init__(self, where: Address) -> None:
-        from pyarrow import fs
-
-        self.where = where
-        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-        # show only host and port: an address may contain a password
-        self.host = "AWS" if endpoint is None else urlsplit(endpoint).netloc.rpartition("@")[2] or "AWS_ENDPOINT_URL"
-        with self._explained():
-            self.files = fs.S3FileSystem(
-                endpoint_override=endpoint,
-                connect_timeout=CONNECT_SECONDS,
-                request_timeout=SILENT_SECONDS,
-                retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
-            )
+        self.where, self.bucket = where, Bucket.named(where.bucket, anonymous=True)
 
     def manifest(self) -> bytes:
         """The manifest's bytes, checked to be a manifest."""
         data = self.read(MANIFEST)
         if data is None:
-            with self._explained():
-                bucket, images = self.files.get_file_info([self.where.bucket, self._key(IMAGES)])
-            if not bucket.type:
-                raise DataError(f"{self.where}: no bucket '{self.where.bucket}' at {self.host}")
-            if images.type:
+            if self._images() is not None:
                 raise DataError(f"{self.where}: half a data set: {IMAGES} without {MANIFEST}; publish it (again)")
             raise DataError(f"{self.where}: no data set there (no {MANIFEST}); look at the prefix")
         _manifest(data, f"{self.where}/{MANIFEST}")
@@ -182,36 +158,29 @@ class _Bucket:
 
     def size(self) -> int:
         """The size of the images in bytes."""
-        with self._explained():
-            info = self.files.get_file_info(self._key(IMAGES))
-        if not info.is_file:
+        size = self._images()
+        if size is None:
             raise DataError(f"{self.where}: half a data set: {MANIFEST} without {IMAGES}; publish it again")
-        return int(info.size)
+        return size
 
     def read(self, name: str) -> bytes | None:
-        """An object; None if there is none, or perhaps no bucket."""
+        """An object; None if there is none."""
         with self._explained():
-            try:
-                with self.files.open_input_file(self._key(name)) as file:
-                    data: bytes = file.read()
-            except FileNotFoundError:
-                return None
-        return data
+            return self.bucket.get(self._key(name), patient=False)
 
     def write(self, name: str, path: Path) -> None:
         """Upload a file."""
-        with path.open("rb") as source, self._explained(), self.files.open_output_stream(self._key(name)) as file:
-            while piece := source.read(PIECE):
-                file.write(piece)
+        with self._explained():
+            self.bucket.upload(path, self._key(name))
 
     def pieces(self, done: int, size: int) -> Generator[bytes, None, None]:
         """The images from byte `done` on, in order, read ahead by several threads."""
         waiting: deque[Future[bytes]] = deque()
-        with self._explained(), self.files.open_input_file(self._key(IMAGES)) as file:
-            pool = ThreadPoolExecutor(THREADS, "fetch")
+        pool = ThreadPoolExecutor(THREADS, "fetch")
+        with self._explained():
             try:
                 for offset in range(done, size, PIECE):
-                    waiting.append(pool.submit(file.read_at, min(PIECE, size - offset), offset))
+                    waiting.append(pool.submit(self.bucket.part, self._key(IMAGES), offset, min(PIECE, size - offset)))
                     if len(waiting) == THREADS:
                         yield waiting.popleft().result()
                 while waiting:
@@ -219,28 +188,16 @@ class _Bucket:
             finally:
                 pool.shutdown(cancel_futures=True)
 
+    def _images(self) -> int | None:
+        with self._explained():
+            return self.bucket.size(self._key(IMAGES), patient=False)
+
     def _key(self, name: str) -> str:
-        return f"{self.where.bucket}/{self.where.prefix}/{name}"
+        return f"{self.where.prefix}/{name}"
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self.where}: {self._reason(str(error))}") from None
-
-    def _reason(self, text: str) -> str:
-        """The reason in plain words; Arrow's message contains AWS's own name of the error."""
-        text = " ".join(text.split())
-        if "NO_SUCH_BUCKET" in text:
-            return f"no bucket '{self.where.bucket}' at {self.host}"
-        if re.search(r"ACCESS_DENIED|INVALID_ACCESS_KEY|SIGNATURE|TOKEN|CREDENTIAL|HTTP status 40[13]", text):
-            return f"access denied by {self.host}; look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-        if re.search(r"HTTP status 301|PermanentRedirect|AuthorizationHeaderMalformed", text):
-            return f"the bucket is of another region; set AWS_REGION ({text})"
-        if "NETWORK_CONNECTION" in text or "curlCode" in text or "TIMEOUT" in text:
-            detail = text.rpartition("curlCode: ")[2].partition("; ")[0].partition(", ")[2] or "it does not answer"
-            return f"no connection to {self.host} ({detail.lower()}); look at AWS_ENDPOINT_URL and the network"
-        for secret in filter(None, map(os.environ.get, SECRETS)):
-            text = text.replace(secret, "***")
-        return text
+        except OSError as error:
+            raise DataError(f"{self.where}: {error.strerror or error}") from None

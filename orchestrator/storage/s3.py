@@ -1,4 +1,6 @@
-"""A storage at `s3://bucket/prefix`, behind a local folder that represents it.
+"""Buckets of an object store: the only client for S3, of storages and of data sets.
+
+A storage at `s3://bucket/prefix` is behind a local folder that represents it.
 
     working copy                                       object store, below the prefix
     searches/NAME/journal.jsonl                        searches/NAME/journal/00000042.jsonl, one record each
@@ -26,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from orchestrator.errors import InputError
 from orchestrator.storage.files import sha256
 from orchestrator.storage.paths import endpoint_host, endpoint_url, split_path
 
@@ -49,25 +52,37 @@ SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "A
 class Bucket:
     """A bucket's objects, by key. Failures are OSErrors of one line with the address as file name."""
 
-    def __init__(self, name: str, host: str) -> None:
+    def __init__(self, name: str, host: str, anonymous: bool = False) -> None:
+        """`anonymous`: without any credentials the requests are not signed, which is enough for a public bucket."""
         import boto3
+        from botocore import UNSIGNED
         from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
 
         self.name, self.host = name, host
         endpoint = endpoint_url()
-        self.client = boto3.session.Session().client(
-            "s3",
-            endpoint_url=endpoint,
-            config=Config(
-                connect_timeout=CONNECT_SECONDS,
-                read_timeout=SILENT_SECONDS,
-                max_pool_connections=THREADS,
-                retries={"mode": "standard", "total_max_attempts": 2},
-                s3={"addressing_style": "path" if endpoint else "auto"},
-                request_checksum_calculation="when_required",  # not every store supports the newer ones
-                response_checksum_validation="when_required",
-            ),
-        )
+        try:
+            session = boto3.session.Session()
+            unsigned = anonymous and session.get_credentials() is None
+            self.client = session.client(
+                "s3",
+                endpoint_url=endpoint,
+                region_name=os.environ.get("AWS_REGION") or None,  # boto3 itself reads AWS_DEFAULT_REGION only
+                config=Config(
+                    signature_version=UNSIGNED if unsigned else None,
+                    connect_timeout=CONNECT_SECONDS,
+                    read_timeout=SILENT_SECONDS,
+                    max_pool_connections=THREADS,
+                    retries={"mode": "standard", "total_max_attempts": 2},
+                    s3={"addressing_style": "path" if endpoint else "auto"},
+                    request_checksum_calculation="when_required",  # not every store supports the newer ones
+                    response_checksum_validation="when_required",
+                ),
+            )
+        except BotoCoreError as error:
+            raise InputError(f"s3://{name}: {_without_secrets(error)}; look at the AWS_* variables and files") from None
+        except ValueError:  # its text may contain a password
+            raise InputError("AWS_ENDPOINT_URL: should be an address such as https://host:port") from None
         self.conditional = True
         """Whether the store can create an object only if there is none (If-None-Match)."""
         self.random = random.Random()
@@ -79,7 +94,12 @@ class Bucket:
         if found is None:
             return None
         bucket, _, prefix = found[0].partition("/")
-        return _bucket(bucket, endpoint_host()), "/".join(filter(None, (prefix, found[1])))
+        return cls.named(bucket), "/".join(filter(None, (prefix, found[1])))
+
+    @classmethod
+    def named(cls, name: str, *, anonymous: bool = False) -> "Bucket":
+        """The bucket of this name at the endpoint of the environment."""
+        return _bucket(name, endpoint_host(), anonymous)
 
     def get(self, key: str, *, patient: bool = True) -> bytes | None:
         """An object, None if there is none."""
@@ -89,6 +109,23 @@ class Bucket:
             return data
 
         return self._asked(ask, key, patient, missing=True)
+
+    def part(self, key: str, offset: int, length: int) -> bytes:
+        """These bytes of an object."""
+
+        def ask() -> bytes:
+            span = f"bytes={offset}-{offset + length - 1}"
+            data: bytes = self.client.get_object(Bucket=self.name, Key=key, Range=span)["Body"].read()
+            return data
+
+        return self._asked(ask, key) or b""
+
+    def size(self, key: str, *, patient: bool = True) -> int | None:
+        """The size of an object in bytes; None if there is none."""
+        head = self._asked(
+            lambda: self.client.head_object(Bucket=self.name, Key=key), key, patient=patient, missing=True
+        )
+        return None if head is None else int(head["ContentLength"])
 
     def put(self, key: str, data: bytes, *, patient: bool = True) -> None:
         """Write or replace an object."""
@@ -185,7 +222,7 @@ class Bucket:
         from botocore.exceptions import ConnectionError, HTTPClientError, NoCredentialsError, PartialCredentialsError
 
         code, look = _code(error), "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-        text = " ".join(str(error).split())
+        text = _without_secrets(error)
         if code == "NoSuchBucket":
             return f"no bucket '{self.name}' at {self.host}"
         if code in DENIED or code in ("403", "401"):
@@ -197,14 +234,20 @@ class Bucket:
         if isinstance(error, HTTPClientError | ConnectionError):
             what = f"{type(error).__name__.removesuffix('Error')}, for {waited:.0f} s"
             return f"no connection to {self.host} ({what}); look at AWS_ENDPOINT_URL and the network"
-        for secret in filter(None, map(os.environ.get, SECRETS)):
-            text = text.replace(secret, "***")
         return f"{self.host} answers {code or type(error).__name__}, for {waited:.0f} s ({text[:200]})"
 
 
 @cache
-def _bucket(name: str, host: str) -> Bucket:
-    return Bucket(name, host)
+def _bucket(name: str, host: str, anonymous: bool) -> Bucket:
+    return Bucket(name, host, anonymous)
+
+
+def _without_secrets(error: Exception) -> str:
+    """An error's text as one line."""
+    text = " ".join(str(error).split())
+    for secret in filter(None, map(os.environ.get, SECRETS)):
+        text = text.replace(secret, "***")
+    return text
 
 
 def _code(error: Exception) -> str:
