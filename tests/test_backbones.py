@@ -14,8 +14,10 @@ from torchvision import models
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
-from orchestrator.networks.backbones import BACKBONES, Backbone, TimmBody, build_backbone
-from orchestrator.networks.bn_inception import BLOCKS, BNInception
+from orchestrator.networks.backbones import BACKBONES, build_backbone
+from orchestrator.networks.backbones.base import Backbone
+from orchestrator.networks.backbones.bn_inception import BLOCKS, BNInception
+from orchestrator.networks.backbones.timm_models import TimmBody
 from orchestrator.networks.embedding import EmbeddingNetwork, Pooling
 from orchestrator.training.learner import Learner
 from orchestrator.training.optimizer import build_optimizer
@@ -37,9 +39,9 @@ def test_shapes(name: str, features: int, size: int) -> None:
 
 
 def test_every_listed_backbone_builds() -> None:
-    for name, what in BACKBONES.items():
+    for name, architecture in BACKBONES.items():
         backbone = backbone_of(name)
-        assert f"{backbone.feature_dim} features" in what or name == "small_cnn"
+        assert f"{backbone.feature_dim} features" in architecture.about or name == "small_cnn"
         colours = [0.5] * 3 if name in ("small_cnn", "vit_small", "vit_small_in21k") else [0.485, 0.456, 0.406]
         colours = [104 / 255, 117 / 255, 128 / 255] if name == "bn_inception" else colours
         assert torch.allclose(backbone.mean.flatten(), torch.tensor(colours)), name

@@ -10,7 +10,7 @@ from orchestrator.config.presets import FOLDER, read_presets
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
-from orchestrator.networks.backbones import check_backbone_name
+from orchestrator.networks.backbones import architecture_of
 from orchestrator.report.published import Row, Value, beside, in_percent, papers, read_paper
 
 NUMBERS = {
@@ -77,7 +77,7 @@ def test_names_are_this_project_s() -> None:
             resolve_experiment(settings, f"{row.paper}, {row.method}")
             assert find_method(row.ours["method"])
         if row.backbone not in (None, "googlenet"):
-            check_backbone_name(str(row.backbone))
+            architecture_of(str(row.backbone))
 
 
 def test_rows_of_a_paper_are_named_once() -> None:

@@ -21,7 +21,8 @@ from orchestrator.data.transforms import AUGMENTATIONS, Degradation
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import OBJECTIVES
 from orchestrator.method import MethodConfig, find_method
-from orchestrator.networks.backbones import InputConvention, check_backbone_name
+from orchestrator.networks.backbones import architecture_of
+from orchestrator.networks.backbones.base import InputConvention
 from orchestrator.networks.embedding import Pooling
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
 
@@ -154,13 +155,14 @@ class Training(BaseModel):
     @field_validator("backbone")
     @classmethod
     def _known_backbone(cls, value: str) -> str:
-        check_backbone_name(value)
+        architecture_of(value)
         return value
 
     @field_validator("input_convention")
     @classmethod
     def _recorded_convention(cls, value: InputConvention, info: ValidationInfo) -> InputConvention:
-        return "bgr_255" if value == "default" and info.data.get("backbone") == "bn_inception" else value
+        backbone = info.data.get("backbone")
+        return architecture_of(backbone).convention if value == "default" and backbone is not None else value
 
     @field_validator("augmentation")
     @classmethod

@@ -5,7 +5,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from orchestrator.method import Outputs
-from orchestrator.networks.backbones import Backbone
+from orchestrator.networks.backbones.base import Backbone
 
 Pooling = Literal["average", "max", "average+max", "token"]
 """Over the places of the feature maps: mean, largest, their sum; or a vision transformer's class token."""

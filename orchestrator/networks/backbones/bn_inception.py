@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from orchestrator.errors import InputError
+from orchestrator.networks.backbones.base import CAFFE_MEAN, Architecture, Backbone
 
 
 class Block(NamedTuple):
@@ -130,3 +131,29 @@ def _pool(kind: Literal["average", "max"], x: Tensor) -> Tensor:
     if kind == "max":
         return F.max_pool2d(x, 3, stride=1, padding=1, ceil_mode=True)
     return F.avg_pool2d(x, 3, stride=1, padding=1, ceil_mode=True, count_include_pad=True)
+
+
+def bn_inception(channels: int, class_token: bool = False) -> Backbone:
+    """Inception with batch norm, with random weights; colours by `bgr_255`."""
+    layers = {"stem": r"^conv", "blocks": r"^inception_(\d)"}
+    backbone = Backbone(BNInception(), feature_dim=1024, channels=3, mean=CAFFE_MEAN, std=[1 / 255] * 3, layers=layers)
+    backbone.take("bgr_255")
+    return backbone
+
+
+def no_download() -> dict[str, Tensor]:
+    """Raise InputError: they have to be given."""
+    raise InputError(
+        "weights: bn_inception has no maintained download: get bn_inception-52deb4733.pth (or the older "
+        "bn_inception-239d2248.pth) and give weights=/path/to/file.pth weights_sha256=DIGEST, "
+        "or ask for random ones (weights=random)"
+    )
+
+
+BN_INCEPTION = Architecture(
+    name="bn_inception",
+    about="Inception with batch norm, 1024 features; its weights are a file that you give",
+    build=bn_inception,
+    pretrained=no_download,
+    convention="bgr_255",
+)

@@ -1,0 +1,70 @@
+"""Image backbones: (B, channels, H, W) in [0, 1] -> feature maps (B, feature_dim, h, w). Each is in a file of this
+folder, and a line of the table."""
+
+from pathlib import Path
+
+from orchestrator.errors import InputError, suggestion
+from orchestrator.networks.backbones.base import Architecture, Backbone, InputConvention, no_class_token
+from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
+from orchestrator.networks.backbones.small_cnn import SMALL_CNN
+from orchestrator.networks.backbones.timm_models import DINO_SMALL, TIMM, VIT_SMALL, VIT_SMALL_IN21K, timm_model
+from orchestrator.networks.backbones.torchvision_resnets import RESNET18, RESNET50
+from orchestrator.networks.backbones.weights import load, weights_of_file
+
+BACKBONES: dict[str, Architecture] = {
+    architecture.name: architecture
+    for architecture in (
+        SMALL_CNN,
+        RESNET18,
+        RESNET50,
+        BN_INCEPTION,
+        VIT_SMALL,
+        VIT_SMALL_IN21K,
+        DINO_SMALL,
+    )
+}
+
+
+def architecture_of(name: str) -> Architecture:
+    """InputError for a name that is neither in BACKBONES nor begins with `timm/`."""
+    if name in BACKBONES:
+        return BACKBONES[name]
+    if name.startswith(TIMM):
+        return timm_model(name.removeprefix(TIMM))
+    raise InputError(f"unknown backbone '{name}'{suggestion(name, BACKBONES)}; or {TIMM}MODEL for any model of timm")
+
+
+def build_backbone(
+    name: str,
+    *,
+    channels: int,
+    weights: str,
+    sha256: str | None = None,
+    input_convention: InputConvention = "default",
+    class_token: bool = False,
+) -> Backbone:
+    """The backbone called `name` for images of `channels` channels.
+
+    `weights`: `default` (the pretrained ones, if there are any), `random`, or the path of a state-dict file, which
+    must have the digest `sha256` if one is given. `class_token`: return only that token, not the image's.
+    InputError if the weights cannot be loaded, or the network cannot do what is asked.
+    """
+    architecture = architecture_of(name)
+    if class_token and not architecture.has_tokens:
+        raise no_class_token(name)
+    if architecture.pretrained is None:
+        if weights not in ("default", "random"):
+            raise InputError(f"weights: '{weights}' cannot be loaded into {name}, which trains from scratch")
+        if input_convention != "default":
+            raise InputError(f"input_convention: '{input_convention}' is of pretrained networks, {name} has its own")
+        return architecture.build(channels, class_token)
+    backbone = architecture.build(channels, class_token)
+    backbone.take(input_convention)
+    if weights == "random":
+        return backbone
+    if weights == "default":
+        state, source = architecture.pretrained(), "the default ones"
+    else:
+        state, source = weights_of_file(Path(weights).expanduser(), sha256), weights
+    load(backbone.network, state, name, source)
+    return backbone

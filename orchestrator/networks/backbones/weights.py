@@ -1,0 +1,66 @@
+"""Weights of files and downloads, and how they are put into a network."""
+
+import hashlib
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from orchestrator.errors import InputError
+
+CLASSIFIERS = ("fc.", "last_linear.", "head.", "head_dist.", "aux_head.", "classifier.", "classif.")
+"""Prefixes of the names of a classifier's weights, which a file may contain and a backbone does not need."""
+
+
+def not_to_be_had(name: str, source: str, error: Exception) -> InputError:
+    """The error for pretrained weights that could not be fetched."""
+    reason = (str(error) or type(error).__name__).splitlines()[0][:120].strip()
+    return InputError(
+        f"weights: the pretrained weights of {name} could not be fetched from {source} ({reason}): "
+        "give a local state-dict file (weights=/path/to/file.pth) or ask for random ones (weights=random)"
+    )
+
+
+def weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
+    """A state dict; InputError if the file is none, or has another digest."""
+    if not path.is_file():
+        raise InputError(f"weights: no file {path}: give 'default', 'random', or the path of a state-dict file")
+    if sha256 is not None:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256.lower():
+            raise InputError(f"weights_sha256: {path} has the digest {found}, not {sha256}: it is another file")
+    from timm.models import load_state_dict
+
+    try:
+        state: dict[str, Tensor] = load_state_dict(str(path), weights_only=True)
+    except Exception:  # torch and safetensors raise many kinds if the file is no state dict
+        raise InputError(f"weights: {path} is not a state-dict file, or damaged") from None
+    return state
+
+
+def load(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
+    """Load all of the network's weights; no others may be there, except a classifier's.
+
+    Old files store vectors as (1, n), and no batch counts.
+    """
+    own = network.state_dict()
+    loaded = dict(own)
+    missing, wrong = [], []
+    for key, tensor in own.items():
+        found = state.get(key)
+        if not isinstance(found, Tensor):
+            if not key.endswith(".num_batches_tracked"):
+                missing.append(key)
+        elif found.shape not in (tensor.shape, (1, *tensor.shape)):
+            wrong.append(f"{key} is {_shape(found)}, it should be {_shape(tensor)}")
+        else:
+            loaded[key] = found.view_as(tensor)
+    more = [key for key in state if key not in own and not key.startswith(CLASSIFIERS)]
+    if missing or wrong or more:
+        counts = f"{len(missing)} tensors are missing, {len(wrong)} of other shapes, {len(more)} not of this network"
+        raise InputError(f"weights: {source}: not those of {name}: {counts}; the first: {(missing + wrong + more)[0]}")
+    network.load_state_dict(loaded)
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a number"
