@@ -25,9 +25,9 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], last: str = " or ") -> str:
     """`tpe, random or grid`"""
-    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+    return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def duration(seconds: float) -> str:

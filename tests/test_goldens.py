@@ -35,12 +35,13 @@ from orchestrator.execution.inline import InlineRunner
 from orchestrator.method import find_method, registry
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
+from orchestrator.report.formats import FORMATS
 from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.html.model_page import model_page
 from orchestrator.report.html.search_page import page
 from orchestrator.report.model_view import View
 from orchestrator.report.note import note
-from orchestrator.report.tables import comparison_exported, exported, summary
+from orchestrator.report.summary import summary
 from orchestrator.search.driver import resume, start
 from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
@@ -431,9 +432,9 @@ def comparison(tmp_path_factory: pytest.TempPathFactory, findings: Findings) -> 
 
 
 def test_reports(golden: Golden, findings: Findings) -> None:
-    golden("report.md", shortened(exported(findings.ledger, "markdown")))
-    golden("report.tex", shortened(exported(findings.ledger, "latex")))
-    golden("report.csv", shortened(exported(findings.ledger, "csv")))
+    golden("report.md", shortened(FORMATS["markdown"].leaderboard(findings.ledger)))
+    golden("report.tex", shortened(FORMATS["latex"].leaderboard(findings.ledger)))
+    golden("report.csv", shortened(FORMATS["csv"].leaderboard(findings.ledger)))
     golden("note.md", shortened(note(findings)))
 
 
@@ -442,8 +443,8 @@ def test_page(golden: Golden, findings: Findings) -> None:
 
 
 def test_comparison(golden: Golden, comparison: Comparison) -> None:
-    golden("comparison.md", shortened(comparison_exported(comparison, "markdown")))
-    golden("comparison.tex", shortened(comparison_exported(comparison, "latex")))
+    golden("comparison.md", shortened(FORMATS["markdown"].comparison(comparison)))
+    golden("comparison.tex", shortened(FORMATS["latex"].comparison(comparison)))
     golden("comparison.html", lean(comparison_page(comparison)))
 
 

@@ -12,7 +12,8 @@ from test_page import made, spread
 from test_study import EPOCHS, drive, search_of, start
 
 from orchestrator.errors import InputError
-from orchestrator.report.tables import exported, summary
+from orchestrator.report.formats import FORMATS
+from orchestrator.report.summary import summary
 from orchestrator.search.salvage import cut
 from orchestrator.storage import records
 from orchestrator.storage.journal import Journal, JournalError
@@ -168,9 +169,9 @@ def silent(
             continue
         if shown(ledger) != truth and not (noted and "without checksums" in ledger.notes[0]):
             found.append(f"{name} {seed} {turn}")
-        exported(ledger, "csv"), json.dumps(summary(ledger, path))
+        FORMATS["csv"].leaderboard(ledger), json.dumps(summary(ledger, path))
         if turn % 10 < 2:
-            exported(ledger, "markdown")
+            FORMATS["markdown"].leaderboard(ledger)
     for where, message in told:
         assert message.startswith(where), message
         assert "\n" not in message and len(message) < 1000

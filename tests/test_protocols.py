@@ -32,7 +32,7 @@ from orchestrator.evaluation.metrics import auroc, evaluate_embeddings
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
 from orchestrator.method import Embedded
-from orchestrator.report.tables import summary
+from orchestrator.report.summary import summary
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.training.checkpoint import save_checkpoint

@@ -52,10 +52,10 @@ def benchmark(
     ] = None,
     algorithm: Annotated[
         str | None,
-        typer.Option(help="tpe, gp, cmaes, qmc, random or grid, for all.", metavar="NAME", callback=not_empty),
+        typer.Option(help="{single_algorithms}, for all.", metavar="NAME", callback=not_empty),
     ] = None,
     scheduler: Annotated[
-        str | None, typer.Option(help="asha, median, hyperband or none, for all.", metavar="NAME", callback=not_empty)
+        str | None, typer.Option(help="{schedulers}, for all.", metavar="NAME", callback=not_empty)
     ] = None,
     final_seeds: Annotated[
         int | None,

@@ -11,7 +11,16 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, TrackingUri, local_path, not_empty, places_of
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    Json,
+    Storage,
+    TrackingUri,
+    local_path,
+    not_empty,
+    one_of,
+    places_of,
+)
 from orchestrator.cli.output import check_page, say, waiting, write_html, write_output
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
@@ -73,8 +82,12 @@ def evaluate(
         ),
     ] = None,
     degradation: Annotated[
-        Literal["low_resolution", "blur", "occlusion"] | None,
-        typer.Option(help="Degrade the test's images so (IDML's Table 8).", show_choices=True),
+        str | None,
+        typer.Option(
+            help="Degrade the test's images so (IDML's Table 8).",
+            metavar="<{degradations:|}>",
+            callback=one_of("degradations"),
+        ),
     ] = None,
     degradation_probability: Annotated[
         float, typer.Option(min=0, max=1, help="With --degradation: the share of the images that is degraded.")
@@ -275,7 +288,7 @@ def _degradation(kind: str | None, probability: float, extent: float | None) -> 
         return None
     if extent is not None and not 0 < extent <= 1:
         raise InputError(f"--degradation-extent: {extent:g}: should be a share of the sides, above 0 and at most 1")
-    return Degradation(kind, probability, extent)  # type: ignore[arg-type]
+    return Degradation(kind, probability, extent)
 
 
 def export(

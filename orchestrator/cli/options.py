@@ -1,8 +1,8 @@
 """Arguments and options shared by several commands, and how their values are interpreted."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
@@ -10,6 +10,7 @@ from typer.core import TyperCommand
 from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_WORKERS
 from orchestrator.errors import InputError, Problems
 from orchestrator.storage import paths
+from orchestrator.text import listed
 
 if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
@@ -45,6 +46,56 @@ class Command(TyperCommand):
                     raise
                 errors.append(error)
         raise WrongOptions(errors)
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Fill in the names of tables."""
+        for parameter in self.params:
+            for text in ("help", "metavar"):
+                if "{" in (getattr(parameter, text, None) or ""):
+                    setattr(parameter, text, getattr(parameter, text).format_map(Tables()))
+        super().format_help(ctx, formatter)
+
+
+class Names(list[str]):
+    """The names of a table: in a help text `{...}` lists them (`tpe, random or grid`), `{...:|}` joins them by bars."""
+
+    def __format__(self, bar: str) -> str:
+        return bar.join(self) if bar else listed(self)
+
+
+class Tables(dict[str, Names]):
+    """The tables that options take names from, by the name in braces; some take a second to import."""
+
+    def __missing__(self, table: str) -> Names:
+        if table == "schedulers":
+            from orchestrator.config.schedulers import SCHEDULERS
+
+            return Names(SCHEDULERS)
+        if table in ("algorithms", "single_algorithms"):
+            from orchestrator.config.algorithms import ALGORITHMS
+
+            single = table == "single_algorithms"
+            return Names(name for name, known in ALGORITHMS.items() if not single or 1 in known.objectives)
+        if table == "degradations":
+            from orchestrator.data.transforms import DEGRADATIONS
+
+            return Names(DEGRADATIONS)
+        if table == "formats":
+            from orchestrator.report.formats import FORMATS
+
+            return Names(FORMATS)
+        raise KeyError(table)
+
+
+def one_of(table: str, *others: str) -> Callable[[str | None], str | None]:
+    """Checks that a value is a name of a table, or one of the others."""
+
+    def check(value: str | None) -> str | None:
+        if value is not None and value not in others and value not in (known := [*others, *Tables()[table]]):
+            raise typer.BadParameter(f"{value!r} is not one of {', '.join(map(repr, known))}")
+        return value
+
+    return check
 
 
 DEFAULT_STORAGE = Path("runs")
@@ -146,7 +197,13 @@ Address = Annotated[
     typer.Option(metavar="RAY", help="A running Ray cluster, e.g. auto.", envvar="RAY_ADDRESS", callback=not_empty),
 ]
 Format = Annotated[
-    Literal["table", "markdown", "csv", "latex"], typer.Option("--format", help="How to print it; > FILE keeps it.")
+    str,
+    typer.Option(
+        "--format",
+        help="How to print it; > FILE keeps it.",
+        metavar="<table|{formats:|}>",
+        callback=one_of("formats", "table"),
+    ),
 ]
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 

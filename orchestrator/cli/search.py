@@ -56,16 +56,14 @@ def search(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="tpe, gp, cmaes, nsga2, qmc, random or grid, in place of the file's.",
+            help="{algorithms}, in place of the file's.",
             metavar="NAME",
             callback=not_empty,
         ),
     ] = None,
     scheduler: Annotated[
         str | None,
-        typer.Option(
-            help="asha, median, hyperband or none, in place of the file's.", metavar="NAME", callback=not_empty
-        ),
+        typer.Option(help="{schedulers}, in place of the file's.", metavar="NAME", callback=not_empty),
     ] = None,
     start_from: Annotated[
         list[str],

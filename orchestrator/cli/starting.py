@@ -161,7 +161,7 @@ def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
 def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
     """Print the leaderboard and where to look; the exit code says how the search ended."""
     from orchestrator.cli.tables import closing, leaderboard
-    from orchestrator.report.tables import summary
+    from orchestrator.report.summary import summary
 
     console = Terminal(stderr=as_json)
     console.print(leaderboard(outcome.ledger))

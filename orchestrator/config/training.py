@@ -17,7 +17,9 @@ from orchestrator.config.limits import (
     MOST_PER_BATCH,
     MOST_THREADS,
 )
-from orchestrator.data.transforms import AUGMENTATIONS, Degradation
+from orchestrator.config.optimizers import DESCRIPTION, OPTIMIZERS
+from orchestrator.config.optimizers.adam import ADAM
+from orchestrator.data.transforms import AUGMENTATIONS, DEGRADATIONS, Degradation
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import OBJECTIVES
 from orchestrator.method import MethodConfig, find_method
@@ -28,8 +30,12 @@ from orchestrator.storage.address import BUCKET, FORM, Address, is_address
 
 if TYPE_CHECKING:
     SelectionMetric = str
-else:
+    OptimizerName = str
+    DegradationName = str
+else:  # of tables, for the messages and descriptions of a Literal
     SelectionMetric = Literal[*OBJECTIVES]
+    OptimizerName = Literal[*OPTIMIZERS]
+    DegradationName = Literal["none", *DEGRADATIONS]
 
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
 
@@ -86,7 +92,7 @@ class Training(BaseModel):
         le=256,
         description="threads that prepare photographs ahead of the training; 0: none; no result depends on it",
     )
-    degradation: Literal["none", "low_resolution", "blur", "occlusion"] = Field(
+    degradation: DegradationName = Field(
         "none", description="what makes training images uncertain, after their augmentation"
     )
     degradation_probability: float = Field(0.5, ge=0, le=1, description="probability that an image is degraded")
@@ -116,7 +122,7 @@ class Training(BaseModel):
     freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
-    optimizer: Literal["adam", "adamw"] = Field("adam", description="Adam, or AdamW (decoupled weight decay)")
+    optimizer: OptimizerName = Field(ADAM.name, description=DESCRIPTION)
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")
     backbone_lr_multiplier: float = Field(1.0, gt=0, description="factor on lr for the backbone")
     layer_decay: float = Field(1.0, gt=0, le=1, description="factor on the backbone's lr per layer from its top down")

@@ -8,7 +8,6 @@ whatever batch, process or rank it is in. B: batch, C: channels, H, W: height, w
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ class Degradation:
     scaled down to (and up again), `blur` the Gaussian's standard deviation, `occlusion` the sides of a grey rectangle.
     """
 
-    kind: Literal["low_resolution", "blur", "occlusion"]
+    kind: str
     probability: float
     extent: float | None
 

@@ -5,13 +5,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from orchestrator.config.optimizers import OPTIMIZERS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.training.learner import Learner
 
 
 def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimizer:
-    """Adam or AdamW over the network and the method's own groups; every parameter in exactly one."""
+    """The chosen optimiser over the network and the method's own groups; every parameter in exactly one."""
     groups = network_groups(learner, training)
     fused = groups[0]["params"][0].is_cuda  # one kernel for all parameters, on a GPU
     groups += learner.method.parameter_groups(training.lr)
@@ -23,8 +24,7 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
                 f"method '{learner.method.name}': parameter {name} is in {grouped.count(id(parameter))} "
                 "optimiser groups, it should be in one: see parameter_groups"
             )
-    kind = torch.optim.AdamW if training.optimizer == "adamw" else torch.optim.Adam
-    optimizer = kind(groups, betas=(0.9, training.beta2), weight_decay=training.weight_decay, fused=fused)
+    optimizer = OPTIMIZERS[training.optimizer].build(groups, training, fused)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer

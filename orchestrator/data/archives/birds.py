@@ -4,6 +4,9 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from orchestrator.data.archives.listing import (
+    Archive,
+    Count,
+    Counts,
     Listing,
     Picture,
     archive_root,
@@ -74,3 +77,19 @@ def _class_names(root: Path) -> dict[int, str]:
     return {
         parsed_integer(key, where, "class id"): name for key, (where, name) in rows_by_id(root / "classes.txt").items()
     }
+
+
+CUB200 = Archive(
+    name="cub200",
+    summary="CUB-200-2011, birds",
+    origin="https://www.vision.caltech.edu/datasets/cub_200_2011/",
+    read=read_cub,
+    counts=Counts(Count(11_788, 200), first_half=5_864),
+)
+NABIRDS = Archive(
+    name="nabirds",
+    summary="NABirds, North American birds",
+    origin="https://dl.allaboutbirds.org/nabirds",
+    read=read_nabirds,
+    counts=Counts(Count(48_562, 555), dense=False),
+)

@@ -9,7 +9,10 @@ import numpy as np
 
 from orchestrator.data.archives.listing import (
     UNPACK_AGAIN,
+    Archive,
     Box,
+    Count,
+    Counts,
     Listing,
     Picture,
     parsed_integer,
@@ -135,3 +138,12 @@ def _mat_variable(path: Path, variable: str) -> Any:
         known = [name for name in content if not name.startswith("__")]
         raise DataError(f"{path}: no variable '{variable}'{suggestion(variable, known)}")
     return content[variable]
+
+
+CARS196 = Archive(
+    name="cars196",
+    summary="Stanford Cars",
+    origin="https://ai.stanford.edu/~jkrause/cars/car_dataset.html",
+    read=read_cars,
+    counts=Counts(Count(16_185, 196), first_half=8_054),
+)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from orchestrator.data.archives.listing import UNPACK_AGAIN, Listing, Picture, archive_root
+from orchestrator.data.archives.listing import UNPACK_AGAIN, Archive, Count, Counts, Listing, Picture, archive_root
 from orchestrator.errors import DataError
 
 
@@ -43,3 +43,21 @@ def _cifar(source: Path, reader: Any) -> Listing:
             for number, (pixels, label) in enumerate(zip(part.data, part.targets, strict=True))
         ]
     return Listing(root, dict(enumerate(names, start=1)), pictures)
+
+
+CIFAR_10 = Archive(
+    name="cifar10",
+    summary="CIFAR-10, for tests on foreign images",
+    origin="https://www.cs.toronto.edu/~kriz/cifar.html",
+    read=read_cifar10,
+    counts=Counts(Count(60_000, 10), {"train": Count(50_000, 10), "test": Count(10_000, 10)}),
+    pixels=True,
+)
+CIFAR_100 = Archive(
+    name="cifar100",
+    summary="CIFAR-100, for tests on foreign images",
+    origin="https://www.cs.toronto.edu/~kriz/cifar.html",
+    read=read_cifar100,
+    counts=Counts(Count(60_000, 100), {"train": Count(50_000, 100), "test": Count(10_000, 100)}),
+    pixels=True,
+)

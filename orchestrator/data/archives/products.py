@@ -4,6 +4,9 @@ from pathlib import Path, PurePosixPath
 
 from orchestrator.data.archives.listing import (
     UNPACK_AGAIN,
+    Archive,
+    Count,
+    Counts,
     Listing,
     Picture,
     archive_root,
@@ -75,3 +78,23 @@ def read_inshop(source: Path) -> Listing:
     rank = {groups[name]: i for i, name in enumerate(order)}
     pictures = [p._replace(super_class=rank[p.super_class]) for p in pictures if p.super_class is not None]
     return Listing(root, names, pictures, order, layout=folder)
+
+
+SOP = Archive(
+    name="sop",
+    summary="Stanford Online Products",
+    origin="https://cvgl.stanford.edu/projects/lifted_struct/",
+    read=read_sop,
+    counts=Counts(Count(120_053, 22_634), {"train": Count(59_551, 11_318), "test": Count(60_502, 11_316)}),
+)
+INSHOP = Archive(
+    name="inshop",
+    summary="DeepFashion In-Shop clothes, with query and gallery",
+    origin="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
+    read=read_inshop,
+    counts=Counts(
+        Count(52_712, 7_982),
+        {"train": Count(25_882, 3_997), "query": Count(14_218, 3_985), "gallery": Count(12_612, 3_985)},
+        dense=False,
+    ),
+)

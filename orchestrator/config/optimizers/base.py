@@ -1,0 +1,34 @@
+"""What an optimiser is."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+
+class Settings(Protocol):
+    """The settings of a training that an optimiser may read; learning rates are in its groups."""
+
+    @property
+    def beta2(self) -> float:
+        """Adam's second-moment decay."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of all parameters."""
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """An optimiser of the table.
+
+    Attributes:
+        name: as in settings.
+        about: what it is, as the setting's description says it.
+        build: from parameter groups with their learning rates; `fused`: one kernel for all parameters, on a GPU.
+    """
+
+    name: str
+    about: str
+    build: Callable[[list[dict[str, Any]], Settings, bool], torch.optim.Optimizer]
