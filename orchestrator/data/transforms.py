@@ -219,7 +219,10 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
-RECIPES: dict[str, Recipe] = {"none": _none, "affine": _affine}
+RECIPES: dict[str, Recipe] = {
+    "none": _none,
+    "affine": _affine,
+}
 
 CROPS = {
     "random_crop_224": Crop(224, resize=True),
