@@ -199,7 +199,7 @@ def test_the_picture_of_the_packages_is_that_of_their_imports() -> None:
 
 
 def test_the_files_that_the_page_names_are_there() -> None:
-    named = set(re.findall(r"`([\w/]+\.py)`", ARCHITECTURE))
+    named = set(re.findall(r"`([\w/]+\.py|\w+/[\w/]+)`", ARCHITECTURE))
     named |= {f"{name}/" for name in re.findall(r"^\| `(\w+)` \|", ARCHITECTURE, re.MULTILINE)}
     assert len(named) > 20
     assert not {name for name in named if not (ROOT / "orchestrator" / name).exists()}

@@ -1,14 +1,18 @@
 """The files and options that users write."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
+from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
 from orchestrator.config.resolve import idle_settings, resolve_search, single_training, with_more_budget
-from orchestrator.config.search import Search
+from orchestrator.config.schedulers import SCHEDULERS
+from orchestrator.config.search import FILE_KEYS, Search
 from orchestrator.config.space import Parameter, parse_space
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError
@@ -427,3 +431,48 @@ def test_a_copy_with_another_space_is_of_that_space(planted: bool, monkeypatch: 
     other = search.model_copy(update={"raw_space": {"alpha": [1, 2, 3]}})
     right = [parameter.key for parameter in other.parameters()] == ["alpha"] and other.example().config.alpha == 1
     assert (right and shorter.example().training.epochs == 3) is not planted
+
+
+def test_the_page_about_searches_names_what_the_tables_hold() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "searching.md").read_text(encoding="utf-8")
+    keys, algorithms, stops = (
+        page.partition(f"## {first}\n")[2].partition(f"## {last}\n")[0]
+        for first, last in (
+            ("The file", "The space"),
+            ("The algorithm", "Early stops"),
+            ("Early stops", "Two objectives"),
+        )
+    )
+    assert not [key for key in FILE_KEYS if f"`{key}`" not in keys]
+    assert not [name for name in ALGORITHMS if f"`{name}`" not in keys or f"| `{name}` |" not in algorithms]
+    for name, kind in SCHEDULERS.items():
+        assert f"`{name}`" in keys
+        assert re.search(rf"\{{name: {name}\b|`{name}`", stops)
+        assert not [key for key in kind.model_fields if key not in stops]
+
+
+def test_a_file_s_text_names_the_scheduler_with_what_is_not_its_default() -> None:
+    for scheduler, text in (
+        ("none", ""),
+        ("asha", "scheduler:\n  name: asha\n"),
+        ({"name": "hyperband", "reduction_factor": 2}, "scheduler:\n  name: hyperband\n  reduction_factor: 2\n"),
+    ):
+        search = resolve(PFML | {"scheduler": scheduler})
+        assert re.findall(r"scheduler:\n(?:  .*\n)*", search.file()) == ([text] if text else [])
+        assert type(search).model_validate_json(search.model_dump_json()) == search
+
+
+def test_a_journal_holds_the_keys_of_every_scheduler_of_before() -> None:
+    search = resolve(PFML | {"scheduler": {"name": "median", "startup_trials": 2}})
+    stored = search.model_dump()["scheduler"]
+    held = {"grace_validations": 1, "reduction_factor": 3, "startup_trials": 2, "max_validations": None}
+    assert stored == {"name": "median", **held}
+    with pytest.raises(ValidationError, match="patience: no such key"):
+        Search.model_validate(search.model_dump() | {"scheduler": stored | {"patience": 3}})
+    with pytest.raises(InputError) as refused:
+        resolve(PFML | {"scheduler": {"name": "ahsa", "grace_validations": 0, "grace_validation": 1}})
+    assert [problem.removeprefix("file.yaml: scheduler: ") for problem in refused.value.problems] == [
+        "name: 'ahsa' is unknown (did you mean 'asha'?)",
+        "grace_validations: 0: should be greater than or equal to 1",
+        "grace_validation: no such key (did you mean 'grace_validations'?)",
+    ]
