@@ -30,6 +30,12 @@ ROOT = Path(__file__).parent.parent
 GROUPS: dict[str, dict[str, str]] = {
     "search": {
         "orchestrator/search/study.py": "test_study",
+        "orchestrator/config/algorithms/tpe.py": "test_study",
+        "orchestrator/config/algorithms/grid.py": "test_study",
+        "orchestrator/config/algorithms/nsga2.py": "test_study",
+        "orchestrator/config/schedulers/asha.py": "test_study",
+        "orchestrator/config/schedulers/hyperband.py": "test_study",
+        "orchestrator/config/schedulers/median.py": "test_study",
         "orchestrator/search/conductor.py": "test_study test_lost test_control",
         "orchestrator/storage/ledger.py": "test_journal test_study",
         "orchestrator/config/space.py": "test_spec test_study",
@@ -50,6 +56,9 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "evaluation": {
         "orchestrator/evaluation/metrics.py": "test_evaluation",
+        "orchestrator/evaluation/measures/clusters.py": "test_evaluation",
+        "orchestrator/evaluation/measures/precision.py": "test_evaluation",
+        "orchestrator/evaluation/measures/recall.py": "test_evaluation",
         "orchestrator/evaluation/neighbours.py": "test_evaluation",
         "orchestrator/evaluation/clustering.py": "test_evaluation",
         "orchestrator/evaluation/chance.py": "test_yardstick test_evaluation",
