@@ -362,6 +362,10 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, li
         after = contents(root)
         changed[kind] = [name for name in after if after[name] != before.get(name)]
         before = after
+    search = root / "orchestrator/config/search.py"  # a key of a search file is one line
+    line = "    seed: int = Field(0, ge=0, lt=2**31)\n"
+    text = search.read_text(encoding="utf-8").replace(line, f"{line}    patience: int | None = Field(None, ge=1)\n")
+    search.write_text(text, encoding="utf-8")
     unlisted = PARTS["scheduler"].text.replace("threshold", "unlisted")  # the mistake: a file without its line
     (root / "orchestrator/config/schedulers/unlisted.py").write_text(unlisted.lstrip(), encoding="utf-8")
     return root, changed
@@ -376,7 +380,7 @@ def said(copied: tuple[Path, dict[str, list[str]]]) -> Mapping[str, Any]:
     colours = rng.integers(0, 200, (8, 1, 1, 1, 3)) + rng.integers(0, 56, (8, 8, 8, 8, 3))
     np.save(root / "archive" / "dots" / "dots.npy", colours.reshape(64, 8, 8, 3).astype(np.uint8))
     wrong = PARTS["method"].entry.replace("least: 1000.0", "reduction_factor: 2, least: many")
-    (root / "wrong.yaml").write_text(wrong.lstrip(), encoding="utf-8")
+    (root / "wrong.yaml").write_text(f"{wrong.strip()}\npatience: 0\n", encoding="utf-8")
     (root / "commands.json").write_text(json.dumps(COMMANDS), encoding="utf-8")
     environment = os.environ | {"PYTHONPATH": str(root), "COLUMNS": "200", "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(
@@ -432,4 +436,5 @@ def test_what_has_no_line_is_refused_by_name(said: Mapping[str, Any]) -> None:
     refused = answer(said, "key of another", 2)
     assert "reduction_factor: has no meaning for 'threshold' (it is for asha, hyperband)" in refused
     assert "scheduler: least: 'many': should be a number" in refused
+    assert "wrong.yaml, line 17: patience: 0: should be greater than or equal to 1" in refused
     assert "--format: 'line' is unknown (did you mean 'lines'?)" in answer(said, "no such format", 2)

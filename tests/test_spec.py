@@ -2,12 +2,15 @@
 
 import math
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import ValidationError
+from typer.models import OptionInfo
 
+from orchestrator.cli.main import COMMANDS
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.files import find_search, parse_assignments, read_scalar, read_yaml, shipped_searches
 from orchestrator.config.resolve import idle_settings, resolve_search, single_training, with_more_budget
@@ -476,3 +479,20 @@ def test_a_journal_holds_the_keys_of_every_scheduler_of_before() -> None:
         "grace_validations: 0: should be greater than or equal to 1",
         "grace_validation: no such key (did you mean 'grace_validations'?)",
     ]
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["", "an option of another range"])
+def test_options_have_the_bounds_of_their_keys(planted: bool) -> None:
+    def bounds(command: str) -> Iterator[tuple[str, Any, Any]]:
+        for name, hint in get_type_hints(COMMANDS[command], include_extras=True).items():
+            option = next((part for part in get_args(hint) if isinstance(part, OptionInfo)), None)
+            if option is not None and name in FILE_KEYS.keys() & Search.model_fields.keys():
+                held = {type(bound).__name__: bound for bound in Search.model_fields[name].metadata}
+                if option.min is not None:
+                    yield name, option.min, held["Ge"].ge
+                if option.max is not None:
+                    yield name, option.max - (planted and name == "final_trials"), held["Le"].le
+
+    found = [*bounds("search"), *bounds("benchmark")]
+    assert len({name for name, *_ in found}) >= 6
+    assert [name for name, option, key in found if option != key] == ["final_trials"] * planted

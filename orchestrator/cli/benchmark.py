@@ -22,12 +22,13 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import waiting
-from orchestrator.cli.starting import fixed_settings, fresh_name, parsed_limits, run_benchmark
+from orchestrator.cli.starting import fixed_settings, fresh_name, given_keys, run_benchmark
 from orchestrator.config.limits import MOST_RUNS, MOST_TRIALS
 from orchestrator.errors import InputError
 
 
 def benchmark(
+    ctx: typer.Context,
     methods: Annotated[
         str | None,
         typer.Option(help="Methods, shipped searches, or search files.", metavar="A,B,...", callback=not_empty),
@@ -88,24 +89,12 @@ def benchmark(
 
     - `orchestrator benchmark --name my-benchmark --budget epochs=400`
     """
-    limits = parsed_limits(budget)
-    changes = {
-        "dataset": dataset,
-        "num_trials": num_trials,
-        "budget": limits or None,
-        "algorithm": algorithm,
-        "scheduler": scheduler,
-        "final_seeds": final_seeds,
-        "max_concurrent": max_concurrent,
-        "workers": workers,
-        "trial_timeout": trial_timeout,
-        "stall_timeout": stall_timeout,
-        "seed": seed,
-    }
     with waiting("starting: the data set, then Ray") as status:
         from orchestrator.config.files import find_search
         from orchestrator.search.benchmark import Benchmark, asked, known
 
+        changes = given_keys(ctx)
+        limits = changes["budget"] or {}
         overrides = fixed_settings(set_, changes, epochs)
         named = [word.strip() for word in methods.split(",")] if methods else []
         if not all(named):

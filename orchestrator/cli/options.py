@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand
@@ -76,6 +76,10 @@ class Tables(dict[str, Names]):
 
             single = table == "single_algorithms"
             return Names(name for name, known in ALGORITHMS.items() if not single or 1 in known.objectives)
+        if table == "final_protocols":
+            from orchestrator.config.search import FinalProtocol
+
+            return Names(get_args(FinalProtocol))
         if table == "degradations":
             from orchestrator.data.transforms import DEGRADATIONS
 

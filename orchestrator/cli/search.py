@@ -1,6 +1,6 @@
 """`search` and `resume`: start or continue a search or a benchmark."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,11 +22,13 @@ from orchestrator.cli.options import (
     Workers,
     benchmark_of,
     not_empty,
+    one_of,
     places_of,
 )
 from orchestrator.cli.output import say, waiting, warn_of_plugins
 from orchestrator.cli.starting import (
     conclude,
+    given_keys,
     note_idle,
     parsed_limits,
     ray_runner,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
 
 def search(
+    ctx: typer.Context,
     space: Annotated[str, typer.Argument(help="A search file, or the name of a shipped one.", metavar="SPACE")],
     name: Annotated[
         str | None, typer.Option(help="Name of this search; a new one by default.", metavar="NAME", callback=not_empty)
@@ -87,8 +90,12 @@ def search(
         typer.Option(min=1, max=MOST_RUNS, help="Final runs of each of them, over so many seeds; 1 by default."),
     ] = None,
     final_protocol: Annotated[
-        Literal["same", "conventional"] | None,
-        typer.Option(help="Protocol of the final runs of a search over folds (protocol=mlrc); same by default."),
+        str | None,
+        typer.Option(
+            help="Protocol of the final runs of a search over folds (protocol=mlrc); same by default.",
+            metavar="<{final_protocols:|}>",
+            callback=one_of("final_protocols"),
+        ),
     ] = None,
     epochs: Epochs = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
@@ -114,26 +121,9 @@ def search(
 
     - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
-    changes = {
-        "dataset": dataset,
-        "num_trials": num_trials,
-        "budget": parsed_limits(budget) or None,
-        "algorithm": algorithm,
-        "scheduler": scheduler,
-        "start_from": start_from or None,
-        "max_concurrent": max_concurrent,
-        "workers": workers,
-        "trial_timeout": trial_timeout,
-        "stall_timeout": stall_timeout,
-        "final_workers": final_workers,
-        "final_trials": final_trials,
-        "final_seeds": final_seeds,
-        "final_protocol": final_protocol,
-        "seed": seed,
-    }
     if dry_run:
         with waiting("timing a few steps"):
-            resolved = resolved_search(space, name, preset, epochs, set_, changes, storage)
+            resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage)
             from orchestrator.search.plan import plan
             from orchestrator.tracking.address import check_tracking_uri
 
@@ -146,7 +136,7 @@ def search(
         show_plan(planned, as_json=json_)
         return
     with waiting("starting: the data set, then Ray") as status:
-        resolved = resolved_search(space, name, preset, epochs, set_, changes, storage)
+        resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage)
         warn_of_plugins()
         note_idle(resolved)
         from orchestrator.cli.live import Display

@@ -74,6 +74,17 @@ def fixed_settings(
     return overrides if epochs is None else overrides | {"epochs": epochs}
 
 
+def given_keys(ctx: typer.Context) -> dict[str, Any]:
+    """The keys of a search file that a command has options for, each with the value given, None where there is none."""
+    from orchestrator.config.search import FILE_KEYS
+
+    options = [parameter for parameter in ctx.command.params if parameter.opts[0].startswith("-")]
+    keys = [key for option in options if (key := option.name) in FILE_KEYS]
+    given = {key: ctx.params[key] for key in keys}
+    given |= {key: list(value) or None for key, value in given.items() if isinstance(value, list | tuple)}
+    return given | {"budget": parsed_limits(given["budget"] or []) or None}
+
+
 def parsed_limits(words: list[str]) -> dict[str, Any]:
     """The limits of `--budget`; `none` removes a limit."""
     from orchestrator.config.files import parse_assignments

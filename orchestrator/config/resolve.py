@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,7 +17,6 @@ from orchestrator.config.search import (
     EXPECTED,
     FILE_KEYS,
     Budget,
-    FinalProtocol,
     Objective,
     Preset,
     Search,
@@ -144,7 +143,9 @@ def _resolved(
         made["budget"] = _budget(raw.get("budget", {}), changes.get("budget"), source)
     with problems.noted():
         made["scheduler"] = parse_scheduler(merged.get("scheduler", {}), f"{source}: scheduler")
-    for key, known in (("algorithm", [*ALGORITHMS]), ("final_protocol", get_args(FinalProtocol))):
+    kinds = {key: Search.model_fields[key].annotation for key in FILE_KEYS.keys() & Search.model_fields.keys()}
+    words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
+    for key, known in {"algorithm": tuple(ALGORITHMS), **words}.items():
         if key in merged and merged[key] not in known:
             unknown = merged.pop(key)
             problems.found.append(f"{source}: {key}: {shown(unknown)} is unknown{suggestion(unknown, known)}")

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, Self
+from types import NoneType, UnionType
+from typing import Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator, model_validator
 
@@ -248,31 +249,39 @@ class Search(BaseModel):
         return yaml_text({key: found[key] for key in FILE_KEYS if key in found})
 
 
-FILE_KEYS: dict[str, Any] = {
-    "description": str,
-    "method": str,
-    "dataset": str,
-    "settings": dict,
-    "space": (dict, list),
-    "algorithm": str,
-    "num_trials": int,
-    "budget": dict,
-    "start_from": list,
-    "scheduler": (str, dict),
-    "objective": (str, dict),
-    "objectives": list,
-    "seed": int,
-    "max_concurrent": int,
-    "workers": int,
-    "trial_timeout": (int, float),
-    "stall_timeout": (int, float),
-    "gpus_per_trial": (int, float),
-    "final": bool,
-    "final_workers": int,
-    "final_trials": int,
-    "final_seeds": int,
-    "final_protocol": str,
-}
+NOT_IN_FILES = {"name", "source", "preset", "second_objective", "test_trials"}
+
+
+def _file_keys() -> dict[str, Any]:
+    keys: dict[str, Any] = {}
+    for name, field in Search.model_fields.items():
+        if name == "settings":
+            keys |= {"method": str, "dataset": str}
+        if name == "raw_space":
+            keys["space"] = (dict, list)
+        elif name not in NOT_IN_FILES:
+            keys[name] = _written_as(field.annotation)
+        if name == "objective":
+            keys["objectives"] = list
+    return keys
+
+
+def _written_as(annotation: Any) -> Any:
+    """The types of a field's value in a file."""
+    optional = get_origin(annotation) in (Union, UnionType)
+    kind = next(part for part in get_args(annotation) if part is not NoneType) if optional else annotation
+    if kind in (Scheduler, Objective):
+        return (str, dict)
+    if get_origin(kind) is Literal:
+        return str
+    if kind is float:
+        return (int, float)
+    kind = get_origin(kind) or kind
+    return dict if issubclass(kind, BaseModel) else kind
+
+
+FILE_KEYS = _file_keys()
+"""The keys of a search file, in the order in which `Search.file` writes them, and the types of their values."""
 
 EXPECTED = {
     str: "text",
