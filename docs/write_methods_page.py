@@ -2,12 +2,15 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from orchestrator.check import CHECKS, verdicts
 from orchestrator.cli.describe import describe_method, describe_settings
 from orchestrator.config.training import Training
+from orchestrator.evaluation.measures import METRICS
+from orchestrator.evaluation.measures.recall import recall
 from orchestrator.method import find_method, registry
 
 PAGE = Path(__file__).with_name("methods.md")
@@ -40,6 +43,17 @@ def documentation() -> str:
         lines += _settings("hyperparameter", method["hyperparameters"])
     lines += ["", "## Every training", "", "What any method is trained with, in the same files and options.", ""]
     lines += _settings("setting", describe_settings(Training))
+    lines += [
+        "",
+        "## Metrics",
+        "",
+        "What a model is judged by, in a validation (`val/...`) and in a test (`test/...`).",
+        "",
+    ]
+    lines += ["| metric | as an objective | definition |", "| --- | --- | --- |"]
+    for metric in (replace(recall(1), name="recall_at_<k>"), *METRICS):
+        goal = "max" if metric.larger_is_better else "min"
+        lines.append(f"| `{metric.name}` | {goal if metric.by_query else ''} | {_cell(metric.about)} |")
     return "\n".join(lines) + "\n\n"
 
 
