@@ -35,7 +35,7 @@ from orchestrator.execution.inline import InlineRunner
 from orchestrator.method import find_method, registry
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
-from orchestrator.report.formats import FORMATS
+from orchestrator.report.formats import format_of
 from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.html.model_page import model_page
 from orchestrator.report.html.search_page import page
@@ -432,9 +432,9 @@ def comparison(tmp_path_factory: pytest.TempPathFactory, findings: Findings) -> 
 
 
 def test_reports(golden: Golden, findings: Findings) -> None:
-    golden("report.md", shortened(FORMATS["markdown"].leaderboard(findings.ledger)))
-    golden("report.tex", shortened(FORMATS["latex"].leaderboard(findings.ledger)))
-    golden("report.csv", shortened(FORMATS["csv"].leaderboard(findings.ledger)))
+    golden("report.md", shortened(format_of("markdown").leaderboard(findings.ledger)))
+    golden("report.tex", shortened(format_of("latex").leaderboard(findings.ledger)))
+    golden("report.csv", shortened(format_of("csv").leaderboard(findings.ledger)))
     golden("note.md", shortened(note(findings)))
 
 
@@ -443,8 +443,8 @@ def test_page(golden: Golden, findings: Findings) -> None:
 
 
 def test_comparison(golden: Golden, comparison: Comparison) -> None:
-    golden("comparison.md", shortened(FORMATS["markdown"].comparison(comparison)))
-    golden("comparison.tex", shortened(FORMATS["latex"].comparison(comparison)))
+    golden("comparison.md", shortened(format_of("markdown").comparison(comparison)))
+    golden("comparison.tex", shortened(format_of("latex").comparison(comparison)))
     golden("comparison.html", lean(comparison_page(comparison)))
 
 

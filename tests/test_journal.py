@@ -12,7 +12,7 @@ from test_page import made, spread
 from test_study import EPOCHS, drive, search_of, start
 
 from orchestrator.errors import InputError
-from orchestrator.report.formats import FORMATS
+from orchestrator.report.formats import format_of
 from orchestrator.report.summary import summary
 from orchestrator.search.salvage import cut
 from orchestrator.storage import records
@@ -169,9 +169,9 @@ def silent(
             continue
         if shown(ledger) != truth and not (noted and "without checksums" in ledger.notes[0]):
             found.append(f"{name} {seed} {turn}")
-        FORMATS["csv"].leaderboard(ledger), json.dumps(summary(ledger, path))
+        format_of("csv").leaderboard(ledger), json.dumps(summary(ledger, path))
         if turn % 10 < 2:
-            FORMATS["markdown"].leaderboard(ledger)
+            format_of("markdown").leaderboard(ledger)
     for where, message in told:
         assert message.startswith(where), message
         assert "\n" not in message and len(message) < 1000

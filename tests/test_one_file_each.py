@@ -107,7 +107,7 @@ class Threshold(Scheduler):
         "orchestrator/config/schedulers/__init__.py",
         "        Threshold,",
         "        Hyperband,",
-        "from orchestrator.config.schedulers.threshold import Threshold",
+        "from orchestrator.config.schedulers.threshold import Threshold\n",
     ),
     "algorithm": Part(
         "orchestrator/config/algorithms/forest.py",
@@ -132,7 +132,7 @@ class Separate(Algorithm):
         "orchestrator/config/algorithms/__init__.py",
         "        Separate(),",
         "        Random(),",
-        "from orchestrator.config.algorithms.forest import Separate",
+        "from orchestrator.config.algorithms.forest import Separate\n",
     ),
     "backbone": Part(
         "orchestrator/networks/backbones/patches.py",
@@ -154,7 +154,7 @@ PATCHES = Architecture(name="patches", about="patches, 6 features", build=patche
         "orchestrator/networks/backbones/__init__.py",
         "        PATCHES,",
         "        SMALL_CNN,",
-        "from orchestrator.networks.backbones.patches import PATCHES",
+        "from orchestrator.networks.backbones.patches import PATCHES\n",
     ),
     "importer": Part(
         "orchestrator/data/archives/dots.py",
@@ -180,7 +180,7 @@ DOTS = Archive("dots", "dots, for a test", "https://dots.example", read_dots, Co
         "orchestrator/data/archives/catalog.py",
         "        DOTS,",
         "        CUB200,",
-        "from orchestrator.data.archives.dots import DOTS",
+        "from orchestrator.data.archives.dots import DOTS\n",
     ),
     "metric": Part(
         "orchestrator/evaluation/measures/first_place.py",
@@ -213,7 +213,7 @@ FIRST_PLACE = Metric(
         "orchestrator/evaluation/measures/__init__.py",
         "    FIRST_PLACE,",
         "    MAP_AT_1000,",
-        "from orchestrator.evaluation.measures.first_place import FIRST_PLACE",
+        "from orchestrator.evaluation.measures.first_place import FIRST_PLACE\n",
     ),
     "augmentation": Part(
         "orchestrator/data/flips.py",
@@ -234,7 +234,7 @@ def flipped(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
         "orchestrator/data/transforms.py",
         '    "flipped": flipped,',
         '    "affine": _affine,',
-        "from orchestrator.data.flips import flipped",
+        "from orchestrator.data.flips import flipped\n",
     ),
     "optimiser": Part(
         "orchestrator/config/optimizers/sgd.py",
@@ -257,7 +257,7 @@ SGD = Optimizer("sgd", "SGD with momentum", build)
         "orchestrator/config/optimizers/__init__.py",
         "        SGD,",
         "        ADAMW,",
-        "from orchestrator.config.optimizers.sgd import SGD",
+        "from orchestrator.config.optimizers.sgd import SGD\n",
     ),
     "format": Part(
         "orchestrator/report/formats/lines.py",
@@ -276,12 +276,11 @@ def _leaderboard(ledger: Ledger) -> str:
     return "".join(f"{heads[0]}={cells[0]} {heads[1]}={cells[1]}\\n" for _, cells, _ in rows)
 
 
-LINES = Format("lines", _leaderboard, lambda comparison: comparison.name)
+FORMAT = Format(_leaderboard, lambda comparison: comparison.name)
 ''',
         "orchestrator/report/formats/__init__.py",
-        "        LINES,",
-        "        LATEX,",
-        "from orchestrator.report.formats.lines import LINES",
+        '    "lines",',
+        '    "latex",',
     ),
 }
 
@@ -337,7 +336,7 @@ def add(root: Path, part: Part) -> None:
         text = table.read_text(encoding="utf-8")
         first = text.index("from orchestrator.")
         assert text.count(part.after) == 1
-        text = f"{text[:first]}{part.imported}\n{text[first:]}".replace(part.after, f"{part.after}\n{part.entry}")
+        text = f"{text[:first]}{part.imported}{text[first:]}".replace(part.after, f"{part.after}\n{part.entry}")
         table.write_text(text, encoding="utf-8")
 
 

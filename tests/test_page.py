@@ -19,7 +19,7 @@ from PIL import Image
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
-from orchestrator.report.formats import FORMATS
+from orchestrator.report.formats import format_of
 from orchestrator.report.html.search_page import page, write_page
 from orchestrator.report.note import note
 from orchestrator.storage.journal import Journal
@@ -343,7 +343,7 @@ def test_before_anything_has_happened(tmp_path: Path) -> None:
     assert found.winner is None and found.command is None
     assert "No trial of made has a result yet (none begun)" in found.verdict[0]
     assert "No trial has a value yet." in "".join(Elements(page(found)).text)
-    assert FORMATS["latex"].leaderboard(ledger).count(r"\midrule") == 1
+    assert format_of("latex").leaderboard(ledger).count(r"\midrule") == 1
 
 
 def test_the_command_trains_the_winner_again(tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("form", ["markdown", "csv", "latex"])
 def test_exports(tmp_path: Path, form: Any) -> None:
     order = sorted(range(12), key=lambda n: -bowl(spread(12)[n]))
-    text = FORMATS[form].leaderboard(made(tmp_path, spread(12), finals={f"{order[0]:04d}": [0.5, 0.52]}))
+    text = format_of(form).leaderboard(made(tmp_path, spread(12), finals={f"{order[0]:04d}": [0.5, 0.52]}))
     trial = f"{order[0]:04d}"
     if form == "csv":
         assert text.splitlines()[1].startswith(f"1,{trial},done,")
@@ -497,7 +497,7 @@ def test_names_cannot_break_out(tmp_path_factory: pytest.TempPathFactory, text: 
     assert "<" not in before and "\n```" not in before
     fence = code.split("\n")[0]
     assert set(fence) == {"`"} and code.count(fence) == 2 and code.endswith(f"\n{fence}")
-    latex = FORMATS["latex"].leaderboard(ledger)
+    latex = format_of("latex").leaderboard(ledger)
     assert not re.search(r"(?<!\\)[#%_]", latex.replace("% needs", "needs"))
 
 

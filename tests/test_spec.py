@@ -18,6 +18,7 @@ from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, Search
 from orchestrator.config.space import Parameter, parse_space
 from orchestrator.config.training import resolve_experiment
+from orchestrator.data.transforms import DEGRADATIONS
 from orchestrator.errors import InputError
 from orchestrator.method import registry
 
@@ -496,3 +497,8 @@ def test_options_have_the_bounds_of_their_keys(planted: bool) -> None:
     found = [*bounds("search"), *bounds("benchmark")]
     assert len({name for name, *_ in found}) >= 6
     assert [name for name, option, key in found if option != key] == ["final_trials"] * planted
+
+
+def test_the_choices_of_a_command_are_the_table_s() -> None:
+    hints = get_type_hints(COMMANDS["evaluate"])["degradation"]
+    assert {name for part in get_args(hints) for name in get_args(part)} == set(DEGRADATIONS)

@@ -193,7 +193,7 @@ def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
     import json
     import re
 
-    from orchestrator.report.formats import FORMATS
+    from orchestrator.report.formats import format_of
     from orchestrator.report.html.search_page import page
     from orchestrator.report.note import note
 
@@ -211,4 +211,4 @@ def test_every_table_and_figure_compares_at_one_age(tmp_path: Path) -> None:
     assert "| val/map\\_at\\_r | val/map\\_at\\_r at 3 |" in note(findings)
     assert "| 0.4200 | 0.3000 |" in note(findings)
     for form, text in (("markdown", "| 0.4200 | 0.3000 |"), ("csv", ",0.42,0.3,"), ("latex", "0.4200 & 0.3000")):
-        assert text in FORMATS[form].leaderboard(ledger)
+        assert text in format_of(form).leaderboard(ledger)

@@ -18,7 +18,6 @@ from orchestrator.cli.options import (
     TrackingUri,
     local_path,
     not_empty,
-    one_of,
     places_of,
 )
 from orchestrator.cli.output import check_page, say, waiting, write_html, write_output
@@ -82,12 +81,8 @@ def evaluate(
         ),
     ] = None,
     degradation: Annotated[
-        str | None,
-        typer.Option(
-            help="Degrade the test's images so (IDML's Table 8).",
-            metavar="<{degradations:|}>",
-            callback=one_of("degradations"),
-        ),
+        Literal["low_resolution", "blur", "occlusion"] | None,  # of DEGRADATIONS, which needs torch
+        typer.Option(help="Degrade the test's images so (IDML's Table 8).", show_choices=True),
     ] = None,
     degradation_probability: Annotated[
         float, typer.Option(min=0, max=1, help="With --degradation: the share of the images that is degraded.")

@@ -64,7 +64,7 @@ class Names(list[str]):
 
 
 class Tables(dict[str, Names]):
-    """The tables that options take names from, by the name in braces; some take a second to import."""
+    """The tables that options take names from, by the name in braces; read when needed."""
 
     def __missing__(self, table: str) -> Names:
         if table == "schedulers":
@@ -77,13 +77,9 @@ class Tables(dict[str, Names]):
             single = table == "single_algorithms"
             return Names(name for name, known in ALGORITHMS.items() if not single or 1 in known.objectives)
         if table == "final_protocols":
-            from orchestrator.config.search import FinalProtocol
+            from orchestrator.config.final_runs import FinalProtocol
 
             return Names(get_args(FinalProtocol))
-        if table == "degradations":
-            from orchestrator.data.transforms import DEGRADATIONS
-
-            return Names(DEGRADATIONS)
         if table == "formats":
             from orchestrator.report.formats import FORMATS
 

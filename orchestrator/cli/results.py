@@ -55,7 +55,7 @@ def compare(
     - `orchestrator compare my-benchmark --html comparison.html`
     """
     from orchestrator.report.comparison import Comparison
-    from orchestrator.report.formats import FORMATS
+    from orchestrator.report.formats import format_of
     from orchestrator.search.benchmark import compared, known
     from orchestrator.search.models import read_search
 
@@ -79,7 +79,7 @@ def compare(
 
         write_html("--html", html, lambda path: write_comparison(comparison, path), "comparison")
     if format_ != "table":
-        print(FORMATS[format_].comparison(comparison), end="")
+        print(format_of(format_).comparison(comparison), end="")
     elif json_ or html is None:
         show_comparison(comparison, as_json=json_)
 
@@ -105,7 +105,7 @@ def report(
     - `orchestrator report my-search --format csv > leaderboard.csv`
     """
     from orchestrator.cli.tables import leaderboard
-    from orchestrator.report.formats import FORMATS
+    from orchestrator.report.formats import format_of
     from orchestrator.report.summary import summary
     from orchestrator.search.models import read_search
 
@@ -125,7 +125,7 @@ def report(
     if json_:
         print(json.dumps(summary(ledger, journal)))
     elif format_ != "table":
-        print(FORMATS[format_].leaderboard(ledger), end="")
+        print(format_of(format_).leaderboard(ledger), end="")
     elif html is None:
         Terminal().print(leaderboard(ledger))
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
+from orchestrator.config.final_runs import FinalProtocol
 from orchestrator.config.limits import MOST_CONCURRENT, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
 from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
 from orchestrator.config.schedulers.base import Scheduler
@@ -85,9 +86,6 @@ class Preset:
     settings: dict[str, Any]
     readings: dict[str, str]
     unstated: dict[str, str]
-
-
-FinalProtocol = Literal["same", "conventional"]
 
 
 class Search(BaseModel):

@@ -1,15 +1,20 @@
-"""The formats of reports for files, each in a file of this folder and a line of the table."""
+"""The formats of reports for files, each in the file of this folder that is called like it, and a line of the table."""
 
-from orchestrator.report.formats.base import Format
-from orchestrator.report.formats.csv_file import CSV
-from orchestrator.report.formats.latex import LATEX
-from orchestrator.report.formats.markdown import MARKDOWN
+import importlib
+from typing import TYPE_CHECKING
 
-FORMATS: dict[str, Format] = {
-    form.name: form
-    for form in (
-        MARKDOWN,
-        CSV,
-        LATEX,
-    )
-}
+if TYPE_CHECKING:
+    from orchestrator.report.formats.base import Format
+
+FORMATS = (
+    "markdown",
+    "csv",
+    "latex",
+)
+"""Their names: `--help` shows them without loading what they need."""
+
+
+def format_of(name: str) -> "Format":
+    """What the file of this name gives as `FORMAT`."""
+    found: Format = importlib.import_module(f"{__name__}.{name}").FORMAT
+    return found

@@ -9,8 +9,7 @@ from orchestrator.storage.ledger import Ledger
 
 @dataclass(frozen=True)
 class Format:
-    """A format of the table: its name, and a leaderboard and a comparison as a file's text."""
+    """A leaderboard and a comparison as the text of a file."""
 
-    name: str
     leaderboard: Callable[[Ledger], str]
     comparison: Callable[[Comparison], str]

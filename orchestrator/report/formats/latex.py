@@ -65,4 +65,4 @@ def _comparison(comparison: Comparison) -> str:
     return _latex_table(heads, list(zip(lines, tested, strict=True)), " ".join(comparison.verdict), left=2)
 
 
-LATEX = Format("latex", _leaderboard, _comparison)
+FORMAT = Format(_leaderboard, _comparison)

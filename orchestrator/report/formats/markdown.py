@@ -58,4 +58,4 @@ def _comparison(comparison: Comparison) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-MARKDOWN = Format("markdown", _leaderboard, _comparison)
+FORMAT = Format(_leaderboard, _comparison)

@@ -24,4 +24,4 @@ def _comparison(comparison: Comparison) -> str:
     return file.getvalue()
 
 
-CSV = Format("csv", _leaderboard, _comparison)
+FORMAT = Format(_leaderboard, _comparison)
