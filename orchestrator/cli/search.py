@@ -121,6 +121,7 @@ def search(
 
     - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
+    # options called like keys of the file, such as final_seeds, are read by given_keys
     if dry_run:
         with waiting("timing a few steps"):
             resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage)
