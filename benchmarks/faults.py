@@ -198,7 +198,7 @@ class Campaign:
         for restart in due:
             restart()
 
-    def go_on(self, until_progress: int, seconds: float = 600) -> bool:
+    def how_to_resume(self, until_progress: int, seconds: float = 600) -> bool:
         """Let the search run until so many validations are journaled; False if it came to its end before."""
         end = time.monotonic() + seconds
         while self.progress() < until_progress:
@@ -429,7 +429,7 @@ def disturb(campaign: Campaign, faults: list[Fault], told: Callable[[], object])
         if campaign.enough:
             break
         if campaign.progress() < fault.at:
-            if campaign.go_on(fault.at):
+            if campaign.how_to_resume(fault.at):
                 time.sleep(rng.uniform(0, 0.5))
         else:  # the search is just starting or being taken up: so is the fault's moment
             campaign.linger(rng.uniform(0, STARTUP_SECONDS))

@@ -27,7 +27,7 @@ from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
-from orchestrator.storage.presence import driver, request
+from orchestrator.storage.presence import driver, send_request
 from orchestrator.tracking.trackers import MemoryTracker
 
 EPOCHS = 6
@@ -207,7 +207,7 @@ def test_it_can_be_stopped_between_two_searches(run: Run, tmp_path: Path) -> Non
 
     def ask_once_begun(label: str, place: int) -> Watcher:
         wait(lambda: driver(benchmark.folder(tmp_path / "s", "b")), 60)
-        request(benchmark.folder(tmp_path / "s", "b"), "stop")
+        send_request(benchmark.folder(tmp_path / "s", "b"), "stop")
         return Watcher()
 
     result = benchmark.run(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)

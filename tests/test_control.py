@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from orchestrator.search import control
-from orchestrator.search.control import at_the_wheel, status
+from orchestrator.search.control import driver_lease, status
 from orchestrator.storage import presence
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.presence import DRIVER, REQUEST, driver, pending, request
+from orchestrator.storage.presence import DRIVER, REQUEST, driver, pending_request, send_request
 
 STARTED: dict[str, Any] = {
     "event": "search_started",
@@ -50,26 +50,26 @@ def wait(condition: Callable[[], object]) -> None:
 
 def test_a_driver_shows_itself_and_obeys(conductor: Any) -> None:
     folder = conductor.folder
-    request(folder, "stop")  # meant for a driver that has died
-    with at_the_wheel(conductor):
+    send_request(folder, "stop")  # meant for a driver that has died
+    with driver_lease(conductor):
         wait(lambda: driver(folder))
         found = driver(folder)
         assert found is not None and found["pid"] == os.getpid()
-        assert pending(folder) is None and not conductor.stopping
-        request(folder, "pause")
+        assert pending_request(folder) is None and not conductor.stopping
+        send_request(folder, "pause")
         wait(lambda: conductor.pausing)
-        wait(lambda: pending(folder) is None)
+        wait(lambda: pending_request(folder) is None)
         assert not conductor.stopping
         assert conductor.stopped_by == f"paused by {presence.myself()}"
         (folder / REQUEST).write_text("{not JSON")
-        request(folder, "stop")
+        send_request(folder, "stop")
         wait(lambda: conductor.stopping)
         assert conductor.stopped_by == f"stopped by {presence.myself()}"
     assert list(folder.iterdir()) == []
 
 
 def test_what_is_no_request_changes_nothing(conductor: Any) -> None:
-    with at_the_wheel(conductor):
+    with driver_lease(conductor):
         for content in ("{not JSON", "[]", '{"wish": "dance"}'):
             (conductor.folder / REQUEST).write_text(content)
             time.sleep(0.1)
@@ -99,7 +99,7 @@ def test_a_status_tells_a_lost_search_from_a_running_one(tmp_path: Path) -> None
     assert found["budget"]["trials"] == {"used": 0, "of": 9}
     beat = {"by": "me@here", "host": "another", "pid": 7, "time": time.time() * 1000}
     (tmp_path / DRIVER).write_text(json.dumps(beat))
-    request(tmp_path, "stop")
+    send_request(tmp_path, "stop")
     found = status(ledger, tmp_path)
     assert (found["state"], found["driver"], found["asked_to"]) == ("running", "me@here", "stop")
     ledger.apply({"event": "search_ended", "state": "interrupted", "time": 2, "best": None, "reason": "stopped by me"})

@@ -237,11 +237,11 @@ def test_what_else_is_read_back(storage: Path, capsys: Any, wrong: str) -> None:
 def test_a_request_that_is_damaged_stops_no_driver(tmp_path: Path) -> None:
     from types import SimpleNamespace
 
-    from orchestrator.search.control import _obey
+    from orchestrator.search.control import _take_request
 
     (tmp_path / REQUEST).write_bytes(NESTED)
     conductor: Any = SimpleNamespace(folder=tmp_path, stopping=False, pausing=False, stopped_by=None)
-    _obey(conductor)
+    _take_request(conductor)
     assert not conductor.stopping and not conductor.pausing and driver(tmp_path) is None
 
 

@@ -203,7 +203,7 @@ def test_an_old_journal_that_was_gone_on_with_is_covered_by_its_first_sum(search
     assert silent(both, tmp_path / "both", kinds, 3, 180) == []
 
 
-def unchained(before: records.Place, content: bytes) -> str:
+def unchained(before: records.Position, content: bytes) -> str:
     """Each line's sum is its own."""
     return "0" * 8 + f"{hash(content) & 0xFFFFFFFF:08x}"
 

@@ -20,12 +20,12 @@ from orchestrator.errors import InputError
 from orchestrator.execution import lost, ray_tune
 from orchestrator.execution.lost import PROCESS_LOG, begins, cause, keep, quoted, stuck_at, tail
 from orchestrator.execution.protocol import Failed, Validated, Work
-from orchestrator.execution.ray_tune import Points, Processes, Trial
+from orchestrator.execution.ray_tune import ConductorSearcher, ProcessCallback, Trial
 from orchestrator.execution.worker import FAILURE_LOG, own_results, results
 from orchestrator.search.conductor import Conductor
 
 __all__ = ["terminal"]
-Followed = tuple[Processes, Any, list[str]]
+Followed = tuple[ProcessCallback, Any, list[str]]
 PLUGIN = '''
 import os, sys, time
 import torch
@@ -221,15 +221,15 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
     work = driver.next()
     assert work is not None and (work.trial_timeout, work.stall_timeout) == (100.0, 30.0)
     assert driver.overdue(1e9) == {}, "it waits for its place"
-    driver.attended("0000", 10.0)
+    driver.process_started("0000", 10.0)
     assert driver.overdue(40.0) == {}
     assert driver.overdue(40.1) == {"0000": "stall_timeout: no validation within 30 s"}
     monkeypatch.setattr("time.monotonic", lambda: 39.0)
     driver.report(validation(1))
     assert driver.overdue(69.0) == {}
-    driver.attended("0000", 69.0)  # in another process: the trial's own time goes on
+    driver.process_started("0000", 69.0)  # in another process: the trial's own time goes on
     assert driver.overdue(99.0) == {}
-    driver.attended("0000", 105.0)
+    driver.process_started("0000", 105.0)
     assert driver.overdue(110.1) == {"0000": "trial_timeout: no end within 100 s"}
     driver.lost("0000", "any")
     assert driver.overdue(1e9) == {}
@@ -243,11 +243,11 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     monkeypatch.setattr(ray_tune, "resources", lambda *_: {"CPU": 1})
     monkeypatch.setattr(ray_tune, "release", lambda _: done.append("released"))
     monkeypatch.setattr("ray.kill", lambda actor: done.append(f"killed {actor}"))
-    points = Points(driver)
-    followed = Processes(points)
+    searcher = ConductorSearcher(driver)
+    followed = ProcessCallback(searcher)
     trial = SimpleNamespace(
         trial_id="tune",
-        config=points.suggest("tune"),
+        config=searcher.suggest("tune"),
         max_failures=2,
         temporary_state=SimpleNamespace(ray_actor="actor"),
     )
@@ -255,7 +255,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     return followed, trial, done
 
 
-def source(followed: Processes) -> Conductor:
+def source(followed: ProcessCallback) -> Conductor:
     """The search behind what its processes see of it."""
     assert isinstance(followed.conductor, Conductor)
     return followed.conductor
@@ -265,7 +265,7 @@ def test_a_trial_that_hangs_is_ended_with_its_reason(processes: Followed, monkey
     followed, trial, done = processes
     driver, now = source(followed), time.monotonic()
     stack = 'Timeout (0:00:27)!\nThread 0x1 (most recent call first):\n  File "/p/mine.py", line 9 in loss\n'
-    monkeypatch.setattr(ray_tune, "last_words", lambda *_: stack)
+    monkeypatch.setattr(ray_tune, "last_lines", lambda *_: stack)
     monkeypatch.setattr("time.monotonic", lambda: now + 29)
     followed.on_step_end(1, [])
     assert done == []
@@ -282,7 +282,7 @@ def test_a_trial_that_hangs_is_ended_with_its_reason(processes: Followed, monkey
 
 def test_a_code_that_ends_its_process_is_not_tried_again(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed, trial, _ = processes
-    monkeypatch.setattr(ray_tune, "last_words", lambda *_: f"{lost.ENDED}(3)")
+    monkeypatch.setattr(ray_tune, "last_lines", lambda *_: f"{lost.ENDED}(3)")
     followed.on_trial_recover(1, [], trial)
     record = source(followed).ledger.trials["0000"]
     assert record.state == "failed" and str(record.reason).startswith("the code ended its own process by os._exit(3)")
@@ -295,7 +295,7 @@ def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_li
     processes: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed, trial, _ = processes
-    monkeypatch.setattr(ray_tune, "last_words", lambda *_: "a\nits last word")
+    monkeypatch.setattr(ray_tune, "last_lines", lambda *_: "a\nits last word")
     followed.on_trial_recover(1, [], trial)
     record = source(followed).ledger.trials["0000"]
     assert record.state == "running" and "over" not in trial.config
@@ -310,7 +310,7 @@ def test_a_process_that_was_killed_is_begun_again_and_then_told_with_its_last_li
 def test_a_crash_that_repeats_itself_is_the_trials_end(processes: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     followed, trial, _ = processes
     record, folder = source(followed).ledger.trials["0000"], followed.conductor.folder / "trials" / "0000"
-    monkeypatch.setattr(ray_tune, "last_words", lambda *_: f"LAST WORDS\n{RAY_CRASH}")
+    monkeypatch.setattr(ray_tune, "last_lines", lambda *_: f"LAST WORDS\n{RAY_CRASH}")
     followed.on_trial_recover(1, [], trial)
     crash = "its process crashed: Segmentation fault, in loss, plugin.py line 23"
     assert record.state == "running" and followed.conductor.lost_workers["0000"] == (crash,)
@@ -325,11 +325,11 @@ def test_a_trial_that_is_too_late_tells_of_a_process_that_it_lost(
     processes: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     followed, trial, _ = processes
-    monkeypatch.setattr(ray_tune, "last_words", lambda *_: RAY_CRASH)
+    monkeypatch.setattr(ray_tune, "last_lines", lambda *_: RAY_CRASH)
     followed.on_trial_recover(1, [], trial)
     followed.on_trial_start(2, [], trial)
     now = time.monotonic()
-    monkeypatch.setattr(ray_tune, "last_words", lambda *_: "")
+    monkeypatch.setattr(ray_tune, "last_lines", lambda *_: "")
     monkeypatch.setattr("time.monotonic", lambda: now + 31)
     followed.on_step_end(3, [])
     reason = str(source(followed).ledger.trials["0000"].reason)

@@ -30,16 +30,16 @@ from orchestrator.execution.protocol import Interrupted, Result, Validated, Work
 from orchestrator.execution.worker import results
 from orchestrator.search import benchmark, control
 from orchestrator.search.conductor import Conductor
-from orchestrator.search.control import at_the_wheel
+from orchestrator.search.control import driver_lease
 from orchestrator.search.salvage import cut
 from orchestrator.storage import presence, s3, segments
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal, JournalError, OvertakenError, refresh
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.paths import address_of, place, portable, working_copy
-from orchestrator.storage.presence import DRIVER, await_silence, driver, pending, request
-from orchestrator.storage.trial_files import MANIFEST, TrialFiles, bring_trial, drop
+from orchestrator.storage.paths import address_of, local, portable, working_copy
+from orchestrator.storage.presence import DRIVER, driver, living_driver, pending_request, send_request
+from orchestrator.storage.trial_files import MANIFEST, TrialFiles, drop, fetch_trial
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.tracking.trackers import MemoryTracker
 
@@ -119,8 +119,8 @@ def test_a_working_copy_stands_for_an_address(storage: str, tmp_path: Path) -> N
     trial = folder / "searches" / "x" / "trials" / "0003"
     assert folder.is_relative_to(tmp_path / "here") and not folder.exists() and "%" not in str(folder)
     assert address_of(folder) == storage and address_of(trial) == f"{storage}/searches/x/trials/0003"
-    assert place(portable(trial)) == trial
-    assert address_of(tmp_path) is None and place(portable(tmp_path)) == tmp_path
+    assert local(portable(trial)) == trial
+    assert address_of(tmp_path) is None and local(portable(tmp_path)) == tmp_path
     with pytest.raises(InputError, match="should not hold '..'"):
         address_of(folder / "searches" / ".." / "..")
 
@@ -335,7 +335,7 @@ def test_a_folder_is_the_same_on_a_disk_and_in_a_store(
     assert there.read("a") == b"2" and there.read("x/b") == b"3"
     assert [name for name in there.folders() if name != "z"] == ["x", "y"]
     for name in ("x/report/page.html", "y/insight", "nothing"):
-        there.bring(name)
+        there.fetch(name)
     assert (there.path / "x/report/page.html").read_text() == "page"
     assert (there.path / "y/insight/maps/0.csv").read_text() == "maps/0.csv"
     there.remove("a")
@@ -392,15 +392,15 @@ def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server) -> 
                 assert sorted(path.name for path in reader.folder.rglob("*")) == ["best.pt", CHECKPOINT, "fold-0"]
         files.keep()
     assert not files.folder.exists()
-    folder = place(trial(storage))
+    folder = local(trial(storage))
     folder.mkdir(parents=True)
     (folder / "best.pt").write_bytes(b"of another time")
-    bring_trial(folder)
+    fetch_trial(folder)
     assert (folder / CHECKPOINT).read_bytes() == b"checkpoint 3" and not (folder / "best.pt").exists()
     drop(folder, [CHECKPOINT])
     left = keys(server, f"{storage}/searches/x/trials/0000")
     assert len(left) == 2 and left[0].startswith("fold-0/best.pt.") and left[1] == MANIFEST, "orphans go too"
-    bring_trial(folder)
+    fetch_trial(folder)
     assert [path.name for path in folder.rglob("*.pt")] == ["best.pt"]
 
 
@@ -408,11 +408,11 @@ def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: 
     with TrialFiles(trial(storage)) as files:
         (files.folder / "best.pt").write_bytes(b"best")
         files.keep()
-    folder, root = place(trial(storage)), f"{storage.removeprefix('s3://')}/searches/x/trials/0000"
+    folder, root = local(trial(storage)), f"{storage.removeprefix('s3://')}/searches/x/trials/0000"
     (best,) = [key for key in keys(server, f"s3://{root}") if key != MANIFEST]
     put(server, f"{root}/{best}", b"beat")
     with pytest.raises(OSError, match="not what manifest.json says: missing or damaged"):
-        bring_trial(folder)
+        fetch_trial(folder)
     assert not (folder / "best.pt").exists()
 
     def told() -> str | None:
@@ -428,7 +428,7 @@ def test_damage_and_escapes_are_refused(storage: str, server: Server, tmp_path: 
     for files_ in bad:
         Folder(folder).write(MANIFEST, json.dumps({"files": files_}).encode())
         with pytest.raises(InputError, match=rf"^s3://{root}/{MANIFEST}: damaged"):
-            bring_trial(folder)
+            fetch_trial(folder)
         assert str(told()).startswith(f"s3://{root}/{MANIFEST}: damaged")
 
 
@@ -457,10 +457,10 @@ def test_a_training_goes_on_elsewhere(
     front.whim = lambda method, path: None
     elsewhere(monkeypatch, tmp_path / "there")
     assert [timeless(result) for result in results(work)] == undisturbed
-    bring_trial(place(trial(storage)))
+    fetch_trial(local(trial(storage)))
     ours, theirs = (
         {path.relative_to(folder): path.name for path in folder.rglob("*") if path.is_file()}
-        for folder in (place(trial(storage)), tmp_path / "disk")
+        for folder in (local(trial(storage)), tmp_path / "disk")
     )
     assert ours == theirs
 
@@ -484,8 +484,8 @@ def test_each_process_of_a_group_tests_what_the_first_has_written(
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     one, other = pair.run(results_of, work, environment | {"ORCHESTRATOR_CACHE": str(tmp_path / "here")})
     assert one[-1].finished and 0 < one[-1].test["map_at_r"] <= 1 and one[-1].test == other[-1].test
-    bring_trial(place(trial(storage, "final")))
-    assert (place(trial(storage, "final")) / "insight" / "classes.csv").exists()
+    fetch_trial(local(trial(storage, "final")))
+    assert (local(trial(storage, "final")) / "insight" / "classes.csv").exists()
 
 
 def test_a_driver_is_seen_and_steered_through_the_store(
@@ -495,20 +495,20 @@ def test_a_driver_is_seen_and_steered_through_the_store(
     monkeypatch.setattr(presence, "LOOK_SECONDS", 0.1)
     folder = journal_of(storage).parent
     search: Any = SimpleNamespace(folder=folder, stopping=False, pausing=False, stopped_by=None)
-    request(folder, "stop")  # meant for an earlier driver
-    with at_the_wheel(search):
+    send_request(folder, "stop")  # meant for an earlier driver
+    with driver_lease(search):
         while (found := driver(folder)) is None:
             pass
         assert found["pid"] == os.getpid() and not search.stopping
-        assert (alive := await_silence(folder)) is not None and alive["by"] == found["by"]
-        request(folder, "stop")
-        while not search.stopping or pending(folder):
+        assert (alive := living_driver(folder)) is not None and alive["by"] == found["by"]
+        send_request(folder, "stop")
+        while not search.stopping or pending_request(folder):
             pass
     assert keys(server, storage) == []
     gone = {"by": "me@far", "host": "far", "pid": 1, "time": 4e15}
     Folder(folder).write(DRIVER, json.dumps(gone).encode())
-    assert await_silence(folder) is None, "it says nothing more"
-    with at_the_wheel(search):
+    assert living_driver(folder) is None, "it says nothing more"
+    with driver_lease(search):
         front.whim = lambda method, path: 503 if method == "PUT" else None  # it says nothing more itself
         put(server, f"{storage}/searches/x/{DRIVER}", json.dumps(gone).encode())
     assert keys(server, storage) == [f"searches/x/{DRIVER}"], "another driver's is not taken away"

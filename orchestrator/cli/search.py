@@ -200,10 +200,10 @@ def resume(
 
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
         from orchestrator.cli.live import Display
-        from orchestrator.search.driver import resume as go_on
+        from orchestrator.search.driver import resume as how_to_resume
 
         runner = ray_runner(address, ray_output)
-        outcome = go_on(
+        outcome = how_to_resume(
             name,
             runner,
             storage=storage,

@@ -5,7 +5,7 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of, places_of
 from orchestrator.cli.output import tell_notes
@@ -16,6 +16,7 @@ from orchestrator.storage import paths
 if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.storage.ledger import Ledger
+    from orchestrator.storage.presence import Request
 
 STOP_SECONDS = 120.0
 """How long `stop` waits for a search to end cleanly."""
@@ -93,7 +94,7 @@ def sync(
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
-    from orchestrator.search.finish import bring_artifacts
+    from orchestrator.search.finish import fetch_artifacts
     from orchestrator.storage.presence import driver
     from orchestrator.storage.reading import read_journal
     from orchestrator.text import counted
@@ -106,7 +107,7 @@ def sync(
     if paths.address_of(journal) is not None:  # an object store has no locks
         if driver(journal.parent):
             raise InputError(f"{paths.shown(journal)}: the search is running and sends its events itself")
-        bring_artifacts(journal, *read_journal(journal))
+        fetch_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
@@ -114,67 +115,67 @@ def sync(
         echo(f"refused by the server: {refused}", err=True)
 
 
-def _steer(name: str, storage: Path, wish: Literal["stop", "pause"], *, as_json: bool) -> None:
+def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> None:
     """Send the request to the driver of a search, and wait until it has stopped or taken the request."""
     from orchestrator.search.control import status as state_of
     from orchestrator.search.models import read_search
-    from orchestrator.storage.presence import driver, pending
+    from orchestrator.storage.presence import driver, pending_request
 
     again = f"orchestrator resume {name} --storage {shlex.quote(paths.shown(storage))}"
     if (found_ := benchmark_of(name, storage)) is not None:
-        _steer_benchmark(found_, storage, wish, again, as_json=as_json)
+        _steer_benchmark(found_, storage, request, again, as_json=as_json)
         return
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
         then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
-        raise InputError(f"{wish}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
-    _ask(journal.parent, wish)
+        raise InputError(f"{request}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
+    _ask(journal.parent, request)
     end = time.monotonic() + STOP_SECONDS
-    with Terminal(stderr=True).status(f"asking {before['driver']} to {wish}"):
-        while driver(journal.parent) and time.monotonic() < end and (wish == "stop" or pending(journal.parent)):
+    with Terminal(stderr=True).status(f"asking {before['driver']} to {request}"):
+        while (
+            driver(journal.parent) and time.monotonic() < end and (request == "stop" or pending_request(journal.parent))
+        ):
             time.sleep(0.2)
     found = state_of(read_search(name, storage)[0], journal.parent)
     _show_status(found, storage, as_json=as_json)
-    if found["driver"] and wish == "pause" and not found["asked_to"] and not as_json:
+    if found["driver"] and request == "pause" and not found["asked_to"] and not as_json:
         echo(f"  pausing: it ends once these have; go on then with:  {again}")
     elif found["driver"]:
         echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
 
 
-def _steer_benchmark(
-    found: "Benchmark", storage: Path, wish: Literal["stop", "pause"], again: str, *, as_json: bool
-) -> None:
+def _steer_benchmark(found: "Benchmark", storage: Path, request: "Request", again: str, *, as_json: bool) -> None:
     """Send the request to its driver and that of its current search; wait for its end, or for its search to react."""
-    from orchestrator.storage.presence import driver, pending
+    from orchestrator.storage.presence import driver, pending_request
 
     home, *searches = folders = _folders(found, storage)
     if not any(map(driver, folders)):
         begun = _members(found, storage)
         done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
         raise InputError(
-            f"{wish}: benchmark '{found.name}' does not run{' (it is done)' if done else f'; go on with: {again}'}"
+            f"{request}: benchmark '{found.name}' does not run{' (it is done)' if done else f'; go on with: {again}'}"
         )
     asked: set[Path] = set()
     end = time.monotonic() + STOP_SECONDS
-    with Terminal(stderr=True).status(f"asking it to {wish}"):
+    with Terminal(stderr=True).status(f"asking it to {request}"):
         while (driven := {folder for folder in folders if driver(folder)}) and time.monotonic() < end:
             for folder in driven - asked:
-                _ask(folder, wish)
+                _ask(folder, request)
             asked |= driven
-            if wish == "pause" and asked - {home} and not any(pending(folder) for folder in searches):
+            if request == "pause" and asked - {home} and not any(pending_request(folder) for folder in searches):
                 break
             time.sleep(0.2)
     _show_benchmark(found, storage, as_json=as_json)
     if any(map(driver, folders)) and not as_json:
-        echo(f"{'pausing' if wish == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
+        echo(f"{'pausing' if request == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
 
 
-def _ask(folder: Path, wish: Literal["stop", "pause"]) -> None:
-    from orchestrator.storage.presence import request
+def _ask(folder: Path, request: "Request") -> None:
+    from orchestrator.storage.presence import send_request
 
     try:
-        request(folder, wish)
+        send_request(folder, request)
     except OSError as error:
         raise InputError(f"--storage: {paths.shown(folder)} cannot be written ({error.strerror})") from None
 

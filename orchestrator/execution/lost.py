@@ -90,17 +90,17 @@ def stack_if_late(*limits: float | None) -> Iterator[None]:
 # On the driver's side -----------------------------------------------------------------------------------------
 
 
-def last_words(actor: Any, trial_id: str) -> str:
+def last_lines(actor: Any, trial_id: str) -> str:
     """The last lines that an actor's process wrote for a trial; empty if it is not known, or if its node is gone or
     does not answer."""
     with contextlib.suppress(Exception):
         found = ray._private.state.actors(actor._actor_id.hex())
-        return words_of(found["Address"]["NodeID"], int(found["Pid"]), trial_id)
+        return lines_of(found["Address"]["NodeID"], int(found["Pid"]), trial_id)
     return ""
 
 
-def words_of(node_id: str, pid: int, trial_id: str) -> str:
-    """The last lines that a process on a node wrote for a trial; see `last_words`."""
+def lines_of(node_id: str, pid: int, trial_id: str) -> str:
+    """The last lines that a process on a node wrote for a trial; see `last_lines`."""
     if node_id == ray.get_runtime_context().get_node_id():
         return tail(pid, trial_id)
     if not any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes()):

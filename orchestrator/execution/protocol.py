@@ -42,7 +42,7 @@ class Work:
     @property
     def trial_folder(self) -> Path:
         """The trial's folder, as this machine names it."""
-        return paths.place(self.folder)
+        return paths.local(self.folder)
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class TrialSource(Protocol):
     slots: int
     stopping: bool
 
-    def attended(self, trial_id: str, now: float) -> None:
+    def process_started(self, trial_id: str, now: float) -> None:
         """A trial has got a process, its first or a new one: its time is counted from now on."""
 
     @property

@@ -115,7 +115,7 @@ def describe_node(storage: str, probe: str) -> tuple[dict[str, str], bool]:
     """Runs on a node: its versions, and whether it sees a file of the storage."""
     seen = False
     with contextlib.suppress(OSError):
-        seen = Folder(paths.place(storage), patient=False).read(probe) is not None
+        seen = Folder(paths.local(storage), patient=False).read(probe) is not None
     return versions(COMPARED), seen
 
 

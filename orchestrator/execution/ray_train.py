@@ -78,7 +78,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
                 result = Interrupted(work.trial_id, faults[0])
             else:
                 reason = f"its workers could not be kept alive ({reasons[0] if reasons else 'they ended early'})"
-                result = Failed(work.trial_id, words_of_workers(mailbox, work.trial_id, folder) or reason)
+                result = Failed(work.trial_id, lines_of_workers(mailbox, work.trial_id, folder) or reason)
             yield result
             done = result.done
             if isinstance(result, Validated) and not done:
@@ -91,16 +91,16 @@ def train_results(work: Work) -> Generator[Result, None, None]:
                 Folder(folder).remove(PLACEMENT_GROUP)
 
 
-def words_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
+def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
     """Why workers were lost, from their last lines, which are kept; None if these give no reason."""
     import ray
 
-    from orchestrator.execution.lost import SECONDS, cause, keep, quoted, words_of
+    from orchestrator.execution.lost import SECONDS, cause, keep, lines_of, quoted
 
     words: dict[int, str] = {}
     with contextlib.suppress(Exception):
         for rank, (node_id, pid) in ray.get(mailbox.who.remote(), timeout=SECONDS).items():
-            words[rank] = words_of(node_id, pid, trial_id)
+            words[rank] = lines_of(node_id, pid, trial_id)
     keep(folder, "\n".join(f"rank {rank}:\n{told}" for rank, told in sorted(words.items()) if told))
     for rank, told in sorted(words.items()):
         if reason := cause(told):

@@ -21,7 +21,7 @@ from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution import ray_start
-from orchestrator.execution.lost import ENDED, cause, keep, last_words, quoted, stuck_at
+from orchestrator.execution.lost import ENDED, cause, keep, last_lines, quoted, stuck_at
 from orchestrator.execution.protocol import Failed, Result, Work
 from orchestrator.execution.ray_cluster import (
     check_nodes,
@@ -150,11 +150,11 @@ class RayRunner:
     def run(self, conductor: "TrialSource") -> None:
         """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
-        points = Points(conductor)
+        searcher = ConductorSearcher(conductor)
         tuner = tune.Tuner(
             self.trial or Trial,
             tune_config=tune.TuneConfig(
-                search_alg=points,
+                search_alg=searcher,
                 num_samples=-1,
                 reuse_actors=True,
                 trial_dirname_creator=lambda trial: trial.trial_id,
@@ -163,17 +163,17 @@ class RayRunner:
             run_config=tune.RunConfig(
                 name="tune",
                 storage_path=str(conductor.folder),
-                stop=Reports(conductor),
+                stop=ConductorStopper(conductor),
                 verbose=0,
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
-                callbacks=[Processes(points)],
+                callbacks=[ProcessCallback(searcher)],
             ),
         )
         before = placement_groups()
         try:
             # quiet again, because the live display has replaced stdout in the meantime
-            with self.quiet(), watched(conductor, points.resources[conductor.search.workers]):
+            with self.quiet(), watched(conductor, searcher.resources[conductor.search.workers]):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
@@ -272,7 +272,7 @@ class _InThisProcess:
         return {}
 
 
-class Points(_InThisProcess, Searcher):  # type: ignore[misc]
+class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
     """Tune asks for a trial, the conductor answers."""
 
     def __init__(self, conductor: "TrialSource") -> None:
@@ -305,28 +305,28 @@ class Points(_InThisProcess, Searcher):  # type: ignore[misc]
         """Does nothing: the journal is the record."""
 
 
-class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
+class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
     """Follows the trials' processes: lost ones, those whose trial is restarted, and hanging ones."""
 
-    def __init__(self, points: Points) -> None:
-        self.points, self.conductor = points, points.conductor
+    def __init__(self, searcher: ConductorSearcher) -> None:
+        self.searcher, self.conductor = searcher, searcher.conductor
         self.actors: dict[str, Any] = {}
         """The actors of running trials, by Tune's trial name."""
         self.trials: dict[str, Any] = {}
         self.looked = time.monotonic()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if work := self.points.works.get(trial.trial_id):
+        if work := self.searcher.works.get(trial.trial_id):
             self.actors[trial.trial_id], self.trials[trial.trial_id] = trial.temporary_state.ray_actor, trial
-            self.conductor.attended(work.trial_id, time.monotonic())
+            self.conductor.process_started(work.trial_id, time.monotonic())
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.actors.pop(trial.trial_id, None)
         self.trials.pop(trial.trial_id, None)
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if work := self.points.works.get(trial.trial_id):
-            words, folder = self.last_words(trial, work)
+        if work := self.searcher.works.get(trial.trial_id):
+            words, folder = self.last_lines(trial, work)
             reason = cause(words)
             again = reason is not None and reason in self.conductor.lost_workers.get(work.trial_id, ())
             if reason is not None and (again or reason.startswith(ENDED)):  # it would happen again
@@ -338,8 +338,8 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
             self.on_trial_complete(iteration, trials, trial)
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        if work := self.points.works.get(trial.trial_id):
-            words, folder = self.last_words(trial, work)
+        if work := self.searcher.works.get(trial.trial_id):
+            words, folder = self.last_lines(trial, work)
             told = cause(words) or "out of memory, or killed; see Ray's logs"
             self.end(work, f"its process was lost {ATTEMPTS} times: {told}{quoted(words, folder)}", words)
         self.on_trial_complete(iteration, trials, trial)
@@ -350,10 +350,10 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
         self.looked = time.monotonic()
         late = self.conductor.overdue(self.looked)
         for name, trial in list(self.trials.items()) if late else ():
-            work = self.points.works[name]
+            work = self.searcher.works[name]
             if (reason := late.get(work.trial_id)) is None:
                 continue
-            words, folder = self.last_words(trial, work)
+            words, folder = self.last_lines(trial, work)
             where = f", {found}" if (found := stuck_at(words)) else ""
             if reasons := self.conductor.lost_workers.get(work.trial_id):
                 where += f"; a process of it was lost before that ({reasons[-1]})"
@@ -363,9 +363,9 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
                 ray.kill(self.actors[name])
             release(folder)  # release its workers: they may hang too
 
-    def last_words(self, trial: Any, work: Work) -> tuple[str, Path]:
+    def last_lines(self, trial: Any, work: Work) -> tuple[str, Path]:
         """The last lines of a trial's process, and the trial's folder."""
-        words = last_words(self.actors[trial.trial_id], work.trial_id) if trial.trial_id in self.actors else ""
+        words = last_lines(self.actors[trial.trial_id], work.trial_id) if trial.trial_id in self.actors else ""
         return words, work.trial_folder
 
     def end(self, work: Work, reason: str, words: str) -> None:
@@ -375,7 +375,7 @@ class Processes(_InThisProcess, tune.Callback):  # type: ignore[misc]
         keep(work.trial_folder, words)
 
 
-class Reports(_InThisProcess, Stopper):  # type: ignore[misc]
+class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
     """Every result comes here first, before anything else in Tune sees it."""
 
     def __init__(self, conductor: "TrialSource") -> None:

@@ -111,7 +111,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.checkpoint import discard_damaged
     from orchestrator.training.distributed import broadcast_object, rank
 
-    trial_id, data, anew = work.trial_id, paths.place(work.data), None
+    trial_id, data, anew = work.trial_id, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files:
         try:
             anew = files.fetch(broadcast_object, leader=rank() == 0)

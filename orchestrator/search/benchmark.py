@@ -26,7 +26,7 @@ from orchestrator.search.preflight import check_data, check_hours
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import BENCHMARK, Ledger
-from orchestrator.storage.places import JOURNAL, Places, check_name, has_begun, writable
+from orchestrator.storage.places import JOURNAL, Places, check_name, has_started, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
 
@@ -137,15 +137,15 @@ def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     journals = {label: places.search(benchmark.member(label)) / JOURNAL for label in benchmark.labels}
     for path in journals.values():
         refresh(path)
-    return {label: read_journal(path)[1] for label, path in journals.items() if has_begun(path)}
+    return {label: read_journal(path)[1] for label, path in journals.items() if has_started(path)}
 
 
 def compared(benchmark: Benchmark, places: Places) -> Comparison:
     """The comparison so far; InputError if no search has begun."""
-    begun = members(benchmark, places)
-    if not begun:
+    started = members(benchmark, places)
+    if not started:
         raise InputError(f"benchmark '{benchmark.name}': none of its searches has begun")
-    return Comparison.of(benchmark.name, begun, [label for label in benchmark.labels if label not in begun])
+    return Comparison.of(benchmark.name, started, [label for label in benchmark.labels if label not in started])
 
 
 def run(
@@ -195,9 +195,9 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
         raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
     for method in benchmark.methods:
         _space_of(method)  # report a misspelling before errors in the budget
-    begun, left = members(benchmark, places), {}
+    started, left = members(benchmark, places), {}
     for label in benchmark.labels:
-        ledger = begun.get(label)
+        ledger = started.get(label)
         search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
         if ledger is not None and ledger.state in ("done", "failed"):
             exhausted = search.space.size() <= len(ledger.trials)
@@ -229,7 +229,7 @@ def _advance(
     watcher: Watcher,
     benchmark: str,
 ) -> Outcome:
-    if not has_begun(places.search(search.name) / JOURNAL):
+    if not has_started(places.search(search.name) / JOURNAL):
         return start(
             search,
             runner,

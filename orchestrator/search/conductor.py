@@ -82,13 +82,13 @@ class Conductor:
         self.stopped_by: str | None = None
         self.fault: str | None = None
         """The fault of the disk or the machine, if the search is stopping because of it."""
-        self.untidy: dict[str, TrialRecord] = {}
+        self.to_tidy: dict[str, TrialRecord] = {}
         """Ended trials that may still have files that are not needed."""
         self.measuring: dict[str, str] = {}
         """Which trial measures which untrained network."""
         self.exhausted = False
         self.most_epochs = search.most_epochs if search.budget.epochs is not None else 0
-        self.begun = time.monotonic()
+        self.started_at = time.monotonic()
         self.elapsed_before = 0.0
         self._replay(events)
 
@@ -110,10 +110,10 @@ class Conductor:
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.elapsed_before = self.ledger.elapsed
-        self.untidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned", "failed")}
+        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned", "failed")}
         last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
         best = self._best()
-        self.dropped = {name: _unneeded(name in best) for name in self.untidy if name != last}
+        self.dropped = {name: _unneeded(name in best) for name in self.to_tidy if name != last}
         for trial in self.ledger.unfinished():
             trial.state = "running"
             if trial.trial_id in stopped:
@@ -165,7 +165,7 @@ class Conductor:
     @property
     def elapsed(self) -> float:
         """Seconds that the search ran, over all its resumes; not affected by changes of the system clock."""
-        return self.elapsed_before + time.monotonic() - self.begun
+        return self.elapsed_before + time.monotonic() - self.started_at
 
     @property
     def final_slots(self) -> int:
@@ -204,15 +204,15 @@ class Conductor:
             stall_timeout=search.stall_timeout,
         )
 
-    def attended(self, trial_id: str, now: float) -> None:
+    def process_started(self, trial_id: str, now: float) -> None:
         """A trial has got a process, its first or a new one: its time is counted from now on."""
         self.clocks[trial_id] = self.clocks.get(trial_id, (now, now))[0], now
 
     def overdue(self, now: float) -> dict[str, str]:
         """The trials with a process that took too long, and the reason for ending each."""
         found = {}
-        for trial_id, (begun, heard) in self.clocks.items():
-            for key, since, missing in (("trial_timeout", begun, "end"), ("stall_timeout", heard, "validation")):
+        for trial_id, (started, heard) in self.clocks.items():
+            for key, since, missing in (("trial_timeout", started, "end"), ("stall_timeout", heard, "validation")):
                 limit: float | None = getattr(self.search, key)
                 if limit is not None and now - since > limit:
                     found[trial_id] = f"{key}: no {missing} within {limit:g} s"
@@ -274,7 +274,7 @@ class Conductor:
         if trial.state != "running":
             return True
         if trial.trial_id in self.clocks:
-            self.attended(trial.trial_id, time.monotonic())
+            self.process_started(trial.trial_id, time.monotonic())
         if result.anew is not None:
             note = f"begun anew: {result.anew}"
             self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
@@ -363,14 +363,14 @@ class Conductor:
         if state != "interrupted":
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
-            self.untidy[trial.trial_id] = trial
+            self.to_tidy[trial.trial_id] = trial
             self._tidy()
         self.listener("ended", trial)
 
     def _tables(self, trial: TrialRecord) -> None:
         """Send the small tables of a trial to the tracker, however it ended."""
         place = self.trial_folder(trial)
-        trial_files.bring_trial(place, INSIGHT)
+        trial_files.fetch_trial(place, INSIGHT)
         for folder in dict.fromkeys([place, *model_folders(place)]):
             remove_unfinished(folder / INSIGHT, ("*",))
             if (folder / INSIGHT).exists():
@@ -383,7 +383,7 @@ class Conductor:
         It only looks at trials that may still have such files, so that an end costs the same after ten trials and after
         ten thousand; the first time, at all ended trials, since a killed driver may have left their files."""
         best = self._best()
-        for trial_id, trial in list(self.untidy.items()):
+        for trial_id, trial in list(self.to_tidy.items()):
             place, names = self.trial_folder(trial), _unneeded(trial_id in best)
             for folder in dict.fromkeys([place, *model_folders(place)]):
                 for name in names:
@@ -393,7 +393,7 @@ class Conductor:
                     trial_files.drop(place, names)
                     self.dropped[trial_id] = names
             if trial_id not in best and trial_id in self.dropped:  # it has no model to be kept again
-                del self.untidy[trial_id], self.dropped[trial_id]
+                del self.to_tidy[trial_id], self.dropped[trial_id]
 
     def _best(self) -> set[str]:
         """The trials that keep their models."""
@@ -422,7 +422,7 @@ class Conductor:
         if trial.test or trial.best_interval is not None or not self.search.objective.metric.startswith("val/"):
             return
         place = self.trial_folder(trial)
-        trial_files.bring_trial(place, INSIGHT)
+        trial_files.fetch_trial(place, INSIGHT)
         ends = of_class_tables([folder / INSIGHT / "classes.csv" for folder in model_folders(place)], name)
         if ends is not None:
             best = {f"{self.search.objective.best_key}_over_classes{s}": v for s, v in zip(SUFFIXES, ends, strict=True)}
@@ -431,7 +431,7 @@ class Conductor:
     def _artifacts(self) -> None:
         final = list(self.ledger.finals.values())
         for trial in [*self.ledger.best_models(KEPT_MODELS), *final]:
-            trial_files.bring_trial(self.trial_folder(trial))
+            trial_files.fetch_trial(self.trial_folder(trial))
             for folder in model_folders(self.trial_folder(trial)):
                 fold = folder.relative_to(self.trial_folder(trial))
                 tested = trial in final or self.search.test_trials

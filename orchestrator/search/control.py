@@ -20,11 +20,11 @@ from orchestrator.storage.presence import (
     DRIVER,
     LOOK_SECONDS,
     REQUEST,
-    Driver,
+    DriverNote,
     Request,
-    Wish,
+    RequestNote,
     driver,
-    pending,
+    pending_request,
     read_note,
     show_driver,
     this_process,
@@ -36,7 +36,7 @@ def starting(folder: Path) -> Iterator[None]:
     """While a search acquires its machines, before it has a journal: its driver is visible; after a refusal nothing is
     left."""
     try:
-        with _meanwhile("starting", lambda: show_driver(folder)):
+        with _repeating("starting", lambda: show_driver(folder)):
             yield
     finally:
         with contextlib.suppress(OSError):
@@ -45,7 +45,7 @@ def starting(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _meanwhile(name: str, look: Callable[[], None]) -> Iterator[None]:
+def _repeating(name: str, look: Callable[[], None]) -> Iterator[None]:
     """Call `look` every few seconds, in a thread of this name; a full or lost disk does not end the search here."""
     ended = threading.Event()
 
@@ -66,22 +66,22 @@ def _meanwhile(name: str, look: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def at_the_wheel(conductor: Conductor) -> Iterator[None]:
+def driver_lease(conductor: Conductor) -> Iterator[None]:
     """While a search runs: its driver is visible in the search's folder and takes requests from there."""
-    with _driving(conductor.folder, "control", lambda: _obey(conductor)):
+    with _visible_driver(conductor.folder, "control", lambda: _take_request(conductor)):
         yield
 
 
 @contextlib.contextmanager
-def between_searches(folder: Path) -> Iterator[Callable[[], Wish | None]]:
+def between_searches(folder: Path) -> Iterator[Callable[[], Request | None]]:
     """While a benchmark runs: its driver is visible in the benchmark's folder too. Gives the request made there, also
     between two of its searches."""
-    with _driving(folder, "benchmark", lambda: None):
-        yield lambda: pending(folder)
+    with _visible_driver(folder, "benchmark", lambda: None):
+        yield lambda: pending_request(folder)
 
 
 @contextlib.contextmanager
-def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[None]:
+def _visible_driver(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[None]:
     """While something runs: its driver is visible in the folder and calls `also` repeatedly."""
     Folder(folder).remove(REQUEST)  # meant for an earlier driver
 
@@ -90,37 +90,36 @@ def _driving(folder: Path, thread: str, also: Callable[[], None]) -> Iterator[No
         also()
 
     try:
-        with _meanwhile(thread, look):
+        with _repeating(thread, look):
             yield
     finally:
-        if _mine(folder):  # unless another driver has taken over
+        if _is_ours(folder):  # unless another driver has taken over
             for name in (DRIVER, REQUEST):
                 with contextlib.suppress(OSError):
                     Folder(folder, patient=False).remove(name)
 
 
-def _obey(conductor: Conductor) -> None:
+def _take_request(conductor: Conductor) -> None:
     try:
-        request = read_note(conductor.folder, REQUEST, Request)
+        note = read_note(conductor.folder, REQUEST, RequestNote)
     except InputError:  # the error is reported to the sender; it cannot be handled here
         return
-    if request is None or conductor.stopping:
+    if note is None or conductor.stopping:
         return
-    wish = request.wish
-    conductor.stopped_by = f"{DONE_BY[wish]} by {request.by}"
-    if wish == "stop":
+    conductor.stopped_by = f"{DONE_BY[note.request]} by {note.by}"
+    if note.request == "stop":
         conductor.stopping = True
     else:
         conductor.pausing = True
     Folder(conductor.folder).remove(REQUEST)
     if not sys.stderr.isatty():  # the live display shows it itself
-        say(f"{conductor.stopped_by}: {'ending in order' if wish == 'stop' else 'nothing new begins'}")
+        say(f"{conductor.stopped_by}: {'ending in order' if note.request == 'stop' else 'nothing new begins'}")
 
 
-def _mine(folder: Path) -> bool:
+def _is_ours(folder: Path) -> bool:
     """Whether no other driver is recorded in a folder."""
     try:
-        found = read_note(folder, DRIVER, Driver)
+        found = read_note(folder, DRIVER, DriverNote)
     except InputError:
         return True
     return found is None or this_process().items() <= found.model_dump().items()
@@ -128,8 +127,8 @@ def _mine(folder: Path) -> bool:
 
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
     """The status of a search, as a few plain values. A search whose driver died has the state `lost`."""
-    at_wheel = driver(folder) if ledger.state == "running" else None
-    state = "lost" if ledger.state == "running" and at_wheel is None else ledger.state
+    found = driver(folder) if ledger.state == "running" else None
+    state = "lost" if ledger.state == "running" and found is None else ledger.state
     winner = ledger.winner()
     used = {"trials": float(len(ledger.trials))} | budget_used(ledger)
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
@@ -138,9 +137,9 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
         "benchmark": ledger.tags.get(BENCHMARK),
         "state": state,
         "reason": ledger.reason,
-        "driver": at_wheel["by"] if at_wheel else None,
-        "pid": at_wheel["pid"] if at_wheel else None,
-        "asked_to": pending(folder) if at_wheel else None,
+        "driver": found["by"] if found else None,
+        "pid": found["pid"] if found else None,
+        "asked_to": pending_request(folder) if found else None,
         "started": ledger.started,
         "seconds": round(ledger.elapsed, 1),
         "counts": ledger.counts(),

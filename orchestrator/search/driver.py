@@ -16,10 +16,10 @@ from orchestrator.config.search import Search
 from orchestrator.errors import InputError, describe, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.search.conductor import Conductor
-from orchestrator.search.control import at_the_wheel, starting
-from orchestrator.search.finish import Outcome, bring_artifacts, conclude, write_report
+from orchestrator.search.control import driver_lease, starting
+from orchestrator.search.finish import Outcome, conclude, fetch_artifacts, write_report
 from orchestrator.search.preflight import check_data, check_hours, check_room
-from orchestrator.search.signals import interrupts, quick_turns
+from orchestrator.search.signals import interrupts, short_switch_interval
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
@@ -128,7 +128,7 @@ def resume(
         for note in ledger.notes:
             print(visible(f"note: {note}"), file=sys.stderr)
         raised = num_trials is not None or bool(budget)
-        bring_artifacts(path, events, ledger)
+        fetch_artifacts(path, events, ledger)
         if ledger.state in ("done", "failed") and not raised:
             for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
                 if value is not None:
@@ -205,9 +205,9 @@ def run(
         listener=tell,
     )
     remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
-    with at_the_wheel(conductor):
+    with driver_lease(conductor):
         try:
-            with interrupts(conductor), quick_turns():
+            with interrupts(conductor), short_switch_interval():
                 watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly
                 if not conductor.stopping:
                     runner.run(conductor)

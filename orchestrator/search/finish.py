@@ -9,7 +9,7 @@ from orchestrator.config.training import Training
 from orchestrator.errors import visible
 from orchestrator.storage import trial_files
 from orchestrator.storage.atomic import write_whole
-from orchestrator.storage.folder import Folder, refused_in_one_line
+from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
@@ -39,14 +39,14 @@ class Outcome:
     """The fault of the disk or the machine, if it stopped the search."""
 
 
-def bring_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
+def fetch_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:
     """Fetch a search's files for the tracker from the object store into the working copy; on a disk do nothing."""
     sent = [event for event in events if event["event"] in ("artifact", "model")]
-    with refused_in_one_line():
+    with faults_as_input_errors():
         for trial_id in {event["trial_id"] for event in sent} & {trial.trial_id for trial in ledger.everyone()}:
-            trial_files.bring_trial(path.parent / "trials" / trial_id)
+            trial_files.fetch_trial(path.parent / "trials" / trial_id)
         for name in {str(event["path"]) for event in sent}:
-            Folder(path.parent).bring(name)
+            Folder(path.parent).fetch(name)
 
 
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from orchestrator.errors import InputError, suggestion
 from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
-from orchestrator.storage.folder import refused_in_one_line
+from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.paths import NAME
@@ -77,8 +77,8 @@ def owner_of(model: Path) -> Owner | None:
 
 def _models_in(folder: Path, named: str) -> list[Path]:
     models = []
-    with refused_in_one_line():
-        trial_files.bring_trial(folder)
+    with faults_as_input_errors():
+        trial_files.fetch_trial(folder)
     for place in model_folders(folder):
         found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
         if not found:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from orchestrator.errors import InputError
-from orchestrator.storage.folder import Folder, refused_in_one_line
+from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import TAKEN, alone, lock, refresh
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import shown
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.records import Place, decode
+from orchestrator.storage.records import Position, decode
 from orchestrator.storage.segments import Segments
 from orchestrator.storage.trial_files import MANIFEST
 from orchestrator.text import counted
@@ -33,7 +33,7 @@ def cut(journal: Path) -> str | None:
         refresh(journal)
     if not journal.is_file():
         return None
-    with refused_in_one_line(), alone(journal), open(journal, "r+b") as file:
+    with faults_as_input_errors(), alone(journal), open(journal, "r+b") as file:
         if not lock(file):
             raise InputError(f"{shown(journal)}: {TAKEN}")
         segments = Segments.of(journal)
@@ -58,9 +58,9 @@ def cut(journal: Path) -> str | None:
     return f"{counted(end.number, 'record')} kept; the journal as it was, and what belongs to the rest: {shown(aside)}"
 
 
-def _whole(file: BinaryIO) -> tuple[Ledger, Place]:
+def _whole(file: BinaryIO) -> tuple[Ledger, Position]:
     """The ledger of the intact lines of a journal, and the position after them."""
-    ledger, end = Ledger(), Place()
+    ledger, end = Ledger(), Position()
     file.seek(0)
     for line in file:
         try:

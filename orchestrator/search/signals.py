@@ -16,7 +16,7 @@ HANGUP_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def quick_turns() -> Iterator[None]:
+def short_switch_interval() -> Iterator[None]:
     """Set Python's thread switch interval to 0.2 ms instead of 5: the tracker's thread computes, and the loop that
     drives the trials releases the lock at every message to them, and would wait that long each time."""
     before = sys.getswitchinterval()

@@ -63,7 +63,7 @@ class Folder:
             for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
                 found[0].upload(file, "/".join([found[1], *file.relative_to(path).parts]))
 
-    def bring(self, name: str) -> None:
+    def fetch(self, name: str) -> None:
         """Fetch an output into the working copy, as far as it is not there; does nothing if there is none."""
         path = self.path / name
         if (found := Bucket.of(path)) is not None and not path.is_file() and not found[0].download(found[1], path):
@@ -78,7 +78,7 @@ class Folder:
         if (found := Bucket.of(self.path)) is None:
             paths = (path for path in self.path.glob("*") if path.is_dir() and os.access(path, os.X_OK))
             return sorted(path.name for path in paths)
-        with refused_in_one_line():
+        with faults_as_input_errors():
             prefixes = found[0].folders(f"{found[1]}/", patient=False)
         names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
         return [name for name in names if NAME.fullmatch(name)]  # others may write to the store
@@ -99,7 +99,7 @@ class Folder:
             return
         bucket, key = found
         probe = f"{key}/.write-test-{uuid.uuid4().hex}"
-        with refused_in_one_line(f"{option}: {self}"):
+        with faults_as_input_errors(f"{option}: {self}"):
             bucket.put(probe, b"", patient=False)
             if bucket.create(probe, b"second"):
                 bucket.conditional = False
@@ -112,7 +112,7 @@ class Folder:
 
 
 @contextlib.contextmanager
-def refused_in_one_line(what: str | None = None) -> Iterator[None]:
+def faults_as_input_errors(what: str | None = None) -> Iterator[None]:
     """At the start of a command, a refusal by the store is reported as bad input."""
     try:
         yield

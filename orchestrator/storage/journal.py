@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from orchestrator.storage.files import what_is
-from orchestrator.storage.folder import refused_in_one_line
+from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.paths import shown
-from orchestrator.storage.records import KEPT, Place, Record, decode, encode, go_on
+from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_resume
 from orchestrator.storage.segments import Segments
 
 Event = Record
@@ -64,7 +64,7 @@ class Journal:
                     raise JournalError(f"{shown(path)}: {TAKEN}")
                 if self._segments is not None:
                     self._segments.extend(self._file)
-            _, self._end = read_events(self._file, path, Place())
+            _, self._end = read_events(self._file, path, Position())
             self._file.truncate(self._end.offset)
         except BaseException:
             self._file.close()
@@ -153,7 +153,7 @@ def read_noted(path: Path) -> tuple[list[Event], list[str]]:
     try:
         _refuse_others(path)
         with open(path, "rb") as file:
-            events, end = read_events(file, path, Place())
+            events, end = read_events(file, path, Position())
             notes = []
             if end.number and not end.summed:
                 notes.append(f"{shown(path)}: is of an earlier version, without checksums: a change in it is not seen")
@@ -177,7 +177,7 @@ def refresh(path: Path) -> None:
     """
     if (segments := Segments.of(path)) is None:
         return
-    with refused_in_one_line(), alone(path):
+    with faults_as_input_errors(), alone(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a+b") as file:
             if not lock(file):  # held by the search's driver on this machine, which writes the file
@@ -213,7 +213,7 @@ def lock(file: BinaryIO) -> bool:
     return True
 
 
-def read_events(file: BinaryIO, path: Path, start: Place, limit: float = math.inf) -> tuple[list[Event], Place]:
+def read_events(file: BinaryIO, path: Path, start: Position, limit: float = math.inf) -> tuple[list[Event], Position]:
     """Complete records from a place on, at most `limit`, and the place after the last. JournalError names the first
     damaged line; an incomplete last line, or one of zeros left by a crash, does not count as damaged."""
     file.seek(start.offset)
@@ -227,7 +227,7 @@ def read_events(file: BinaryIO, path: Path, start: Place, limit: float = math.in
         except ValueError as error:
             if not line.strip(b"\0\n") and not file.read(1):
                 break
-            where, how = f"{path}:{start.number + 1}", go_on(path.parent.name, start.number)
+            where, how = f"{path}:{start.number + 1}", how_to_resume(path.parent.name, start.number)
             raise JournalError(f"{where}: corrupt journal line: {error}{how}") from None
         events.append(record)
     return events, start

@@ -82,7 +82,7 @@ class Ledger:
     epochs: float = 0.0
     hours: dict[str, float] = field(default_factory=lambda: {"CPU": 0.0, "GPU": 0.0})
     """The hours of its trials, without the final runs."""
-    stale: int = 0
+    trials_without_improvement: int = 0
     """How many trials ended since the last one that was better than all before it (or joined the front)."""
     front: list[str] = field(default_factory=list)
     """The ended trials that no other beats in the objective, or in both objectives."""
@@ -207,14 +207,14 @@ class Ledger:
 
     def _judge(self, trial: TrialRecord) -> None:
         """Update the front with an ended trial, and remove the trials that it beats."""
-        self.stale += 1
+        self.trials_without_improvement += 1
         mine = self._losses(trial)
         if trial.state == "failed" or mine is None:
             return
         others = {trial_id: self._losses(self.trials[trial_id]) or () for trial_id in self.front}
         if any(all(a <= b for a, b in zip(other, mine, strict=True)) for other in others.values()):
             return
-        self.stale = 0
+        self.trials_without_improvement = 0
         beaten = {key for key, other in others.items() if all(a <= b for a, b in zip(mine, other, strict=True))}
         self.front = [key for key in self.front if key not in beaten] + [trial.trial_id]
 
@@ -330,7 +330,7 @@ def budget_used(ledger: Ledger) -> dict[str, float]:
         "hours": ledger.elapsed / 3600,
         "gpu_hours": ledger.hours["GPU"],
         "cpu_hours": ledger.hours["CPU"],
-        "trials_without_improvement": ledger.stale,
+        "trials_without_improvement": ledger.trials_without_improvement,
     }
 
 

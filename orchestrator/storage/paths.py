@@ -33,12 +33,12 @@ def shown(path: Path) -> str:
 
 
 def portable(path: Path) -> str:
-    """A path for `place` on a cluster's other machines: unchanged, or the storage's address, `//`, the rest."""
+    """A path for `local` on a cluster's other machines: unchanged, or the storage's address, `//`, the rest."""
     found = split_path(path)
     return str(path) if found is None else f"s3://{found[0]}//{found[1]}"
 
 
-def place(name: str) -> Path:
+def local(name: str) -> Path:
     """The path on this machine for a result of `portable`."""
     storage, found, inner = name.removeprefix("s3://").partition("//")
     return working_copy(f"s3://{storage}") / inner if found and name.startswith("s3://") else Path(name)

@@ -60,7 +60,7 @@ class Places:
         where = paths.shown(self.storage)
         if not self.storage.is_dir():
             raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
-        if not has_begun(path):
+        if not has_started(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
             known = Folder(self.storage / "searches").folders()
@@ -74,13 +74,13 @@ class Places:
         found = [searches / name / JOURNAL for name in Folder(searches).folders()]
         for path in found:
             refresh(path)
-        return [path for path in found if has_begun(path)]
+        return [path for path in found if has_started(path)]
 
     def new_journal(self, name: str) -> Path:
         """The journal path of a new search; InputError if the name is already used."""
         path = self.search(name) / JOURNAL
         refresh(path)
-        if has_begun(path):
+        if has_started(path):
             raise InputError(
                 f"--name: '{name}' exists in {paths.shown(path.parent)}: go on with it "
                 f"(orchestrator resume {name} --storage {paths.shown(self.storage)}) or choose another name"
@@ -88,7 +88,7 @@ class Places:
         return path
 
 
-def has_begun(journal: Path) -> bool:
+def has_started(journal: Path) -> bool:
     """Whether a journal has its first event: not if the driver died before writing it, or the disk was full."""
     try:
         if what_is(journal) is not None:

@@ -29,23 +29,23 @@ SILENT_LOOKS = 8
 SILENT_SECONDS = 60.0
 """A driver without a heartbeat for this long is dead (on its own machine its process is checked)."""
 
-Wish = Literal["stop", "pause"]
+Request = Literal["stop", "pause"]
 DONE_BY = {"stop": "stopped", "pause": "paused"}
 
 
-class Driver(BaseModel):
+class DriverNote(BaseModel):
     by: str
     host: str
     pid: int = Field(gt=0, lt=2**31)
     time: FiniteFloat = Field(0, ge=0)
 
 
-class Request(BaseModel):
-    wish: Wish
+class RequestNote(BaseModel):
+    request: Request = Field(alias="wish")
     by: str = "somebody"
 
 
-Found = TypeVar("Found", Driver, Request)
+Note = TypeVar("Note", DriverNote, RequestNote)
 
 
 def myself() -> str:
@@ -64,41 +64,41 @@ def this_process() -> dict[str, Any]:
     return {"by": myself(), "host": socket.gethostname(), "pid": os.getpid()}
 
 
-def request(folder: Path, wish: Wish) -> None:
+def send_request(folder: Path, request: Request) -> None:
     """Ask the driver of the search in this folder; it reacts within seconds."""
-    _write(folder, REQUEST, {"wish": wish, "by": myself()})
+    _write(folder, REQUEST, {"wish": request, "by": myself()})
 
 
-def pending(folder: Path) -> Wish | None:
+def pending_request(folder: Path) -> Request | None:
     """The request that the driver has not taken yet."""
-    request = read_note(folder, REQUEST, Request)
-    return None if request is None else request.wish
+    note = read_note(folder, REQUEST, RequestNote)
+    return None if note is None else note.request
 
 
 def driver(folder: Path) -> dict[str, Any] | None:
     """Who drives the search in this folder now (`by`, `host`, `pid`), or None if nobody does."""
-    found = read_note(folder, DRIVER, Driver)
+    found = read_note(folder, DRIVER, DriverNote)
     if found is None or _died_here(found):
         return None
     silent = time.time() - found.time / 1000
     return found.model_dump() if abs(silent) < SILENT_SECONDS else None
 
 
-def await_silence(folder: Path) -> dict[str, Any] | None:
+def living_driver(folder: Path) -> dict[str, Any] | None:
     """The live driver of a search on an object store, None if there is none; always None for a disk, which has a lock.
     A live driver repeats its heartbeat, so no clocks are compared. OSError if the store does not answer."""
     if paths.address_of(folder) is None or (before := Folder(folder).read(DRIVER)) is None:
         return None
     end = time.monotonic() + SILENT_LOOKS * LOOK_SECONDS
-    while time.monotonic() < end and (found := read_note(folder, DRIVER, Driver)) and not _died_here(found):
+    while time.monotonic() < end and (found := read_note(folder, DRIVER, DriverNote)) and not _died_here(found):
         time.sleep(LOOK_SECONDS / 4)
         if Folder(folder).read(DRIVER) != before:
-            found = read_note(folder, DRIVER, Driver)
+            found = read_note(folder, DRIVER, DriverNote)
             return None if found is None else found.model_dump()
     return None
 
 
-def _died_here(found: Driver) -> bool:
+def _died_here(found: DriverNote) -> bool:
     """Whether a driver was a process of this machine that is gone."""
     return found.host == socket.gethostname() and not psutil.pid_exists(found.pid)
 
@@ -108,7 +108,7 @@ def _write(folder: Path, name: str, content: dict[str, Any]) -> None:
     Folder(folder, patient=False).write(name, text.encode())
 
 
-def read_note(folder: Path, name: str, kind: type[Found]) -> Found | None:
+def read_note(folder: Path, name: str, kind: type[Note]) -> Note | None:
     """The content of this file of a search's folder; None if there is none, or the storage does not answer. InputError
     if it is damaged."""
     try:

@@ -9,20 +9,20 @@ from orchestrator.errors import InputError
 from orchestrator.storage import paths
 from orchestrator.storage.cursors import events_sent
 from orchestrator.storage.files import what_is
-from orchestrator.storage.folder import refused_in_one_line
+from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.journal import TAKEN, Journal, JournalError, read_noted
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import LEADERBOARD, PAGE
-from orchestrator.storage.presence import DRIVER, REQUEST, await_silence
-from orchestrator.storage.records import go_on
+from orchestrator.storage.presence import DRIVER, REQUEST, living_driver
+from orchestrator.storage.records import how_to_resume
 from orchestrator.text import counted
 
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Journal]:
     """The journal, held by this process alone."""
-    with refused_in_one_line():
-        alive = await_silence(path.parent)
+    with faults_as_input_errors():
+        alive = living_driver(path.parent)
     if alive is not None:
         raise InputError(f"{paths.shown(path)}: {TAKEN} ({alive['by']})")
     for file in (path.parent / name for name in (LEADERBOARD, DRIVER, REQUEST, PAGE, "study.journal")):
@@ -49,7 +49,7 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
     ledger = Ledger.of(events, paths.shown(path))
     if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
         where = f"{paths.shown(path)}:{len(events) + 1}"
-        how = go_on(path.parent.name, len(events))
+        how = how_to_resume(path.parent.name, len(events))
         raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
     ledger.notes = notes
     return events, ledger

@@ -23,7 +23,7 @@ _TAIL = len(_BEGIN) + DIGITS + len(_END)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Position:
     """A position after complete lines: their number, their bytes, and the sum of the last."""
 
     number: int = 0
@@ -33,7 +33,7 @@ class Place:
     """Whether the last line has a sum; then all following lines must have one."""
 
 
-def encode(record: Mapping[str, Any], before: Place, default: Any = None) -> tuple[bytes, Record, Place]:
+def encode(record: Mapping[str, Any], before: Position, default: Any = None) -> tuple[bytes, Record, Position]:
     """A record's line, the record as it will be read, and the place after it. ValueError or TypeError if not JSON."""
     text = json.dumps(record, default=default, allow_nan=False, ensure_ascii=False)
     # a lone surrogate (e.g. of a file name that is not UTF-8) is kept as JSON's escape
@@ -41,10 +41,10 @@ def encode(record: Mapping[str, Any], before: Place, default: Any = None) -> tup
     found = _sum(before, content)
     line = content + _BEGIN + found.encode() + _END
     stored: Record = json.loads(text)
-    return line, stored, Place(before.number + 1, before.offset + len(line), found, True)
+    return line, stored, Position(before.number + 1, before.offset + len(line), found, True)
 
 
-def decode(line: bytes, before: Place) -> tuple[Record, Place]:
+def decode(line: bytes, before: Position) -> tuple[Record, Position]:
     """The record of a complete line, and the place after it; ValueError describes any error."""
     if not line.endswith(b"\n"):
         raise ValueError("it is not whole")
@@ -67,10 +67,10 @@ def decode(line: bytes, before: Place) -> tuple[Record, Place]:
     if before.summed and not has_sum:
         raise ValueError("it has no checksum, and the line before it has one")
     record.pop("sum", None)
-    return record, Place(before.number + 1, before.offset + len(line), found, has_sum)
+    return record, Position(before.number + 1, before.offset + len(line), found, has_sum)
 
 
-def go_on(name: str, whole: int) -> str:
+def how_to_resume(name: str, whole: int) -> str:
     """What to do about the damaged journal of a search whose first `whole` lines are intact."""
     if not whole:
         return "; no line before it is left to go on from: begin a new search"
@@ -78,7 +78,7 @@ def go_on(name: str, whole: int) -> str:
     return f"; {before} whole: orchestrator resume {name} --cut-damaged goes on from there"
 
 
-def _sum(before: Place, content: bytes) -> str:
+def _sum(before: Position, content: bytes) -> str:
     return hashlib.sha256(before.sum.encode() + content).hexdigest()[:DIGITS]
 
 

@@ -205,14 +205,14 @@ class Bucket:
         from botocore.exceptions import BotoCoreError, ClientError
 
         patience = PATIENCE_SECONDS if patient else IMPATIENCE_SECONDS
-        begun, pause = time.monotonic(), 0.1
+        start, pause = time.monotonic(), 0.1
         while True:
             try:
                 return ask()
             except (Boto3Error, BotoCoreError, ClientError) as error:
                 if missing and _code(error) in ("NoSuchKey", "404"):
                     return None
-                waited = time.monotonic() - begun
+                waited = time.monotonic() - start
                 if not _transient(error) or waited + pause > patience:
                     raise OSError(errno.EIO, self._reason(error, waited), f"s3://{self.name}/{key}") from None
             time.sleep(pause * self.random.uniform(0.5, 1))

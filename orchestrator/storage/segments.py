@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from orchestrator.errors import InputError
-from orchestrator.storage.records import Place, decode, go_on
+from orchestrator.storage.records import Position, decode, how_to_resume
 from orchestrator.storage.s3 import THREADS, Bucket
 
 BUNDLE = 500
@@ -64,10 +64,10 @@ class Segments:
         InputError if one is missing or damaged; OSError if the store does not answer."""
         lines, end = self._kept(file)
         if lines and self.bucket.get(self.key(0), patient=False) != lines[0]:
-            lines, end = [], Place()  # a copy of another search that had this name
+            lines, end = [], Position()  # a copy of another search that had this name
         keys = self._keys(len(lines) - 1)
         if lines and self.key(len(lines) - 1) not in keys:
-            lines, end, keys = [], Place(), self._keys(0)
+            lines, end, keys = [], Position(), self._keys(0)
         file.seek(end.offset)
         file.truncate()
         with ThreadPoolExecutor(THREADS, "journal") as pool:
@@ -81,14 +81,14 @@ class Segments:
                         if f"/by-{BUNDLE}/" in key:
                             how = ": it is a copy of single ones: delete it, and they are read"
                         else:
-                            how = go_on(self.search, end.number)
+                            how = how_to_resume(self.search, end.number)
                         file.flush()
                         raise InputError(what + how) from None
                     lines.append(line)
                     file.write(line)
         file.flush()
         if missing:
-            raise InputError(missing + go_on(self.search, end.number))
+            raise InputError(missing + how_to_resume(self.search, end.number))
         self.tail = lines[len(lines) - len(lines) % BUNDLE :]
 
     def cut(self, first: int, aside: str) -> None:
@@ -121,10 +121,10 @@ class Segments:
         """The keys of single records."""
         return [key for key in keys if re.fullmatch(r"\d{8,}\.jsonl", key.removeprefix(self.prefix))]
 
-    def _kept(self, file: BinaryIO) -> tuple[list[bytes], Place]:
+    def _kept(self, file: BinaryIO) -> tuple[list[bytes], Position]:
         """The complete records of the local copy, and the place after them."""
         file.seek(0)
-        lines, end = [], Place()
+        lines, end = [], Position()
         for line in file.read().splitlines(keepends=True):
             try:
                 _, end = decode(line, end)

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from orchestrator.errors import InputError
 from orchestrator.storage.files import parse_json, sha256
-from orchestrator.storage.paths import place
+from orchestrator.storage.paths import local
 from orchestrator.storage.s3 import Bucket
 
 MANIFEST = "manifest.json"
@@ -31,7 +31,7 @@ class TrialFiles:
     store it is a temporary one, and `keep` publishes its content."""
 
     def __init__(self, name: str) -> None:
-        self.path = place(name)
+        self.path = local(name)
         self.found = Bucket.of(self.path)
         self.folder = self.path if self.found is None else Path(tempfile.mkdtemp(prefix="trial-"))
         self.manifest: dict[str, dict[str, Any]] = {}
@@ -98,7 +98,7 @@ class TrialFiles:
             bucket.remove([f"{prefix}/{name}" for name in sorted(replaced)], patient=False)
 
 
-def bring_trial(folder: Path, part: str | None = None) -> None:
+def fetch_trial(folder: Path, part: str | None = None) -> None:
     """Fetch a trial's valid files, or those in folders named `part`, into the working copy; does nothing for a disk.
     OSError if the store does not answer, or if the files are damaged."""
     if (found := Bucket.of(folder)) is not None:

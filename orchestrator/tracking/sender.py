@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, read_events
-from orchestrator.storage.records import Place
+from orchestrator.storage.records import Position
 from orchestrator.tracking.address import one_line
 from orchestrator.tracking.projection import NOTE, Projection, Update
 from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
@@ -29,7 +29,7 @@ class Sender:
         self.sent = 0  # events acknowledged by this sender
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
-        self._end = self._ahead = Place()  # the cursor's place, and its place once the updates are acknowledged
+        self._end = self._ahead = Position()  # the cursor's place, and its place once the updates are acknowledged
         self._before = journal.stat().st_size if journal.exists() else 0  # bytes that another process may have sent
         self._new: set[str | None] = set()  # trials that began after that: their runs do not exist
 
@@ -70,11 +70,11 @@ class Sender:
         """The projection of all acknowledged events; a cursor of another journal or store is dropped."""
         projection = Projection()
         with open(self.journal, "rb") as file:
-            events, self._end = read_events(file, self.journal, Place(), self.cursor.events)
+            events, self._end = read_events(file, self.journal, Position(), self.cursor.events)
         stands = self._end.number, self._end.offset, events[0].get("search_id") if events else None
         if stands != (self.cursor.events, self.cursor.offset, self.cursor.search_id):
             self._forget()
-            self._end = Place()
+            self._end = Position()
             return projection
         for event in events:
             projection.fold(event, {})
