@@ -118,5 +118,5 @@ def unforeseen(error: BaseException) -> int:
     ):
         file.write("".join(traceback.format_exception(error)))
         where = f"; where it happened is written in {file.name}"
-    print(f"error: nobody foresaw this: {visible(what[:500])}{where}", file=sys.stderr)
+    print(f"error: unexpected: {visible(what[:500])}{where}", file=sys.stderr)
     return 1

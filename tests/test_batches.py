@@ -68,7 +68,7 @@ def test_an_epoch_has_at_least_one_batch() -> None:
 def test_too_few_classes() -> None:
     with pytest.raises(DataError, match="classes_per_batch is 5, but there are only 3 training classes"):
         ClassBalancedSampler([4, 4, 8, 9], classes_per_batch=5, images_per_class=1, seed=0)
-    with pytest.raises(DataError, match="images_per_class is 0, not at least 1"):
+    with pytest.raises(DataError, match="images_per_class is 0; it should be at least 1"):
         ClassBalancedSampler([0, 1], classes_per_batch=2, images_per_class=0, seed=0)
 
 

@@ -180,23 +180,23 @@ def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys:
     code, told = ask("status b")
     assert code == 0 and re.search("b-pfml +interrupted", told) and re.search("b-proxy_anchor +to come", told)
     assert "0 of 2 searches done" in told and "the verdict so far:  orchestrator report b" in told
-    assert "go on with:  orchestrator resume b --storage" in told
+    assert "continue with:  orchestrator resume b --storage" in told
     assert [one["state"] for one in json.loads(ask("status b --json")[1])] == ["interrupted", "to come"]
-    assert "benchmark 'b' does not run; go on with: orchestrator resume b" in ask("stop b")[1]
+    assert "benchmark 'b' is not running; continue with: orchestrator resume b" in ask("stop b")[1]
     code, told = ask("benchmark --name b --budget epochs=90 --dry-run")
-    assert code == 0 and re.search(r"== pfml \(goes on: \d+ trials so far\)", told) and "== proxy_anchor\n" in told
+    assert code == 0 and re.search(r"== pfml \(continues: \d+ trials so far\)", told) and "== proxy_anchor\n" in told
     assert known(tmp_path / "s", "b") == chosen
     code, told = ask("search pfml --dataset glyphs-small --num-trials 1 --name b")
     assert (code, told) == (2, "error: --name: 'b' is a benchmark's; choose another name for the search\n")
     run(chosen, MadeRunner())
     assert "benchmark 'b' is done: nothing would run" in ask("benchmark --name b --dry-run")[1]
     told = ask("status b")[1]
-    assert "2 of 2 searches done" in told and "the verdict:  " in told and "go on" not in told
-    assert ask("stop b") == (2, "error: stop: benchmark 'b' does not run (it is done)\n")
+    assert "2 of 2 searches done" in told and "the verdict:  " in told and "continue with" not in told
+    assert ask("stop b") == (2, "error: stop: benchmark 'b' is not running (it is done)\n")
     assert {one["benchmark"] for one in json.loads(ask("list --json")[1])} == {"b"}
     assert ask("resume b --workers 2") == (
         2,
-        "error: --workers: 2: is for one search, and b is a benchmark: resume one of its searches (they are told by: "
+        "error: --workers: 2: is for one search, and b is a benchmark: resume one of its searches (they are listed by: "
         "orchestrator status b)\n",
     )
     assert "orchestrator benchmark --name b --budget epochs=90" in ask("resume b --budget epochs=90")[1]
@@ -247,7 +247,7 @@ def test_ccp_is_searched_by_its_shipped_space() -> None:
         (["--methods", "pfml,./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
         (
             ["--methods", "pfml", "--budget", "epochs=40"],
-            "--methods: pfml: give two or more to compare; one alone is:",
+            "--methods: pfml: give two or more to compare; for one:",
         ),
         (["--methods", "pfml,,ccp", "--budget", "epochs=40"], "--methods: 'pfml,,ccp': a name is missing between its"),
         (["--methods", "pfml,ccp", "--budget", "trials_without_improvement=3"], "--budget: missing; give each method"),

@@ -295,7 +295,7 @@ def test_a_node_and_the_driver_die_and_nothing_is_lost(nodes: Nodes, undisturbed
 
     (python,) = [p for p in [psutil.Process(driver.pid)] if p.is_running()]
     python.send_signal(signal.SIGKILL)
-    assert "lost a process (killed, or its node is gone) and goes on from validation" in driver.communicate()[1]
+    assert "lost a process (killed, or its node is gone) and continues from validation" in driver.communicate()[1]
     assert Ledger.of(nodes.events("mortal")).state == "running"
 
     nodes.finish(nodes.orchestrator(3, "resume", "mortal", "--address", "auto"))

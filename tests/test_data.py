@@ -212,7 +212,7 @@ def other_columns(path: Path) -> None:
         (edit_manifest(splits={"train": 18}), "splits is {'train': 9, 'test': 9}, but"),
         (edit_manifest(channels=2), "channels is 2"),
         (lambda path: (path / IMAGES).unlink(), "images.arrow: no such file"),
-        (truncate_images, "images.arrow: not a whole Arrow file"),
+        (truncate_images, "images.arrow: not a complete Arrow file"),
         (other_columns, r"columns \['picture'\], not those of this format"),
     ],
 )
@@ -374,7 +374,7 @@ def test_distinct_characters() -> None:
     kept = characters(GlyphSettings())
     assert 300 < len(kept) < 420  # 376 with Pillow 13.0 and matplotlib 3.11
     assert "A" in kept and not {"Α", "А"} & set(kept)  # Greek and Cyrillic letters that look the same
-    with pytest.raises(DataError, match="1000 classes asked for"):
+    with pytest.raises(DataError, match="1000 classes requested"):
         characters(GlyphSettings(classes=1000))
 
 
@@ -481,7 +481,7 @@ def test_own_split_that_shares_classes_is_not_taken(tmp_path: Path) -> None:
 
 
 SPLIT_OF: dict[str, Callable[[Row, bool], str]] = {
-    "nothing is to train": lambda row, first: "test",
+    "no class is for training": lambda row, first: "test",
     "1 of 6 classes are on both sides": lambda row, first: "train" if row.label < 3 or first else "test",
     "taken": lambda row, first: "train" if row.label < 3 else "test",
     "by image": lambda row, first: "train" if first else "test",

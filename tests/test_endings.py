@@ -97,11 +97,11 @@ def test_streams_that_are_closed(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, (tmp_path / "file").read_text()) == (0, "a result\n", "0")
 
 
-# What nobody foresaw ---------------------------------------------------------------------------------------
+# What was not expected ---------------------------------------------------------------------------------------
 
 
 def log_of(error: str) -> Path:
-    found = re.fullmatch(r"error: nobody foresaw this: (.*); where it happened is written in (\S+\.log)\n", error)
+    found = re.fullmatch(r"error: unexpected: (.*); where it happened is written in (\S+\.log)\n", error)
     assert found is not None, error
     return Path(found[2])
 
@@ -127,7 +127,7 @@ def test_a_disk_that_takes_no_log_either(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
     assert endings.unforeseen(RecursionError("deep")) == 1
-    assert capsys.readouterr().err == "error: nobody foresaw this: RecursionError: deep\n"
+    assert capsys.readouterr().err == "error: unexpected: RecursionError: deep\n"
 
 
 def test_an_installation_that_is_not_whole(

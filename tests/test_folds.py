@@ -136,4 +136,6 @@ def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.Ca
     assert found["metrics"] == pytest.approx(tested) and head.split() == ["metric", "separated", "concatenated"]
     refused = run(capsys, f"{command} --out-of-distribution glyphs")
     assert refused.code == 2
-    assert refused.err.startswith(f"error: --out-of-distribution: {tmp_path} has a model per fold; name one, say ")
+    assert refused.err.startswith(
+        f"error: --out-of-distribution: {tmp_path} has one model per fold; name one, such as "
+    )

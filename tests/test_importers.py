@@ -560,7 +560,7 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     ("nabirds", remove("nabirds/hierarchy.txt"), "hierarchy.txt: no such file"),
     ("cars-old", remove("cars_annos.mat"), "none of the three layouts"),
     ("cars-old", remove("car_ims/000002.jpg"), "1 of 7 images are missing in .*: car_ims/000002.jpg;"),
-    ("cars-old", truncate("cars_annos.mat"), "cars_annos.mat: not a whole MATLAB file"),
+    ("cars-old", truncate("cars_annos.mat"), "cars_annos.mat: not a complete MATLAB file"),
     ("cars-devkit", remove("cars_test_annos_withlabels.mat"), "cars_test_annos_withlabels.mat: no such file"),
     ("cars-devkit", remove("devkit/cars_train_annos.mat"), "devkit/cars_train_annos.mat: no such file"),
     ("cars-devkit", remove("cars_train/00001.jpg"), "1 of 7 .*: cars_train/00001.jpg;"),
@@ -608,14 +608,18 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
         edit(CUB + "images.txt", lambda t: t.replace("7 004.Crow/7.jpg\n", "")),
         "6 images of 3 .*, not 7 images of 4",
     ),
-    ("cub200", counts_of("cub200", first_half=5), "cub200, classes 1 to 2: 4 images, not 5 images: .*get it again"),
+    (
+        "cub200",
+        counts_of("cub200", first_half=5),
+        "cub200, classes 1 to 2: 4 images, not 5 images: .*download it again",
+    ),
     ("cars-old", counts_of("cars196", total=Count(8, 4)), "cars196: 7 images of 4 classes, not 8 images of 4 classes"),
     (
         "sop",
         edit(SOP + "Ebay_train.txt", swap("4 2 2 bicycle_final/3_0.JPG\n", "")),
         "sop, train: 3 images of 2 classes, not 4",
     ),
-    ("inshop", edit(PARTITION, swap("7\n", "9\n")), "7 images, but its first line says 9: the file is not whole"),
+    ("inshop", edit(PARTITION, swap("7\n", "9\n")), "7 images, but its first line says 9: the file is incomplete"),
     ("nabirds", counts_of("nabirds", total=Count(7, 5)), "nabirds: 7 images of 4 classes, not 7 images of 5"),
     (
         "cifar10",
@@ -675,21 +679,21 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     (
         "cub200",
         edit(CUB + "images.txt", swap("\n4 ", "\n3 ")),
-        "line 4: '3' is there twice, first on images.txt line 3",
+        "line 4: '3' appears twice, first on images.txt line 3",
     ),
     (
         "cub200",
         edit(CUB + "image_class_labels.txt", swap("\n4 ", "\n3 ")),
-        "line 4: '3' is there twice",
+        "line 4: '3' appears twice",
     ),
     ("cub200", edit(CUB + "images.txt", swap("/4.jpg", "/3.jpg")), "images/002.Auk/3.jpg listed twice"),
     ("cub200", edit(CUB + "bounding_boxes.txt", lambda t: t.partition("\n")[0]), "no line for image id 2 and 5 more"),
     (
         "sop",
         edit(SOP + "Ebay_test.txt", swap("\n5 ", "\n2 ")),
-        "'2' is there twice, first on Ebay_train.txt line 3",
+        "'2' appears twice, first on Ebay_train.txt line 3",
     ),
-    ("csv", edit("list.csv", swap("pictures/1", "pictures/0")), "list.csv line 3: 'pictures/0.jpg' is there twice"),
+    ("csv", edit("list.csv", swap("pictures/1", "pictures/0")), "list.csv line 3: 'pictures/0.jpg' appears twice"),
     # what is written where
     (
         "cub200",
@@ -863,7 +867,7 @@ def test_an_interrupted_preparation_goes_on(
 ) -> None:
     made = make("folder")
     Counted(monkeypatch, parts=2)
-    with pytest.raises(KeyboardInterrupt, match="^4 of 7 images are kept; the same command goes on from there$"):
+    with pytest.raises(KeyboardInterrupt, match="^4 of 7 images are kept; run the same command again to continue$"):
         made.prepare()
     assert not list(made.root.glob("[!.]*"))
     between(made)
@@ -899,18 +903,18 @@ def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixtu
     made = make("folder")
     command = ["datasets", "prepare", "folder", f"--source={made.source}", "--name=mine", "--workers=1"]
     command.append(f"--storage={made.root.parent}")
-    for says in (r"mine: 7 images of 4 classes (7 train) in ", r"mine: is there already: 7 images of 4 classes"):
+    for says in (r"mine: 7 images of 4 classes (7 train) in ", r"mine: already exists: 7 images of 4 classes"):
         assert run(*command) == 0
         printed = capsys.readouterr()
         assert printed.out.startswith(says) and printed.out.count("\n") == 1 and not printed.err
     assert run(*command, "--size=8") == 2
     printed = capsys.readouterr()
-    assert "data/mine: is there already, with size 256, not 8; delete that folder" in printed.err
+    assert "data/mine: already exists, with size 256, not 8; delete that folder" in printed.err
     assert printed.err.count("\n") == 1
     elsewhere = made.source.parent / "elsewhere"
     elsewhere.mkdir()
     assert run(*[word.replace(str(made.source), str(elsewhere)) for word in command]) == 2
-    assert f"is there already, made from {made.source}, not {elsewhere}" in capsys.readouterr().err
+    assert f"already exists, made from {made.source}, not {elsewhere}" in capsys.readouterr().err
 
 
 def test_a_refusal_leaves_nothing_behind(make: Callable[[str], Made], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -966,7 +970,7 @@ def test_images_beside_the_classes_are_told(make: Callable[[str], Made], capsys:
         where = "train/" if name == "folder-splits" else ""
         beside = f"{where}a.jpg, {where}b.png, {where}c.jpg and 1 more"
         said = capsys.readouterr().err.splitlines()
-        assert f"note: 4 images lie beside the folders of classes, not taken: {beside}" in said
+        assert f"note: 4 images lie outside the class folders and ignored: {beside}" in said
         shutil.rmtree(made.source)
 
 
@@ -976,12 +980,12 @@ def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     command = ["datasets", "prepare", "folder", f"--source={tmp_path / 'source'}", "--name=few"]
     assert run(*command, f"--storage={tmp_path}") == 0
     said = capsys.readouterr().err
-    told = f"note: few: cannot be trained on: that takes 2 training classes, and {classes // 2} of its {classes} are"
+    told = f"note: few: cannot be trained on: 2 training classes are needed, and it has {classes // 2} of {classes}"
     assert said.startswith(told) if classes < 4 else not said
     few = Store.open(tmp_path / "data" / "few")
     assert set(few.labels[rows_for_testing(few)]) == set(range(classes // 2, classes))
     if classes < 4:
-        with pytest.raises(DataError, match="few: cannot be trained on: that takes 2 training classes"):
+        with pytest.raises(DataError, match="few: cannot be trained on: 2 training classes are needed"):
             class_split(few, validation_share=0.3, seed=0)
 
 
@@ -1008,7 +1012,7 @@ def test_interruption_at_the_command_line(
     Counted(monkeypatch, parts=1)
     command = ["datasets", "prepare", "csv", f"--source={made.source / 'list.csv'}", "--name=mine", "--workers=1"]
     assert run(*command, f"--storage={made.root.parent}") == 130
-    assert capsys.readouterr().err == "interrupted: 2 of 7 images are kept; the same command goes on from there\n"
+    assert capsys.readouterr().err == "interrupted: 2 of 7 images are kept; run the same command again to continue\n"
 
 
 def test_what_is_prepared_is_listed(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:

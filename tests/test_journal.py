@@ -290,7 +290,7 @@ def test_a_damaged_search_goes_on_from_its_whole_part(tmp_path: Path, sent: bool
 def test_nothing_is_cut_where_nothing_is_whole(searches: tuple[Lines, Lines], tmp_path: Path) -> None:
     path = place(tmp_path / "s", [b"{]\n", *searches[0][1:]], 0)
     before = path.read_bytes()
-    with pytest.raises(InputError, match=r"journal\.jsonl:1: .*begin a new search"):
+    with pytest.raises(InputError, match=r"journal\.jsonl:1: .*start a new search"):
         cut(path)
     assert path.read_bytes() == before and sorted(p.name for p in path.parent.iterdir()) == [
         "journal.jsonl",

@@ -365,7 +365,7 @@ def test_a_search_tells_of_damage_before_anything_is_trained(
     for _ in range(2):
         check_data(single_training("one", settings), places)
     looked, *told = capsys.readouterr().err.splitlines()
-    assert looked.startswith("looking whether the 120 images of")
+    assert looked.startswith("checking that the 120 images of")
     damage = [line for line in told if "cannot be decoded" in line]
     assert [f"the first is image {DAMAGED}: " in line for line in damage] == [True, True]
     with pytest.raises(DataError, match="'none' is for images of one size"):
@@ -477,7 +477,7 @@ def test_no_class_loses_all_its_images_to_label_noise() -> None:
         assert (noisy != labels).sum() == 40
         assert len(np.unique(labels[noisy == labels])) == 40
     with pytest.raises(
-        DataError, match=r"label_noise is 0.6, but 40 of 80 training images are kept.* give 0.50 or less"
+        DataError, match=r"label_noise is 0.6, but 40 of 80 training images keep their label.*  give 0.50 or less"
     ):
         noisy_labels(labels, share=0.6, seed=0)
 

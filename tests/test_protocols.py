@@ -81,16 +81,19 @@ def test_a_validation_searches_for_queries_in_the_gallery(data_folder: Path) -> 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": {"selection": "test", "protocol": "mlrc"}}, "settings: selection: 'test': not with protocol"),
+        (
+            {"settings": {"selection": "test", "protocol": "mlrc"}},
+            "settings: selection: 'test': cannot be combined with protocol",
+        ),
         ({"settings": {"selection": "tests"}}, "settings: selection: 'tests': should be 'validation' or 'test'"),
-        ({"space": {"selection": ["validation", "test"]}}, "space.selection: what is selected on cannot be searched"),
+        ({"space": {"selection": ["validation", "test"]}}, "space.selection: selection cannot be searched"),
         (
             {"settings": {"selection": "test"}, "space": {"validation_share": [0.2, 0.3]}},
             "space.validation_share: nothing is held out with selection: test",
         ),
         (
             {"settings": {"selection": "test"}, "space": {"protocol": ["conventional", "mlrc"]}},
-            "space.protocol: selection: 'test': not with protocol: mlrc",
+            "space.protocol: selection: 'test': cannot be combined with protocol: mlrc",
         ),
     ],
 )
@@ -195,8 +198,8 @@ def test_a_method_that_needs_held_out_classes_keeps_them(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"settings": {"epochs": 2}}, "conventional: confirms trials over folds: set protocol: mlrc"),
-        ({"space": {"protocol": ["mlrc", "conventional"]}, "settings": {}}, "conventional: confirms trials over folds"),
+        ({"settings": {"epochs": 2}}, "conventional: is for searches over folds: set protocol: mlrc"),
+        ({"space": {"protocol": ["mlrc", "conventional"]}, "settings": {}}, "conventional: is for searches over folds"),
         ({"final_protocol": "convetional"}, "'convetional' is unknown \\(did you mean 'conventional'\\?"),
         ({"final_protocol": 3}, "3 should be text"),
     ],
@@ -305,14 +308,23 @@ def test_auroc_counts_pairs_in_order() -> None:
         ("--class-groups 4,-2", "--class-groups: 4,-2: groups of 4, -2 classes: each needs 2 at least"),
         ("--class-groups 4,9999", "--class-groups: 4,9999: the groups have 10003 classes, other has "),
         ("--class-groups ''", "--class-groups: empty"),
-        ("--class-groups 4,4 --per-query {models}/q.csv", "--class-groups: not together with --per-query"),
-        ("--class-groups 4,4 --out-of-distribution glyphs-small", "--out-of-distribution: not together with --class"),
-        ("--approximate --out-of-distribution glyphs-small", "--out-of-distribution: not together with --approximate"),
-        ("--degradation-probability 0.5", "--degradation-probability: says how often or how much images are degraded"),
-        ("--degradation-extent 0.5", "--degradation-extent: says how often"),
+        ("--class-groups 4,4 --per-query {models}/q.csv", "--class-groups: cannot be combined with --per-query"),
+        (
+            "--class-groups 4,4 --out-of-distribution glyphs-small",
+            "--out-of-distribution: cannot be combined with --class",
+        ),
+        (
+            "--approximate --out-of-distribution glyphs-small",
+            "--out-of-distribution: cannot be combined with --approximate",
+        ),
+        ("--degradation-probability 0.5", "--degradation-probability: is for degraded images"),
+        ("--degradation-extent 0.5", "--degradation-extent: is for degraded"),
         ("--degradation blur --degradation-extent 2", "--degradation-extent: 2: should be a share of the sides"),
-        ("--degradation blur --gallery {models}/g.html", "--degradation: not together with --gallery"),
-        ("--degradation blur --out-of-distribution glyphs-small", "--out-of-distribution: not together with --degrad"),
+        ("--degradation blur --gallery {models}/g.html", "--degradation: cannot be combined with --gallery"),
+        (
+            "--degradation blur --out-of-distribution glyphs-small",
+            "--out-of-distribution: cannot be combined with --degrad",
+        ),
         ("--out-of-distribution other", "--out-of-distribution: other: is the data set itself; name another"),
         ("--out-of-distribution glyps-small", "unknown data set 'glyps-small'"),
         (

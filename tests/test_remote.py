@@ -214,7 +214,7 @@ def test_what_does_not_have_the_digest_is_refused(
 
 def test_half_a_data_set(made: Store, bucket: str, tmp_path: Path, server: Server) -> None:
     address = f"s3://{bucket}/noise"
-    with pytest.raises(DataError, match=f"^{address}: no data set there \\(no manifest.json\\); look at the prefix$"):
+    with pytest.raises(DataError, match=f"^{address}: no data set there \\(no manifest.json\\); check the prefix$"):
         open_remote(address, tmp_path)
     put(server, f"{bucket}/noise/{IMAGES}", b"x")
     with pytest.raises(DataError, match=f"^{address}: half a data set: images.arrow without manifest.json; publish"):
@@ -297,11 +297,11 @@ def denying() -> Iterator[str]:
     ("where", "message"),
     [
         (lambda: contextlib.nullcontext(None), r"no bucket 'no-such-bucket' at 127.0.0.1:\d+"),
-        (denying, r"access denied by 127.0.0.1:\d+; look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
-        (silent, r"no connection to 127.0.0.1:\d+ \(.*\); look at AWS_ENDPOINT_URL"),
+        (denying, r"access denied by 127.0.0.1:\d+; check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
+        (silent, r"no connection to 127.0.0.1:\d+ \(.*\); check AWS_ENDPOINT_URL"),
         (
             lambda: contextlib.nullcontext("http://me:hush@127.0.0.1:1"),
-            r"no connection to 127.0.0.1:1 \(.*\); look at AWS_ENDPOINT_URL",
+            r"no connection to 127.0.0.1:1 \(.*\); check AWS_ENDPOINT_URL",
         ),
     ],
     ids=["no bucket", "denied", "silent", "unreachable"],

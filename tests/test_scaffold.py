@@ -87,7 +87,7 @@ def test_nothing_is_left_of_a_project_that_cannot_be_written(
 
 
 def test_a_folder_that_is_there_is_left_alone(project: Path) -> None:
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="already exists"):
         new_method("other_loss", project)
     assert (project / "warm_loss.yaml").exists() and not (project / "other_loss.yaml").exists()
 

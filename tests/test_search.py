@@ -552,7 +552,7 @@ def test_a_killed_raylet_ends_the_search_to_be_resumed(terminal: Terminal) -> No
     processes = family(process)
     next(child for child in processes if child.name() == "raylet").kill()
     _, stderr = terminal.finish(process, code=1)
-    assert "error: the Ray node of this machine has died; mend it and go on with" in stderr
+    assert "error: the Ray node of this machine has died; fix this and continue with" in stderr
     assert "Traceback" not in stderr
     wait(lambda: not alive([child for child in processes if not title(child).endswith("Agent")]), 60)
     check_records(terminal, "beheaded")

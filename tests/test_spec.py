@@ -172,7 +172,7 @@ def test_given_points_are_as_the_space_has_them() -> None:
         {"alpha": 4.5, "proxies_per_class": 9, "lr": 2},
     ]
     assert [type(value) for value in search.start_from[0].values()] == [float, int, int]
-    with pytest.raises(InputError, match="start_from: best: is of the method 'ccp', and this search of 'pfml'"):
+    with pytest.raises(InputError, match="start_from: best: is for the method 'ccp', but this search is for 'pfml'"):
         resolve(PFML | {"space": space, "start_from": ["best"]}, find_settings=lambda name: [found | {"method": "ccp"}])
     conditional = resolve(
         {"space": METHODS, "num_trials": 2, "start_from": [{"method": "proxy_anchor", "margin": 0.1}]}
@@ -248,7 +248,10 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"scheduler": "ahsa"}, "scheduler"),
         ({"scheduler": {"name": "median", "reduction_factor": 2}}, "reduction_factor: has no meaning for 'median'"),
         ({"scheduler": {"name": "none", "grace_validations": 2}}, "it is for asha, median, hyperband"),
-        ({"scheduler": "hyperband", "settings": {"validate_every": "9 steps"}}, "hyperband: max_validations: how many"),
+        (
+            {"scheduler": "hyperband", "settings": {"validate_every": "9 steps"}},
+            "hyperband: max_validations: give the number",
+        ),
         ({"scheduler": "hyperband", "settings": {"epochs": 2}}, "2 validations make one bracket only"),
         ({"algorithm": "cmaes", "space": {"delta": {"low": 0.1, "high": 0.2}}}, "cmaes: needs two ranges or more"),
         ({"algorithm": "cmaes", "space": {"delta": [0.1, 0.2], "lr": [1, 2]}}, "space.delta has choices"),
@@ -258,11 +261,11 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"objectives": ["val/map_at_r"]}, "objectives: 1 given; two are needed"),
         ({"objectives": ["val/map_at_r", "val/map_at_r"]}, "val/map_at_r is named twice"),
         ({"objectives": ["val/map_at_r", "cost/second"]}, "did you mean 'cost/seconds'?"),
-        ({"objectives": ["cost/seconds", "val/map_at_r"]}, "a cost can be the second of two objectives only"),
+        ({"objectives": ["cost/seconds", "val/map_at_r"]}, "a cost can only be the second of two objectives"),
         ({"objectives": ["val/map_at_r", 3]}, "objectives[1]: 3 should be a name or a mapping"),
-        ({"objective": "cost/seconds"}, "a cost can be the second"),
+        ({"objective": "cost/seconds"}, "a cost can only be the second"),
         ({"objectives": ["val/map_at_r", {"metric": "cost/seconds", "mode": "max"}]}, "should be small"),
-        ({"objective": "val/map_at_r", "objectives": ["train/loss", "val/map_at_r"]}, "objectives says it too"),
+        ({"objective": "val/map_at_r", "objectives": ["train/loss", "val/map_at_r"]}, "objectives is given too"),
         ({"objectives": ["val/map_at_r", "cost/seconds"], "scheduler": "asha"}, "asha: not with two objectives"),
         ({"budget": {"epoch": 3}}, "budget: epoch: no such limit (did you mean 'epochs'?)"),
         ({"budget": {"hours": 0}}, "budget: hours: 0"),
@@ -272,7 +275,7 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"start_from": [3]}, "point 1: 3 should be a point (a mapping), a preset or a search"),
         ({"start_from": [{"delta": 0.2}]}, "point 1: proxies_per_class: is missing"),
         ({"start_from": [{"delta": 0.4, "proxies_per_class": 3}]}, "delta: 0.4 is outside of the space (0.1 to 0.35)"),
-        ({"start_from": [{"delta": 0.2, "proxies_per_class": 3.5}]}, "proxies_per_class: 3.5 is none of the steps"),
+        ({"start_from": [{"delta": 0.2, "proxies_per_class": 3.5}]}, "proxies_per_class: 3.5 is not a step"),
         ({"start_from": [{"delta": "x", "proxies_per_class": 3}]}, "delta: 'x' should be a number"),
         ({"start_from": [{"delta": 0.2, "proxies_per_class": 3, "lr": 1}]}, "lr: is not searched"),
         (

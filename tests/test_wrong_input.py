@@ -212,8 +212,8 @@ CASES: list[Case] = [
     file(GOOD + "nmu_trials: 3\n", "line 5: nmu_trials: no such key", "did you mean 'num_trials'"),
     file(GOOD + f"{'k' * 1000}: 3\n", "no such key", "(1,001 characters)"),
     file(GOOD + "x: *nobody\n", "line 5: not YAML"),
-    file(GOOD + "x: &x [*x]\n", "line 5: holds itself"),
-    file(GOOD + "settings: &x {lr: *x}\n", "holds itself"),
+    file(GOOD + "x: &x [*x]\n", "line 5: contains itself"),
+    file(GOOD + "settings: &x {lr: *x}\n", "contains itself"),
     file(GOOD + BOMB, "more than 100,000 values"),
     file(GOOD + f"x: {'[' * 500}{']' * 500}\n", f"nested more than {MOST_DEPTH} deep"),
     file(GOOD + f"x: {'[' * 20_000}{']' * 20_000}\n", f"nested more than {MOST_DEPTH} deep"),
@@ -250,8 +250,8 @@ CASES: list[Case] = [
     command(f"search {{file}} --set lr={'[' * 500}{']' * 500}", "--set lr", "nested more than"),
     command(f"search {{file}} --set lr={'[' * 4000}{']' * 4000}", "--set lr", "nested more than"),
     command(f"search {{file}} --set lr={'x' * 20_000}", "--set lr", "at most 10,000 characters"),
-    command("search {file} --set 'lr=&a [*a]'", "--set lr", "holds itself"),
-    command("search {file} --set 'lr=!!python/name:os.system x'", "--set lr", "no such kind of value"),
+    command("search {file} --set 'lr=&a [*a]'", "--set lr", "contains itself"),
+    command("search {file} --set 'lr=!!python/name:os.system x'", "--set lr", "not a supported type of value"),
     command("search {file} --set '{a: b}=3'", "--set: {a: b}: no such setting"),
     command("search {file} --set method=3", "--set: method: 3"),
     command("search {file} --set method=pmfl", "'pmfl'", "did you mean 'pfml'"),
@@ -414,7 +414,7 @@ def test_a_grid_has_its_decimals(low: float, high: float, step: float, values: l
     parameter = Parameter("lr", "lr", "float", low=low, high=high, step=step)
     assert parameter.values() == values
     assert [parameter.take(value) for value in values] == values
-    with pytest.raises(InputError, match="is none of the steps"):
+    with pytest.raises(InputError, match="is not a step"):
         parameter.take(low + step / 2)
 
 

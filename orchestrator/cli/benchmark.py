@@ -49,7 +49,7 @@ def benchmark(
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option(help="Name of this benchmark; one that has begun goes on.", metavar="NAME", callback=not_empty),
+        typer.Option(help="Name of this benchmark; an existing one continues.", metavar="NAME", callback=not_empty),
     ] = None,
     algorithm: Annotated[
         str | None,
@@ -61,7 +61,7 @@ def benchmark(
     final_seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_RUNS, help="Final runs of each method's winner, over so many seeds; 5 by default."
+            min=1, max=MOST_RUNS, help="Number of final runs of each method's winner, one per seed; 5 by default."
         ),
     ] = None,
     max_concurrent: MaxConcurrent = None,
@@ -80,8 +80,8 @@ def benchmark(
 ) -> None:
     """Which method is best? An equal budget for each, over its own space, and its winner tested over seeds.
 
-    The same command again goes on where it was. More methods (`--methods`) run only what is missing; more budget
-    (`--budget`, `--num-trials`) goes to all of them.
+    The same command, run again, continues where it stopped. With more methods (`--methods`), only the
+    new ones run; more budget (`--budget`, `--num-trials`) applies to all of them.
 
     - `orchestrator benchmark --methods pfml,proxy_anchor,multi_similarity --dataset glyphs --budget epochs=200`
 

@@ -40,7 +40,7 @@ def show_datasets(
     storage: DiskStorage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
-    """What is known, what is prepared, and how to get the rest.
+    """Show the known data sets, those prepared, and how to get the others.
 
     - `orchestrator datasets`
 
@@ -92,10 +92,10 @@ def prepare_dataset(
     ],
     source: Annotated[
         Path,
-        typer.Option(help="Folder that its archive unpacks to, or with your images.", metavar="DIR", parser=local_path),
+        typer.Option(help="Folder of the unpacked archive, or of your images.", metavar="DIR", parser=local_path),
     ],
     name: Annotated[
-        str | None, typer.Option(help="What to call the data set made.", metavar="NAME", callback=not_empty)
+        str | None, typer.Option(help="Name of the new data set.", metavar="NAME", callback=not_empty)
     ] = None,
     size: Annotated[
         int | None,
@@ -109,7 +109,7 @@ def prepare_dataset(
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
 
-    After Ctrl-C the same command goes on where it was.
+    After Ctrl-C, the same command continues where it stopped.
 
     - `orchestrator datasets prepare cub200 --source downloads/CUB_200_2011`
 
@@ -161,7 +161,7 @@ def prepare_dataset(
             stop()
     for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
         echo(f"note: {note}", err=True)
-    made = "" if bar.tasks else "is there already: "
+    made = "" if bar.tasks else "already exists: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
     echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
 
@@ -169,7 +169,7 @@ def prepare_dataset(
 @app.command("publish", cls=Command)
 def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
-    address: Annotated[str, typer.Argument(help="Where to: s3://bucket/prefix.", metavar="ADDRESS")],
+    address: Annotated[str, typer.Argument(help="Destination: s3://bucket/prefix.", metavar="ADDRESS")],
     storage: DiskStorage = DEFAULT_STORAGE,
 ) -> None:
     """Copy a data set to S3, where it can be used by its address in place of a name.

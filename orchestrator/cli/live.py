@@ -48,7 +48,9 @@ class Display(Watcher):
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
                 what = "training" if conductor.ledger.finals else "trial"
-                self.line(f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} to go on where they were")
+                self.line(
+                    f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} continue where they stopped"
+                )
 
     def end(self) -> None:
         if self.live is not None:
@@ -59,11 +61,11 @@ class Display(Watcher):
         if self.live is not None and event not in ("restarted", "anew"):
             return
         if event == "started":
-            how = f"goes on from validation {trial.validations}" if trial.validations else "started"
+            how = f"continues from validation {trial.validations}" if trial.validations else "started"
             self.line(f"{self.label(trial)} {how}: {params_text(trial.params)}".removesuffix(": "))
         elif event == "restarted":
             why = f" ({lost[-1]})" if (lost := self.conductor.lost_workers.get(trial.trial_id)) else ""
-            self.line(f"{self.label(trial)} lost a process{why} and goes on from validation {trial.validations}")
+            self.line(f"{self.label(trial)} lost a process{why} and continues from validation {trial.validations}")
         elif event == "anew":
             self.line(f"warning: {self.label(trial)}: {trial.note}")
         elif event == "validated" and trial.curve and trial.last_metrics:
@@ -118,7 +120,7 @@ class Display(Watcher):
         waiting = counts["interrupted"] + (max(0, int(planned) - len(ledger.trials)) if math.isfinite(planned) else 0)
         head = Text.assemble(
             (f" {search.name} ", "bold reverse"),
-            f"  {duration(time.monotonic() - self.started)} gone, {self.time_left()} left",
+            f"  {duration(time.monotonic() - self.started)} elapsed, {self.time_left()} left",
         )
         states = Text(f" {waiting} waiting   ")
         for state in ("running", "pruned", "done", "failed"):
@@ -143,11 +145,13 @@ class Display(Watcher):
         else:
             parts.append(Text("\n the first trial is starting"))
         if self.conductor.stopping:
-            parts.append(Text("stopping in order; Ctrl-C again to stop at once", style="magenta"))
+            parts.append(Text("stopping; press Ctrl-C again to stop immediately", style="magenta"))
         elif self.conductor.pausing:
-            parts.append(Text("pausing: what runs goes to its end, nothing new begins", style="magenta"))
+            parts.append(Text("pausing: running trials finish, no new ones start", style="magenta"))
         elif not self.conductor.slots:
             parts.append(Text("waiting for the cluster: it has no room for a trial now", style="yellow"))
         if self.tracker.problem:
-            parts.append(Text(f"tracker: {self.tracker.problem} (all is journaled; nothing is lost)", style="yellow"))
+            parts.append(
+                Text(f"tracker: {self.tracker.problem} (everything is in the journal; nothing is lost)", style="yellow")
+            )
         return Group(*parts)

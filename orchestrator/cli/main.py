@@ -39,7 +39,7 @@ app = typer.Typer(
 
 - `orchestrator benchmark --methods a,b,c`: which of some methods is best, at an equal budget
 
-- `orchestrator list`, `status NAME`, `stop NAME`: searches that run, here or elsewhere
+- `orchestrator list`, `status NAME`, `stop NAME`: running searches, here or elsewhere
 
 - `orchestrator ui`: every trial's curves, in MLflow
 
@@ -129,7 +129,7 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
         return silenced(2)
     if isinstance(error, OSError):
         place = f"{error.filename}: " if error.filename else ""
-        _complain(f"{place}{error.strerror or error}; mend it and go on with orchestrator resume NAME")
+        _complain(f"{place}{error.strerror or error}; fix this and continue with: orchestrator resume NAME")
         return 1
     return unforeseen(error)
 
@@ -147,7 +147,8 @@ def _usage(error: Any) -> str:
         known = [word for word in words if word.startswith("-")]
         if context and context.info_name == "resume" and error.option_name == "--set":
             return (
-                "--set: the settings of a search that began stay; a new one can go on from it: search --start-from NAME"
+                "--set: a started search keeps its settings; a new search can start from its points: "
+                "search --start-from NAME"
             )
         return f"{error.option_name}: no such option{suggestion(error.option_name, known)}{where}"
     if parameter is None:

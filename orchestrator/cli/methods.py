@@ -43,7 +43,7 @@ def methods(
             for method in described:
                 table.add_row(method["name"], method["summary"], method["paper"])
             Terminal().print(table)
-            echo("more of one: orchestrator methods NAME")
+            echo("details of one: orchestrator methods NAME")
         warn_of_plugins()
         return
     method = describe_method(find_method(name))
@@ -87,7 +87,7 @@ def presets(
             echo(json.dumps(listed))
             return
         echo("\n".join(names))
-        echo("METHOD/DATASET/BACKBONE[/VARIANT]; one with its settings: orchestrator presets NAME", err=True)
+        echo("METHOD/DATASET/BACKBONE[/VARIANT]; settings of one: orchestrator presets NAME", err=True)
         return
     preset = find_preset(str(name), "NAME")
     echo(json.dumps(describe_preset(preset)) if json_ else preset_text(preset).rstrip())
@@ -98,7 +98,7 @@ def check(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     json_: Json = False,
 ) -> None:
-    """Check that a method holds what every method must hold.
+    """Check that a method keeps the contract of all methods.
 
     Exit code 0 if each check passed or was expected to fail, 1 otherwise.
 
@@ -134,7 +134,9 @@ def new_method(
     folder: Annotated[
         Path | None,
         typer.Option(
-            help="Folder to make, or an empty one; NAME in this one by default.", metavar="DIR", parser=local_path
+            help="Folder to create, or an empty one; NAME in the current folder by default.",
+            metavar="DIR",
+            parser=local_path,
         ),
     ] = None,
 ) -> None:
@@ -145,7 +147,7 @@ def new_method(
     from orchestrator.cli.scaffold import new_method as write
 
     made = write(name, folder or Path(name))
-    echo(f"{made} is a method that works; now:")
+    echo(f"{made} contains a working method. Next:")
     fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
     uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))
     echo(f"  {uv} pip install --python {shlex.quote(sys.executable)} -e {shlex.quote(str(made))}")

@@ -68,7 +68,7 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="All images, in consecutive groups of so many classes, each by itself.",
+            help="Evaluate all images in consecutive groups of these numbers of classes, each group by itself.",
             callback=not_empty,
         ),
     ] = None,
@@ -82,7 +82,7 @@ def evaluate(
     ] = None,
     degradation: Annotated[
         Literal["low_resolution", "blur", "occlusion"] | None,  # of DEGRADATIONS, which needs torch
-        typer.Option(help="Degrade the test's images so (IDML's Table 8).", show_choices=True),
+        typer.Option(help="Degrade the test images in this way (IDML's Table 8).", show_choices=True),
     ] = None,
     degradation_probability: Annotated[
         float, typer.Option(min=0, max=1, help="With --degradation: the share of the images that is degraded.")
@@ -94,7 +94,9 @@ def evaluate(
     gallery: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Write what it finds, confuses and embeds as one page with images.", parser=local_path
+            metavar="FILE",
+            help="Write a page with images that shows what the model finds, confuses and embeds.",
+            parser=local_path,
         ),
     ] = None,
     json_: Json = False,
@@ -133,7 +135,7 @@ def evaluate(
     for option, path in (("--per-query", per_query), ("--per-class", per_class)):
         _refuse_table(option, path)
     if per_query is not None and per_query == per_class:
-        raise InputError(f"--per-class: {per_class}: --per-query names it too; name another file")
+        raise InputError(f"--per-class: {per_class}: --per-query names the same file; name another")
     check_page("--gallery", gallery)
     tables: dict[str, object] = {"--per-query": per_query, "--per-class": per_class, "--gallery": gallery}
     if class_groups is not None:
@@ -153,9 +155,9 @@ def evaluate(
     places = places_of(storage)
     models = find_models(checkpoint_or_run, places)
     if degraded is not None and len(models) > 1:
-        raise InputError(f"--degradation: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
+        raise InputError(f"--degradation: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     if gallery is not None and len(models) > 1:
-        raise InputError(f"--gallery: {checkpoint_or_run} has a model per fold; name one, say {models[0]}")
+        raise InputError(f"--gallery: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     store = open_dataset(dataset, places.data, say=say)
     saved = saved_model(models[0])
     training = resolve_experiment(saved["experiment"], str(models[0])).training
@@ -172,7 +174,7 @@ def evaluate(
     word = " (selection: test)" if on_test else ""
     if out_of_distribution is not None:
         if len(models) > 1:
-            raise InputError(f"--out-of-distribution: {model} has a model per fold; name one, say {models[0]}")
+            raise InputError(f"--out-of-distribution: {model} has one model per fold; name one, such as {models[0]}")
         other = open_dataset(out_of_distribution, places.data, say=say)
         metrics, ends = detect_outside(models[0], store, other, device)
         title = f"{model}, uncertainty of images of {out_of_distribution} against {dataset}, {tested}{word}"
@@ -279,7 +281,7 @@ def _degradation(kind: str | None, probability: float, extent: float | None) -> 
     if kind is None:
         if extent is not None or probability != 1:
             name = "--degradation-probability" if probability != 1 else "--degradation-extent"
-            raise InputError(f"{name}: says how often or how much images are degraded: give --degradation too")
+            raise InputError(f"{name}: is for degraded images: give --degradation too")
         return None
     if extent is not None and not 0 < extent <= 1:
         raise InputError(f"--degradation-extent: {extent:g}: should be a share of the sides, above 0 and at most 1")
@@ -298,14 +300,18 @@ def export(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option(metavar="PATH", help="Where to; a name like RUN.onnx here by default.", parser=local_path),
+        typer.Option(
+            metavar="PATH",
+            help="File to write; a name like RUN.onnx in the current folder by default.",
+            parser=local_path,
+        ),
     ] = None,
     register: Annotated[
         str | None,
         typer.Option(metavar="MODEL", help="Register it in MLflow under this name.", callback=not_empty),
     ] = None,
     alias: Annotated[
-        str, typer.Option(metavar="NAME", help="The alias of the version registered.", callback=not_empty)
+        str, typer.Option(metavar="NAME", help="Alias of the registered version.", callback=not_empty)
     ] = "champion",
     dataset: Annotated[
         str | None,
@@ -319,7 +325,7 @@ def export(
     tracking_uri: TrackingUri = None,
     json_: Json = False,
 ) -> None:
-    """A trained model for other programs, once it has given the same embeddings there.
+    """Write a trained model for other programs, after a check that it gives the same embeddings there.
 
     It takes uint8 images (batch, H, W, channels) of the size that the evaluation sees, and gives float32 embeddings.
 
@@ -346,7 +352,7 @@ def export(
         places = places_of(storage)
         models = find_models(run, places)
         if len(models) > 1:
-            raise InputError(f"RUN: {run} has a model per fold; name one, say {models[0]}")
+            raise InputError(f"RUN: {run} has one model per fold; name one, such as {models[0]}")
         path = None
         if to is not None:
             check_packages(to)
@@ -390,7 +396,7 @@ def export(
 def _refuse_together(option: str, others: Mapping[str, object]) -> None:
     for other, value in others.items():
         if value:
-            raise InputError(f"{option}: not together with {other}; leave one out")
+            raise InputError(f"{option}: cannot be combined with {other}; leave one out")
 
 
 def _class_groups(store: Any, sizes: str) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def compare(
 ) -> None:
     """Compare searches by the tests of their winners: which is better, by how much, and how sure that is.
 
-    Searches whose numbers are not of the same thing (other data, protocol or selection) are refused.
+    Searches with other data, another protocol or another selection cannot be compared.
 
     - `orchestrator compare pfml-a proxy_anchor-b`
 
@@ -67,7 +67,7 @@ def compare(
     else:
         if len(set(names)) < 2:
             what = "is named twice" if len(names) > 1 else "is one search"
-            raise InputError(f"NAME: {names[0]} {what}; to compare, name two searches or more, or one benchmark")
+            raise InputError(f"NAME: {names[0]} {what}; name two or more searches, or one benchmark")
         for name in names:
             refuse_benchmark(name, storage, "compare it alone, or name searches of it")
         ledgers = {name: read_search(name, storage)[0] for name in names}
@@ -96,7 +96,7 @@ def report(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """What a search found out, also while it runs.
+    """Show what a search found out, also while it runs.
 
     - `orchestrator report my-search`
 
@@ -163,9 +163,9 @@ def ui(
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            seen = f"another ui may be there, at {address}; else " if error.errno == errno.EADDRINUSE else ""
+            seen = f"another ui may be running at {address}; else " if error.errno == errno.EADDRINUSE else ""
             raise InputError(
-                f"--port: {port} cannot be used ({error.strerror}): {seen}name another, say {port + 1}"
+                f"--port: {port} cannot be used ({error.strerror}): {seen}name another, such as {port + 1}"
             ) from None
     if name is not None:
         refuse_benchmark(name, storage, "name a search of it")
@@ -185,7 +185,7 @@ def ui(
 
 def _no_runs(storage: Path) -> str:
     if paths.address_of(storage) is None:
-        return f"--storage: {storage} holds no runs yet; begin with: orchestrator search demo"
+        return f"--storage: {storage} holds no runs yet; start with: orchestrator search demo"
     return f"--storage: this machine tracked no search of {paths.shown(storage)}: orchestrator sync NAME does it"
 
 

@@ -23,7 +23,7 @@ def new_method(name: str, folder: Path) -> Path:
     values = {"{name}": name, "{Name}": class_name(name)}
     try:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise InputError(f"{folder} is there already, and not an empty folder: name another with --folder")
+            raise InputError(f"{folder} already exists and is not an empty folder: name another with --folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
         there = folder.is_dir()  # then keep the same folder: it may be a shell's working directory
         beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder if there else folder.parent))
@@ -61,11 +61,11 @@ def class_name(name: str) -> str:
 def check_method_name(name: str) -> None:
     """InputError for a name that a new method, and its package, cannot have."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise InputError(f"NAME: '{name}' should be a Python name in snake_case, as my_loss")
+        raise InputError(f"NAME: '{name}' should be a Python name in snake_case, such as my_loss")
     if name in registry():
         raise InputError(f"NAME: a method '{name}' is installed already ({registry()[name].__module__})")
     if name == "tests" or importlib.util.find_spec(name) is not None:
-        raise InputError(f"NAME: a Python package '{name}' is there already: take another name")
+        raise InputError(f"NAME: a Python package '{name}' already exists: choose another name")
 
 
 FILES = {
@@ -122,7 +122,7 @@ class {Name}(Method):
 
     class Config(MethodConfig):
         scale: float = Field(10.0, gt=0, description="sharpness of the hinge")
-        base: float = Field(0.5, ge=-1, le=1, description="similarity that parts positives from negatives")
+        base: float = Field(0.5, ge=-1, le=1, description="similarity that separates positives from negatives")
 
     config: Config
 

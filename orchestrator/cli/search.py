@@ -83,11 +83,11 @@ def search(
         int | None, typer.Option(min=1, max=MOST_WORKERS, help="The same, for the winner's final run.")
     ] = None,
     final_trials: Annotated[
-        int | None, typer.Option(min=1, max=MOST_RUNS, help="So many of the best trials have final runs; 1 by default.")
+        int | None, typer.Option(min=1, max=MOST_RUNS, help="Number of best trials that have final runs; 1 by default.")
     ] = None,
     final_seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_RUNS, help="Final runs of each of them, over so many seeds; 1 by default."),
+        typer.Option(min=1, max=MOST_RUNS, help="Number of final runs of each of them, one per seed; 1 by default."),
     ] = None,
     final_protocol: Annotated[
         str | None,
@@ -151,7 +151,7 @@ def search(
 def resume(
     name: SearchName,
     num_trials: Annotated[
-        int | None, typer.Option(min=1, max=MOST_TRIALS, help="Try so many points in all, from now on.")
+        int | None, typer.Option(min=1, max=MOST_TRIALS, help="Number of points in all, from now on.")
     ] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     max_concurrent: Annotated[
@@ -161,7 +161,8 @@ def resume(
         int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together, from now on.")
     ] = None,
     cut_damaged: Annotated[
-        bool, typer.Option("--cut-damaged", help="Go on from the records before a damaged one; the rest is put aside.")
+        bool,
+        typer.Option("--cut-damaged", help="Continue from the records before a damaged one; the rest is set aside."),
     ] = False,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
@@ -169,9 +170,9 @@ def resume(
     json_: Json = False,
     ray_output: RayOutput = False,
 ) -> None:
-    """Go on with a search after a stop, a pause, a crash or a reboot; no finished trial runs again.
+    """Continue a search after a stop, a pause, a crash or a reboot; no finished trial runs again.
 
-    A search that has come to its end goes on if it is given more trials, or another budget.
+    A finished search continues if it is given more trials or another budget.
 
     - `orchestrator resume my-search`
 
@@ -179,7 +180,7 @@ def resume(
 
     - `orchestrator resume my-search --workers 4 --max-concurrent 2`
     """
-    with waiting("taking the search up again") as status:
+    with waiting("resuming the search") as status:
         if (found := benchmark_of(name, storage)) is not None:
             if num_trials or budget or workers or max_concurrent or cut_damaged:
                 if workers or max_concurrent or cut_damaged:
@@ -187,11 +188,11 @@ def resume(
                     option = "--cut-damaged" if cut_damaged else option
                     raise InputError(
                         f"{option}: is for one search, and {name} is a benchmark: resume one of its searches (they are "
-                        f"told by: orchestrator status {name})"
+                        f"listed by: orchestrator status {name})"
                     )
                 option = f"--num-trials {num_trials}" if num_trials else f"--budget {' --budget '.join(budget)}"
                 more = f"orchestrator benchmark --name {name} {option}"
-                raise InputError(f"NAME: {name}: is a benchmark: give all its searches more by: {more}")
+                raise InputError(f"NAME: {name}: is a benchmark: give all its searches more with: {more}")
             run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
             return
         if cut_damaged:

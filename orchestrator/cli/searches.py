@@ -23,7 +23,7 @@ STOP_SECONDS = 120.0
 
 
 def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
-    """How far a search is, wherever it runs.
+    """Show the progress of a search, wherever it runs.
 
     - `orchestrator status my-search`
     """
@@ -48,7 +48,7 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
 
 
 def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
-    """Stop a search that runs, here or elsewhere, in order; `resume` goes on from each trial's last validation.
+    """Stop a running search, here or elsewhere; `resume` continues from each trial's last validation.
 
     - `orchestrator stop my-search`
     """
@@ -56,7 +56,7 @@ def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = Fal
 
 
 def pause(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
-    """Let a search end once the trials that run now have; `resume` goes on with the next.
+    """Pause a search: its running trials finish and no new ones start; `resume` starts the next.
 
     - `orchestrator pause my-search`
     """
@@ -82,7 +82,7 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     if found or json_:
         _show_statuses(found, as_json=json_)
     else:
-        echo(f"no search under {paths.shown(storage)} yet; begin with: orchestrator search demo")
+        echo(f"no search under {paths.shown(storage)} yet; start with: orchestrator search demo")
 
 
 def sync(
@@ -90,7 +90,7 @@ def sync(
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
 ) -> None:
-    """Send what MLflow missed of a search while it was away.
+    """Send MLflow the events of a search that it missed while it could not be reached.
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
     """
@@ -128,8 +128,8 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
     ledger, journal = read_search(name, storage)
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
-        then = "" if before["state"] in ("done", "failed") else f"; go on with: {again}"
-        raise InputError(f"{request}: {ledger.noun} '{name}' does not run (it is {before['state']}){then}")
+        then = "" if before["state"] in ("done", "failed") else f"; continue with: {again}"
+        raise InputError(f"{request}: {ledger.noun} '{name}' is not running (it is {before['state']}){then}")
     _ask(journal.parent, request)
     end = time.monotonic() + STOP_SECONDS
     with Terminal(stderr=True).status(f"asking {before['driver']} to {request}"):
@@ -140,9 +140,9 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
     found = state_of(read_search(name, storage)[0], journal.parent)
     _show_status(found, storage, as_json=as_json)
     if found["driver"] and request == "pause" and not found["asked_to"] and not as_json:
-        echo(f"  pausing: it ends once these have; go on then with:  {again}")
+        echo(f"  pausing: it ends when these have ended. Then continue with:  {again}")
     elif found["driver"]:
-        echo(f"it has not ended yet; look again with: orchestrator status {name}", err=True)
+        echo(f"it has not ended yet; check again with: orchestrator status {name}", err=True)
 
 
 def _steer_benchmark(found: "Benchmark", storage: Path, request: "Request", again: str, *, as_json: bool) -> None:
@@ -154,7 +154,8 @@ def _steer_benchmark(found: "Benchmark", storage: Path, request: "Request", agai
         begun = _members(found, storage)
         done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
         raise InputError(
-            f"{request}: benchmark '{found.name}' does not run{' (it is done)' if done else f'; go on with: {again}'}"
+            f"{request}: benchmark '{found.name}' does not "
+            f"run{' (it is done)' if done else f'; continue with: {again}'}"
         )
     asked: set[Path] = set()
     end = time.monotonic() + STOP_SECONDS
@@ -168,7 +169,10 @@ def _steer_benchmark(found: "Benchmark", storage: Path, request: "Request", agai
             time.sleep(0.2)
     _show_benchmark(found, storage, as_json=as_json)
     if any(map(driver, folders)) and not as_json:
-        echo(f"{'pausing' if request == 'pause' else 'stopping'}: it has not ended yet; go on then with:  {again}")
+        echo(
+            f"{'pausing' if request == 'pause' else 'stopping'}: it has not ended yet. Once it has, continue with:  "
+            f"{again}"
+        )
 
 
 def _ask(folder: Path, request: "Request") -> None:
@@ -218,7 +222,7 @@ def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None
     if begun:
         echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
     if done < len(states) and not any(map(driver, _folders(found, storage))):
-        echo(f"go on with:  orchestrator resume {found.name} {place}")
+        echo(f"continue with:  orchestrator resume {found.name} {place}")
 
 
 def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:

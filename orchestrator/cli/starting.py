@@ -120,7 +120,7 @@ def run_benchmark(
         if as_json:
             print(json.dumps(plans))
         for label, planned in plans.items() if not as_json else ():
-            ended = f" (goes on: {counted(len(begun[label].trials), 'trial')} so far)" if label in begun else ""
+            ended = f" (continues: {counted(len(begun[label].trials), 'trial')} so far)" if label in begun else ""
             echo(f"== {label}{ended}")
             show_plan(planned, as_json=False)
         if not plans and not as_json:
@@ -143,7 +143,7 @@ def run_benchmark(
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     if result.stopped is not None:
         again = f"orchestrator resume {chosen.name} --storage {shlex.quote(paths.shown(storage))}"
-        console.print(Text(f"{result.stopped}; go on with:  {again}"), soft_wrap=True)
+        console.print(Text(f"{result.stopped}; continue with:  {again}"), soft_wrap=True)
         raise typer.Exit(1 if result.fault else 130)
 
 
@@ -188,7 +188,7 @@ def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
         echo(f"error: {what}: {first}", err=True)
         raise typer.Exit(1)
     if outcome.fault:
-        echo(f"error: {outcome.fault}; mend it and go on with the command above", err=True)
+        echo(f"error: {outcome.fault}; fix this and continue with the command above", err=True)
         raise typer.Exit(1)
     if outcome.state == "interrupted":
         raise typer.Exit(130)

@@ -184,7 +184,7 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         if any(said.values()):
             parts.append(Text("  " + "; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
     if numbers := learning.yardstick_lines(ledger):
-        parts.append(Text("what the numbers are held against", style="bold"))
+        parts.append(Text("what the numbers are compared with", style="bold"))
         parts += [Text(f"  {line}") for line in numbers]
     parts += [Text(f"warning: {line}", style="yellow") for line in learning.warnings_of(ledger)]
     done = sum(final.state == "done" for final in ledger.finals.values())
@@ -230,7 +230,9 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
         lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
     if found["state"] in ("lost", "interrupted"):
         why = "its driver is gone; " if found["state"] == "lost" else ""
-        lines.append(Text(f"  {why}go on with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}"))
+        lines.append(
+            Text(f"  {why}continue with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}")
+        )
     return Group(*lines)
 
 
@@ -297,11 +299,11 @@ def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
     lines = []
     if outcome.state == "interrupted":
         lines.append(
-            f"{outcome.ledger.reason or 'interrupted'}; go on with:  orchestrator resume {name} --storage {place}"
+            f"{outcome.ledger.reason or 'interrupted'}; continue with:  orchestrator resume {name} --storage {place}"
         )
     if outcome.problem:
         lines.append(f"tracker: {redact(outcome.problem)}")
-        lines.append(f"all is journaled; send it with:  orchestrator sync {name} --storage {place}")
+        lines.append(f"everything is in the journal; send it with:  orchestrator sync {name} --storage {place}")
     if (outcome.journal.parent / PAGE).exists():
         lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:

@@ -37,7 +37,8 @@ def train(
         typer.Option(help="Name of this training; a new one by default.", metavar="NAME", callback=not_empty),
     ] = None,
     repeats: Annotated[
-        int, typer.Option(min=1, max=MOST_RUNS, help="Train so often, with consecutive seeds, in parallel under Ray.")
+        int,
+        typer.Option(min=1, max=MOST_RUNS, help="Number of trainings with consecutive seeds, in parallel under Ray."),
     ] = 1,
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
@@ -66,7 +67,7 @@ def train(
             if value is None and chosen is None:
                 raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
         if chosen is not None and method not in (None, chosen.settings["method"]):
-            raise InputError(f"--method {method}: --preset {preset} is of '{chosen.settings['method']}'; keep one")
+            raise InputError(f"--method {method}: --preset {preset} is for '{chosen.settings['method']}'; keep one")
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = assignments(set_, given)
         fixed = {} if chosen is None else beneath(chosen.settings, overrides)

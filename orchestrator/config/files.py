@@ -81,7 +81,7 @@ def read_yaml(path: Path) -> Document:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if len(data) > MOST_BYTES:
-        raise InputError(f"{path}: has more than {MOST_BYTES:,} bytes; that is no search file")
+        raise InputError(f"{path}: has more than {MOST_BYTES:,} bytes, too many for a search file")
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -113,7 +113,7 @@ def read_scalar(text: str, where: str = "value") -> Any:
     """A `--set` value by YAML 1.2's rules: `1e-4` is a number, `no` is a string. InputError for what `read_yaml` also
     refuses; what is not YAML is text."""
     if len(text) > MOST_CHARACTERS:
-        raise InputError(f"{where}: {shown(text)}: at most {MOST_CHARACTERS:,} characters are taken")
+        raise InputError(f"{where}: {shown(text)}: at most {MOST_CHARACTERS:,} characters are allowed")
     try:
         return _read(text, lambda node: where)[0]
     except RecursionError:
@@ -182,7 +182,7 @@ def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
         if node is None:
             return None, {}
         if _size(node, where, {}, set())[0] > MOST_VALUES:
-            raise InputError(f"{where(node)}: more than {MOST_VALUES:,} values, its references (*) written out")
+            raise InputError(f"{where(node)}: more than {MOST_VALUES:,} values once its references (*) are expanded")
         try:
             return constructor.construct_document(node), dict(_lines(node, ()))
         except PARSER_ERRORS as error:
@@ -194,13 +194,13 @@ def _read(text: str, where: Any) -> tuple[Any, dict[Keys, int]]:
 def _size(node: Node, where: Any, sizes: dict[int, tuple[int, int]], above: set[int]) -> tuple[int, int]:
     """How many values a node stands for, and how deeply they are nested; InputError for one that is not allowed."""
     if id(node) in above:
-        raise InputError(f"{where(node)}: holds itself, by a reference (*)")
+        raise InputError(f"{where(node)}: contains itself through a reference (*)")
     if id(node) in sizes:
         return sizes[id(node)]
     if node.tag in TEXT:
         node.tag = f"{CORE}str"
     if node.tag not in TAGS:
-        raise InputError(f"{where(node)}: {shown(str(node.tag).replace(CORE, '!!'))}: no such kind of value here")
+        raise InputError(f"{where(node)}: {shown(str(node.tag).replace(CORE, '!!'))}: not a supported type of value")
     if node.tag == f"{CORE}int" and len(node.value) > MOST_DIGITS:
         raise InputError(f"{where(node)}: {shown(node.value)}: a number of more than {MOST_DIGITS} digits")
     children: list[Node] = []

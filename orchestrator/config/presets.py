@@ -56,13 +56,13 @@ def find_preset(name: str, where: str = "--preset") -> Preset:
             form = "/".join(other.upper() for other, _ in KINDS[: len(names[0])])
             raise InputError(f"{where}: {name}: should read {form}, {example} ({kinds}: {', '.join(options)})")
         if not options:
-            raise InputError(f"{where}: {name}: '{'/'.join(parts[place:])}' is too much, {example}")
+            raise InputError(f"{where}: {name}: '{'/'.join(parts[place:])}' should be left out, {example}")
         if parts[place] not in options:
             of = f" of {'/'.join(parts[:place])}" if place else ""
             raise InputError(
                 f"{where}: {name}: no presets{of} with {kind} '{parts[place]}'{suggestion(parts[place], options)}"
             )
-    raise InputError(f"{where}: {name}: '{'/'.join(parts[len(KINDS) :])}' is too much, {example}")
+    raise InputError(f"{where}: {name}: '{'/'.join(parts[len(KINDS) :])}' should be left out, {example}")
 
 
 def presets_of(method: str) -> list[str]:

@@ -205,10 +205,10 @@ def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:
     if "objectives" not in merged:
         return [_objective(merged.get("objective", {}), f"{source}: objective")]
     if "objective" in merged:
-        raise InputError(f"{source}: objective: objectives says it too; keep one")
+        raise InputError(f"{source}: objective: objectives is given too; keep one")
     given = merged["objectives"]
     if len(given) != 2:
-        raise InputError(f"{source}: objectives: {len(given)} given; two are needed (one alone is: objective)")
+        raise InputError(f"{source}: objectives: {len(given)} given; two are needed (for one, use objective)")
     goals = [_objective(goal, f"{source}: objectives[{place}]") for place, goal in enumerate(given)]
     if goals[0].metric == goals[1].metric:
         raise InputError(f"{source}: objectives: {goals[0].metric} is named twice")
@@ -253,7 +253,7 @@ def _starting_points(
         with problems.noted():
             if isinstance(entry, str):
                 if find_settings is None:
-                    raise InputError(f"{where}: nothing is known here that has a name; give the point itself")
+                    raise InputError(f"{where}: a preset or a search cannot be named here; give the point itself")
                 found = find_settings(entry)
             elif isinstance(entry, dict):
                 found = [entry]
@@ -261,7 +261,7 @@ def _starting_points(
                 raise InputError(f"{where}: {shown(entry)} should be a point (a mapping), a preset or a search")
             for settings in found:
                 if isinstance(entry, str) and ours is not None and (its := settings.get("method", ours)) != ours:
-                    raise InputError(f"{where}: is of the method '{its}', and this search of '{ours}'")
+                    raise InputError(f"{where}: is for the method '{its}', but this search is for '{ours}'")
                 try:
                     point = space.point(settings)
                     if unknown := [] if isinstance(entry, str) else [key for key in settings if key not in point]:
@@ -314,11 +314,11 @@ def _with_preset(
     method = preset.settings["method"]
     searched = set(_searched(space)) - overrides.keys()
     if "method" in searched:
-        raise InputError(f"--preset {preset.name}: is of one method, but {source} searches over methods")
+        raise InputError(f"--preset {preset.name}: is for one method, but {source} searches over methods")
     if settings.get("method", method) != method:
         raise InputError(
-            f"--preset {preset.name}: is of '{method}', but {source} searches '{settings['method']}': "
-            f"give a preset of that, or a search of '{method}'"
+            f"--preset {preset.name}: is for '{method}', but {source} searches '{settings['method']}': "
+            f"give a preset for that method, or a search of '{method}'"
         )
     dependent = find_method(method).Config.dependent
     left_out = searched.union(*(dependent.get(key, ()) for key in searched))

@@ -52,9 +52,7 @@ def _check_selection(search: Search) -> None:
     space = search.space
     for parameter in space.parameters():
         if parameter.key == "selection":
-            raise InputError(
-                f"{search.source}: space.selection: what is selected on cannot be searched; fix it in settings"
-            )
+            raise InputError(f"{search.source}: space.selection: selection cannot be searched; fix it in settings")
     selection = search.settings.get("selection", Training.model_fields["selection"].default)
     if selection == "test" and any(parameter.key == "validation_share" for parameter in space.parameters()):
         raise InputError(
@@ -62,22 +60,24 @@ def _check_selection(search: Search) -> None:
         )
     share = search.settings.get("validation_share", Training.model_fields["validation_share"].default)
     if not share and selection == "validation":
-        raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; give 0.3, say")
+        raise InputError(f"{search.source}: validation_share: 0 leaves a search nothing to select on; try 0.3")
 
 
 def _check_final(search: Search) -> None:
     if search.num_trials is not None and search.final_trials > search.num_trials:
         raise InputError(
-            f"{search.source}: final_trials: {search.final_trials}: there are {search.num_trials} trials only"
+            f"{search.source}: final_trials: {search.final_trials}: there are {search.num_trials} trials in all"
         )
     space = search.space
     first = search.example().training
     if first.seed + search.final_seeds > 2**31:
-        raise InputError(f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on pass 2^31 - 1")
+        raise InputError(
+            f"{search.source}: final_seeds: {search.final_seeds} seeds from {first.seed} on exceed 2^31 - 1"
+        )
     searched = {parameter.key for parameter in space.parameters()}
     if search.final_protocol == "conventional" and (first.protocol != "mlrc" or "protocol" in searched):
         raise InputError(
-            f"{search.source}: final_protocol: conventional: confirms trials over folds: set protocol: mlrc too"
+            f"{search.source}: final_protocol: conventional: is for searches over folds: set protocol: mlrc too"
         )
 
 
@@ -114,7 +114,7 @@ def _check_algorithm(search: Search) -> None:
         raise InputError(f"{where}: {what}: take {others}{'' if objectives > 1 else ' for one'}")
     if search.objective.metric in COSTS:
         raise InputError(
-            f"{search.source}: objective: {search.objective.metric}: a cost can be the second of two objectives only"
+            f"{search.source}: objective: {search.objective.metric}: a cost can only be the second of two objectives"
         )
 
 
@@ -123,7 +123,7 @@ def _check_scheduler(search: Search) -> None:
     where = f"{search.source}: scheduler: {search.scheduler.name}"
     if search.scheduler.orders_trials and search.second_objective is not None:
         raise InputError(
-            f"{where}: not with two objectives: which of two curves is the better one is not defined; give none"
+            f"{where}: not with two objectives, as it is not defined which of two curves is better; give none"
         )
     if (problem := search.scheduler.problem(search.max_validations)) is not None:
         raise InputError(f"{where}: {problem}")

@@ -60,7 +60,7 @@ class Budget(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     epochs: int | None = Field(None, ge=1, le=10**9, description="epochs of all trials together, never exceeded")
     hours: float | None = Field(
-        None, gt=0, le=MOST_HOURS, description="wall time while the search runs, not while it rests"
+        None, gt=0, le=MOST_HOURS, description="wall time while the search runs; pauses do not count"
     )
     gpu_hours: float | None = Field(
         None, gt=0, le=MOST_HOURS, description="GPUs that trials hold, times their training time"
@@ -69,7 +69,7 @@ class Budget(BaseModel):
         None, gt=0, le=MOST_HOURS, description="CPUs that trials hold, times their training time"
     )
     trials_without_improvement: int | None = Field(
-        None, ge=1, le=MOST_TRIALS, description="so many trials ended since the best one"
+        None, ge=1, le=MOST_TRIALS, description="trials that end without a new best one"
     )
 
     def limits(self) -> dict[str, float]:
@@ -131,7 +131,7 @@ class Search(BaseModel):
     final_workers: int | None = Field(
         None, ge=1, le=MOST_WORKERS, description="processes of the final run; default: as a trial"
     )
-    final_trials: int = Field(1, ge=1, le=MOST_RUNS, description="so many of the best trials have final runs")
+    final_trials: int = Field(1, ge=1, le=MOST_RUNS, description="number of best trials that have final runs")
     final_seeds: int = Field(1, ge=1, le=MOST_RUNS, description="final runs of each of them, one per seed")
     final_protocol: FinalProtocol = Field(
         "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"

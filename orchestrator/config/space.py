@@ -67,7 +67,7 @@ class Parameter:
         if self.kind == "categorical":
             same = [c for c in self.choices if c == value and isinstance(c, bool) == isinstance(value, bool)]
             if not same:
-                raise InputError(f"{shown(value)} is none of the choices{suggestion(value, map(str, self.choices))}")
+                raise InputError(f"{shown(value)} is not one of the choices{suggestion(value, map(str, self.choices))}")
             return same[0]
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise InputError(f"{shown(value)} should be a number")
@@ -77,7 +77,7 @@ class Parameter:
         if step is not None:
             nearest = self.on_grid(value) if self.step else round(value)
             if abs(nearest - value) > max(1e-6 * step, 4 * math.ulp(value)):
-                raise InputError(f"{value:g} is none of the steps of {step:g} from {self.low:g}")
+                raise InputError(f"{value:g} is not a step of {step:g} from {self.low:g}")
             value = nearest
         return int(value) if self.kind == "int" else float(value)
 
@@ -239,7 +239,7 @@ def _parse_parameter(key: str, raw: Any, where: str, fixed: Mapping[str, Any], p
     if given.log and given.low <= 0:
         raise InputError(f"{where}: low {given.low:g}: a logarithmic range starts above 0")
     if given.log and given.step is not None:
-        raise InputError(f"{where}: step: not together with log")
+        raise InputError(f"{where}: step: cannot be combined with log")
     if given.step is not None and 0 < given.high - given.low < given.step:
         raise InputError(f"{where}: step: {given.step:g} is more than the whole range, {given.low:g} to {given.high:g}")
     kind = given.type or ("int" if _is_integer_setting(key, fixed) else "float")
@@ -265,7 +265,7 @@ def _check_value(key: str, value: Any, where: str, fixed: Mapping[str, Any]) -> 
         # the method is searched elsewhere in this space: only training settings can be checked here
         settings["method"] = next(iter(settings.pop("_methods", [])), None)
     if settings["method"] is None:
-        raise InputError(f"{where}: no method is named: give the key method: NAME")
+        raise InputError(f"{where}: no method is named: add the key method: NAME")
     settings.pop("_methods", None)
     resolve_experiment(settings, where)
 

@@ -54,7 +54,7 @@ class Training(BaseModel):
     selection: Literal["validation", "test"] = Field(
         "validation",
         description="what the best validation is chosen on: held-out training classes, or, as most papers do, the test "
-        "classes, and every number carries the word",
+        "classes; every number then says so",
     )
     selection_metric: SelectionMetric | None = Field(
         None,
@@ -72,7 +72,7 @@ class Training(BaseModel):
         None,
         ge=2,
         le=MOST_CLASSES,
-        description="take only the first so many training and test classes, for a quick look; null: all",
+        description="number of training and of test classes to use, the first ones, for a quick look; null: all",
     )
     label_noise: float = Field(
         0.0,
@@ -80,17 +80,17 @@ class Training(BaseModel):
         lt=1,
         description="share of the training labels replaced by another class; validation and test keep theirs",
     )
-    label_noise_seed: int = Field(0, ge=0, lt=2**31, description="seed of which labels are replaced, and by what")
+    label_noise_seed: int = Field(0, ge=0, lt=2**31, description="seed of the label noise")
     augmentation: str = Field(
         "affine",
-        description="recipe of the training images' augmentation; those with crop are for photographs, and say how "
+        description="augmentation recipe of the training images; recipes with crop are for photographs and define how "
         "these are cut in evaluation too",
     )
     loader_threads: int = Field(
         4,
         ge=0,
         le=256,
-        description="threads that prepare photographs ahead of the training; 0: none; no result depends on it",
+        description="threads that prepare photographs ahead of the training; 0: none; results do not depend on it",
     )
     degradation: DegradationName = Field(
         "none", description="what makes training images uncertain, after their augmentation"
@@ -100,7 +100,8 @@ class Training(BaseModel):
         None,
         gt=0,
         le=1,
-        description="share of the sides: that low resolution keeps, of blur's standard deviation, or occluded; "
+        description="strength, as a share of the image's sides: what low resolution keeps, blur's standard "
+        "deviation, or what is occluded; "
         "null: 0.446 (100 of 224 pixels), 0.02 or 0.5",
     )
     classes_per_batch: int = Field(16, ge=1, le=MOST_PER_BATCH, description="classes P of a class-balanced batch")
@@ -115,11 +116,11 @@ class Training(BaseModel):
     input_convention: InputConvention = Field(
         "default",
         validate_default=True,
-        description="how colours are given to the backbone; 'default': its own way (bn_inception: bgr_255)",
+        description="colour format of the backbone's input; 'default': its own (bn_inception: bgr_255)",
     )
     embedding_dim: int = Field(128, ge=1, le=MOST_DIMENSIONS, description="embedding size D")
     pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
-    freeze_batch_norm: bool = Field(True, description="keep batch norm's statistics and affine parameters")
+    freeze_batch_norm: bool = Field(True, description="freeze batch norm's statistics and affine parameters")
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
     optimizer: OptimizerName = Field(ADAM.name, description=DESCRIPTION)
@@ -128,15 +129,17 @@ class Training(BaseModel):
     layer_decay: float = Field(1.0, gt=0, le=1, description="factor on the backbone's lr per layer from its top down")
     beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second-moment decay")
     weight_decay: float = Field(
-        1e-4, ge=0, description="of all parameters, proxies too; Adam adds it to the gradient, AdamW does not"
+        1e-4, ge=0, description="of all parameters, including proxies; Adam adds it to the gradient, AdamW does not"
     )
-    warmup_epochs: int = Field(0, ge=0, le=MOST_EPOCHS, description="first epochs that train heads and proxies only")
+    warmup_epochs: int = Field(
+        0, ge=0, le=MOST_EPOCHS, description="number of first epochs that train only heads and proxies"
+    )
     lr_step_epochs: int = Field(
-        0, ge=0, le=MOST_EPOCHS, description="multiply lr by lr_gamma every so many epochs; 0: never"
+        0, ge=0, le=MOST_EPOCHS, description="number of epochs between multiplications of lr by lr_gamma; 0: never"
     )
     lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")
-    clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to +-this")
-    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this")
+    clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to ± this value")
+    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this value value value")
     precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
         "float32", description="arithmetic of the network; losses are float32 or better"
     )
@@ -188,7 +191,7 @@ class Training(BaseModel):
     def _one_selection(self) -> Self:
         if self.selection == "test" and self.protocol == "mlrc":
             raise ValueError(
-                "selection: 'test': not with protocol: mlrc, whose folds hold out classes to select on: "
+                "selection: 'test': cannot be combined with protocol: mlrc, whose folds hold out classes to select on: "
                 "take protocol: conventional"
             )
         return self
@@ -198,7 +201,7 @@ class Training(BaseModel):
         if self.batch_size > MOST_IN_BATCH:
             raise ValueError(
                 f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
-                f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are taken"
+                f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are allowed"
             )
         return self
 

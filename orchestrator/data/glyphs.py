@@ -76,7 +76,7 @@ def characters(settings: GlyphSettings) -> list[str]:
             kept.append(i)
     if settings.classes is not None and settings.classes > len(kept):
         raise DataError(
-            f"glyphs: {settings.classes} classes asked for, {len(kept)} characters are distinct; ask for fewer"
+            f"glyphs: {settings.classes} classes requested, but only {len(kept)} characters are distinct; give fewer"
         )
     order = np.random.default_rng(settings.seed).permutation(kept)
     return [candidates[i] for i in order[: settings.classes]]
@@ -122,7 +122,7 @@ def _charmap(face: str) -> dict[int, int]:
 def _path(face: str) -> Path:
     path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / face
     if not path.is_file():
-        raise DataError(f"{path}: this face of matplotlib's is missing; reinstall matplotlib")
+        raise DataError(f"{path}: this font of matplotlib is missing; reinstall matplotlib")
     return path
 
 

@@ -213,7 +213,7 @@ def find_unreadable(
         pass  # missing or not in this form: try them all
     _import_torchvision()
     if say is not None:
-        say(f"looking whether the {len(store)} images of {store.name} can be decoded (once)")
+        say(f"checking that the {len(store)} images of {store.name} can be decoded (once)")
 
     def look(rows: Rows) -> dict[int, str]:
         found = {}

@@ -72,13 +72,13 @@ def prepare(
         return _there_already(path, importer, settings, source)
     listing = _read(importer, Path(source).expanduser().absolute(), name)
     if listing.beside and say is not None:
-        say(f"{_some(len(listing.beside))} beside the folders of classes, not taken: {_named(listing.beside)}")
+        say(f"{_some(len(listing.beside))} outside the class folders and ignored: {_named(listing.beside)}")
     if listing.loops and say is not None:
-        say(f"links to a folder above them or already read, not followed: {_named(listing.loops)}")
+        say(f"links not followed, as their folder is above them or read already: {_named(listing.loops)}")
     folder = path.parent / f".{name}.parts"
 
     def busy() -> None:
-        raise DataError(f"{path}: another process is preparing it; wait for that one")
+        raise DataError(f"{path}: another process is preparing it; wait until it ends")
 
     try:
         with only_one(folder, busy):
@@ -102,10 +102,10 @@ def _checked_name(importer: str, name: str | None) -> str:
     known = [*ARCHIVES, *OWN]
     if importer not in known:
         if importer in datasets():
-            raise DataError(f"{importer}: is drawn when first used, there is nothing to prepare")
+            raise DataError(f"{importer}: is drawn when first used; there is nothing to prepare")
         raise DataError(f"no data set '{importer}' to prepare{suggestion(importer, known)}")
     if name is None and importer in OWN:
-        raise DataError(f"--name: missing; how is the data set made from this {importer} to be called?")
+        raise DataError("--name: missing; give a name for the data set")
     if name in {*datasets(), *OWN} and (name != importer or importer in OWN):
         raise DataError(f"--name: '{name}' is a known data set's own name; choose another")
     return name or importer
@@ -133,13 +133,13 @@ def _there_already(path: Path, importer: str, settings: dict[str, Any], source: 
     names = (given, *(found for found in given.glob("*.csv") if importer == "csv"))  # csv: the file, or its folder
     if importer in OWN and made_of is not None and Path(made_of) not in names:
         raise DataError(
-            f"{path}: is there already, made from {made_of}, not {given}; delete that folder, or give another --name"
+            f"{path}: already exists, made from {made_of}, not {given}; delete that folder, or give another --name"
         )
     found = store.manifest.get("settings", {})
     for key, value in settings.items():
         if found.get(key) != value:
             raise DataError(
-                f"{path}: is there already, with {key} {found.get(key)}, not {value}; delete that folder, or give "
+                f"{path}: already exists, with {key} {found.get(key)}, not {value}; delete that folder, or give "
                 "another --name"
             )
     return store
@@ -156,7 +156,7 @@ def _read(importer: str, source: Path, name: str) -> Listing:
     except OSError as error:
         raise DataError(f"{error.filename or source}: cannot be read ({error.strerror or error})") from None
     if not listing.pictures:
-        raise DataError(f"{listing.origin}: no image is listed; name a source that has some")
+        raise DataError(f"{listing.origin}: no image is listed; give a source that has some")
     sources = Counter(picture.source for picture in listing.pictures)
     twice = [source for source, count in sources.items() if count > 1]
     if twice:
@@ -171,7 +171,8 @@ def _read(importer: str, source: Path, name: str) -> Listing:
         places = [f"{picture.source} ({_place(listing, picture)})" for picture in (one, other)]
         more = f"; so are {len(same) - 1:,} more" if len(same) > 1 else ""
         raise DataError(
-            f"{listing.origin}: {' and '.join(places)} are one file, by a link{more}; every image has one class and "
+            f"{listing.origin}: {' and '.join(places)} are the same file, through a link{more}; every image has one "
+            "class and "
             "one part: remove one of the two"
         )
     if importer in ARCHIVES:
@@ -262,9 +263,11 @@ def _encode(
                 progress(done, total)
     except KeyboardInterrupt:
         done = sum(len(part.contents) for part in parts if read_part(part.path, len(part.contents)) is not None)
-        raise KeyboardInterrupt(f"{done:,} of {total:,} images are kept; the same command goes on from there") from None
+        raise KeyboardInterrupt(
+            f"{done:,} of {total:,} images are kept; run the same command again to continue"
+        ) from None
     except BrokenProcessPool:
-        raise DataError(f"{path}: a worker process died, perhaps for want of memory; try fewer --workers") from None
+        raise DataError(f"{path}: a worker process died, possibly out of memory; try fewer --workers") from None
     except OSError as error:
         raise writing_problem(path, error) from None
     if unreadable:
@@ -348,7 +351,7 @@ def _write(
 def _table(part: _Part) -> pa.Table:
     table = read_part(part.path, len(part.contents))
     if table is None:
-        raise DataError(f"{part.path}: was there and is not whole now; start the same command again")
+        raise DataError(f"{part.path}: is no longer complete; run the same command again")
     return table
 
 

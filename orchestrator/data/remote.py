@@ -120,7 +120,7 @@ def _fetch(remote: "_RemoteStore", manifest: bytes, folder: Path, path: Path, sa
     except DataError:
         shutil.rmtree(folder)
         raise DataError(
-            f"{remote.where}: the images that were fetched do not have the digest of {MANIFEST}, or are not whole, and "
+            f"{remote.where}: the fetched images are incomplete or do not have the digest of {MANIFEST}, and "
             "are deleted; fetch again, and if they are refused again, publish the data set again"
         ) from None
 
@@ -152,7 +152,7 @@ class _RemoteStore:
         if data is None:
             if self._images() is not None:
                 raise DataError(f"{self.where}: half a data set: {IMAGES} without {MANIFEST}; publish it (again)")
-            raise DataError(f"{self.where}: no data set there (no {MANIFEST}); look at the prefix")
+            raise DataError(f"{self.where}: no data set there (no {MANIFEST}); check the prefix")
         _manifest(data, f"{self.where}/{MANIFEST}")
         return data
 

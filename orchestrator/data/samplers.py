@@ -108,4 +108,4 @@ def _rounds(rng: np.random.Generator, n: int, size: int, rounds: int) -> Batches
 def _at_least_one(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
-            raise DataError(f"{name} is {value}, not at least 1")
+            raise DataError(f"{name} is {value}; it should be at least 1")

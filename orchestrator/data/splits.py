@@ -42,7 +42,7 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     classes than `class_subset`.
     """
     if not 0 <= validation_share < 1:
-        raise DataError(f"validation_share is {validation_share}, not at least 0 and below 1")
+        raise DataError(f"validation_share is {validation_share}; it should be at least 0 and below 1")
     if problem := too_few_classes(store):
         raise DataError(problem)
     training_half, test_classes = _halves(store, class_subset)
@@ -100,7 +100,9 @@ def unused_split(store: Store) -> str | None:
     both = np.intersect1d(training, others)
     if own.all() or len(both) == store.num_classes or (len(training) and not len(both)):
         return None
-    reason = f"{len(both)} of {store.num_classes} classes are on both sides" if len(training) else "nothing is to train"
+    reason = (
+        f"{len(both)} of {store.num_classes} classes are on both sides" if len(training) else "no class is for training"
+    )
     return f"{store.name}: its own split is not used ({reason}): the first half of the classes trains, the other tests"
 
 
@@ -111,8 +113,9 @@ def too_few_classes(store: Store) -> str | None:
         return None
     otherwise = "" if store.num_classes == 1 else ", or trained on with protocol=classification"
     return (
-        f"{store.name}: cannot be trained on: that takes 2 training classes, and {classes} of its {store.num_classes} "
-        f"are (the first half of the classes, unless its own split parts them); it can be tested on{otherwise}"
+        f"{store.name}: cannot be trained on: 2 training classes are needed, and it has {classes} of "
+        f"{store.num_classes} "
+        f"(by its own split, or else the first half of the classes); it can be tested on{otherwise}"
     )
 
 
@@ -156,14 +159,15 @@ def noisy_labels(labels: NDArray[np.int64], *, share: float, seed: int) -> NDArr
     loses all its images. Raises DataError if the share is not in [0, 1), or asks for more images than can be chosen.
     """
     if not 0 <= share < 1:
-        raise DataError(f"label_noise is {share}, not at least 0 and below 1")
+        raise DataError(f"label_noise is {share}; it should be at least 0 and below 1")
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(labels))
     kept = order[np.unique(labels[order], return_index=True)[1]]
     chosen = order[~np.isin(order, kept)][: round(share * len(labels))]
     if len(chosen) < round(share * len(labels)):
         raise DataError(
-            f"label_noise is {share}, but {len(kept)} of {len(labels)} training images are kept, one of each class; "
+            f"label_noise is {share}, but {len(kept)} of {len(labels)} training images keep their label, one of each "
+            "class; "
             f"give {(len(labels) - len(kept)) / len(labels):.2f} or less"
         )
     noisy = labels.copy()

@@ -77,7 +77,7 @@ class Store:
         self.channels: int = manifest["channels"]
         self.class_names: list[str] = json.loads(table.schema.metadata[b"class_names"].decode("utf-8"))
         if not isinstance(self.class_names, list) or not all(isinstance(name, str) for name in self.class_names):
-            raise ValueError("the class names are no list of texts")
+            raise ValueError("the class names are not a list of texts")
         self.labels: NDArray[np.int64] = table["label"].to_numpy().astype(np.int64)
         self.splits: NDArray[np.str_] = np.array(table["split"].to_pylist(), dtype=np.str_)
         self._images: pa.ChunkedArray = table["image"]
@@ -110,7 +110,7 @@ class Store:
         except FileNotFoundError:
             raise DataError(f"{images_path}: no such file; {remedy}") from None
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{images_path}: not a whole Arrow file ({_one_line(error)}); {remedy}") from None
+            raise DataError(f"{images_path}: not a complete Arrow file ({_one_line(error)}); {remedy}") from None
         if not pa.schema(list(table.schema)[: len(SCHEMA)]).equals(SCHEMA) or b"class_names" not in (
             table.schema.metadata or {}
         ):

@@ -52,7 +52,7 @@ def note(findings: Findings) -> str:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {text(line)}" for line in findings.warnings))
     parts.append(f"**How sure?** {text(findings.certainty)}\n\n**Widen the ranges?** {text(findings.widen)}")
     if findings.numbers:
-        parts.append(f"**What are the numbers held against?** {text(' '.join(findings.numbers))}")
+        parts.append(f"**What are the numbers compared with?** {text(' '.join(findings.numbers))}")
     if findings.confused:
         parts.append(f"**Which classes are confused most?** {text(findings.confused)}")
     if findings.test:

@@ -110,9 +110,7 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
             raise InputError("--methods: missing; give two or more, such as pfml,proxy_anchor")
         if len(given.methods) < 2:
             only = given.methods[0]
-            raise InputError(
-                f"--methods: {only}: give two or more to compare; one alone is: orchestrator search {only}"
-            )
+            raise InputError(f"--methods: {only}: give two or more to compare; for one: orchestrator search {only}")
         return given
     if given is None:
         return before

@@ -18,7 +18,9 @@ NAME_CHARACTERS = 100
 def check_name(name: str, option: str = "--name") -> str:
     """Check a search's name; it is a folder name and part of addresses."""
     if len(name) > NAME_CHARACTERS:
-        raise InputError(f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are taken")
+        raise InputError(
+            f"{option}: '{name[:20]}...' has {len(name)} characters; at most {NAME_CHARACTERS} are allowed"
+        )
     if not paths.NAME.fullmatch(name):
         raise InputError(
             f"{option}: '{name}' should be letters, digits, '.', '_' or '-', beginning with a letter or digit"

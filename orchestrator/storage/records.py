@@ -73,9 +73,9 @@ def decode(line: bytes, before: Position) -> tuple[Record, Position]:
 def how_to_resume(name: str, whole: int) -> str:
     """What to do about the damaged journal of a search whose first `whole` lines are intact."""
     if not whole:
-        return "; no line before it is left to go on from: begin a new search"
+        return "; there is no intact line before it to continue from: start a new search"
     before = "line 1 is" if whole == 1 else f"lines 1 to {whole} are"
-    return f"; {before} whole: orchestrator resume {name} --cut-damaged goes on from there"
+    return f"; {before} whole: orchestrator resume {name} --cut-damaged continues from there"
 
 
 def _sum(before: Position, content: bytes) -> str:

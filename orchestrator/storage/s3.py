@@ -221,7 +221,7 @@ class Bucket:
     def _reason(self, error: Exception, waited: float) -> str:
         from botocore.exceptions import ConnectionError, HTTPClientError, NoCredentialsError, PartialCredentialsError
 
-        code, look = _code(error), "look at AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+        code, look = _code(error), "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
         text = _without_secrets(error)
         if code == "NoSuchBucket":
             return f"no bucket '{self.name}' at {self.host}"
@@ -230,10 +230,10 @@ class Bucket:
         if isinstance(error, NoCredentialsError | PartialCredentialsError):
             return f"no credentials for {self.host}; {look}"
         if code in ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
-            return f"the bucket is of another region; set AWS_REGION ({text})"
+            return f"the bucket is in another region; set AWS_REGION ({text})"
         if isinstance(error, HTTPClientError | ConnectionError):
             what = f"{type(error).__name__.removesuffix('Error')}, for {waited:.0f} s"
-            return f"no connection to {self.host} ({what}); look at AWS_ENDPOINT_URL and the network"
+            return f"no connection to {self.host} ({what}); check AWS_ENDPOINT_URL and the network"
         return f"{self.host} answers {code or type(error).__name__}, for {waited:.0f} s ({text[:200]})"
 
 

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from orchestrator.config.limits import MOST_EPOCHS, MOST_TRIALS
 
 Grace = Annotated[int, Field(ge=1, le=MOST_EPOCHS, description="validations before a trial may be stopped")]
-Factor = Annotated[int, Field(ge=2, le=MOST_TRIALS, description="one in so many trials passes a rung")]
+Factor = Annotated[int, Field(ge=2, le=MOST_TRIALS, description="1 / this is the share of trials that pass a rung")]
 
 
 class Scheduler(BaseModel):

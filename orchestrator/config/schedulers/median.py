@@ -18,7 +18,7 @@ class Median(Scheduler):
     name: ClassVar[str] = "median"
     grace_validations: Grace = 1
     startup_trials: Annotated[
-        int, Field(ge=1, le=MOST_TRIALS, description="trials that end before the median stops any")
+        int, Field(ge=1, le=MOST_TRIALS, description="number of trials that end before any is stopped")
     ] = 5
 
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:

@@ -133,7 +133,7 @@ def _mat_variable(path: Path, variable: str) -> Any:
     except FileNotFoundError:
         raise DataError(f"{path}: no such file{UNPACK_AGAIN}") from None
     except Exception as error:  # a damaged file can raise anything: OSError, ValueError, TypeError, zlib.error ...
-        raise DataError(f"{path}: not a whole MATLAB file ({reason_of(error)}){UNPACK_AGAIN}") from None
+        raise DataError(f"{path}: not a complete MATLAB file ({reason_of(error)}){UNPACK_AGAIN}") from None
     if variable not in content:
         known = [name for name in content if not name.startswith("__")]
         raise DataError(f"{path}: no variable '{variable}'{suggestion(variable, known)}")

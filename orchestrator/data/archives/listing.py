@@ -202,7 +202,7 @@ def rows_of_images(path: Path, images: Iterable[str], fields: int) -> dict[str, 
 
 def refuse_twice(seen: dict[str, str], key: str, where: str) -> None:
     if key in seen:
-        raise DataError(f"{where}: '{key}' is there twice, first on {seen[key].rpartition('/')[2]}")
+        raise DataError(f"{where}: '{key}' appears twice, first on {seen[key].rpartition('/')[2]}")
     seen[key] = where
 
 
@@ -237,7 +237,7 @@ def reason_of(error: Exception) -> str:
 
 def check_counts(listing: Listing, counts: Counts, what: str) -> None:
     """Raise DataError, naming the first number that differs from the full set's."""
-    remedy = f"the archive in {listing.root} is not whole, or not the one meant; get it again"
+    remedy = f"the archive in {listing.root} is incomplete or not the expected one; download it again"
     ids = sorted(listing.class_names)
     found: list[tuple[str, object, object]] = []
     for split, expected in counts.splits.items():

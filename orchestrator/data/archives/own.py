@@ -115,9 +115,9 @@ def read_csv(source: Path) -> Listing:
 def _no_name(name: str) -> str | None:
     """Why a class cannot have this name: it is written in one line of tables, messages and files."""
     if not name.strip():
-        return "a class's name is more than blanks"
+        return "a class name must not be blank"
     if name != " ".join(name.splitlines()) or any(unicodedata.category(letter) == "Cc" for letter in name):
-        return "a class's name is one line, without control characters"
+        return "a class name must be one line without control characters"
     return None
 
 

@@ -73,7 +73,7 @@ def read_inshop(source: Path) -> Listing:
         kind = groups.setdefault("/".join(parts[1:-2]) or parts[1], len(groups))
         pictures.append(Picture(path_inside(f"{folder}/{'/'.join(parts[1:])}", where), class_id, split, kind))
     if len(pictures) != announced:
-        raise DataError(f"{path}: {len(pictures)} images, but its first line says {announced}: the file is not whole")
+        raise DataError(f"{path}: {len(pictures)} images, but its first line says {announced}: the file is incomplete")
     order = sorted(groups)
     rank = {groups[name]: i for i, name in enumerate(order)}
     pictures = [p._replace(super_class=rank[p.super_class]) for p in pictures if p.super_class is not None]

@@ -20,7 +20,7 @@ def _leaderboard(ledger: Ledger) -> str:
     if findings.warnings:
         parts.append("\n".join(f"- {text(line)}" for line in findings.warnings))
     if findings.numbers:
-        parts.append(f"What are the numbers held against? {text(' '.join(findings.numbers))}")
+        parts.append(f"What are the numbers compared with? {text(' '.join(findings.numbers))}")
     parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
     parts.append(f"How far from the paper? {text(findings.distance)}")
     parts.append(markdown_table([text(head) for head in heads], rows))
