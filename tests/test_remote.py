@@ -205,7 +205,7 @@ def test_what_does_not_have_the_digest_is_refused(
     data = bytearray((made.path / IMAGES).read_bytes())
     data[len(data) // 2] ^= 1
     put(server, f"{bucket}/noise/{IMAGES}", bytes(data) if damage == "an image" else bytes(data[: len(data) // 2]))
-    with pytest.raises(DataError, match=rf"^s3://{bucket}/noise: the fetched images .*do not have the digest .* deleted"):
+    with pytest.raises(DataError, match=rf"^s3://{bucket}/noise: the fetched .* do not have the digest .* deleted"):
         open_remote(f"s3://{bucket}/noise", tmp_path)
     assert not list((tmp_path / "s3").iterdir())
     put(server, f"{bucket}/noise/{IMAGES}", (made.path / IMAGES).read_bytes())
