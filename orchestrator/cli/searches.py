@@ -154,8 +154,8 @@ def _steer_benchmark(found: "Benchmark", storage: Path, request: "Request", agai
         begun = _members(found, storage)
         done = len(begun) == len(found.labels) and all(ledger.state == "done" for ledger, _ in begun)
         raise InputError(
-            f"{request}: benchmark '{found.name}' does not "
-            f"run{' (it is done)' if done else f'; continue with: {again}'}"
+            f"{request}: benchmark '{found.name}' is not running"
+            f"{' (it is done)' if done else f'; continue with: {again}'}"
         )
     asked: set[Path] = set()
     end = time.monotonic() + STOP_SECONDS
