@@ -16,6 +16,7 @@ from orchestrator.report.formats import format_of
 from orchestrator.report.summary import summary
 from orchestrator.search.salvage import cut
 from orchestrator.storage import records
+from orchestrator.storage.events import FORMAT
 from orchestrator.storage.journal import Journal, JournalError
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
@@ -298,3 +299,12 @@ def test_nothing_is_cut_where_nothing_is_whole(searches: tuple[Lines, Lines], tm
     ]
     shutil.rmtree(path.parent)
     assert cut(path) is None
+
+
+def test_a_journal_of_a_later_format_is_refused_by_name(searches: tuple[Lines, Lines], tmp_path: Path) -> None:
+    events = [json.loads(line) for line in searches[0]]
+    assert Ledger.of(events).trials
+    assert Ledger.of([events[0] | {"format": FORMAT, "unheard": "of"}, *events[1:]]).trials
+    message = f"^j:1: the search was begun by a later version, in format {FORMAT + 1} of the journal"
+    with pytest.raises(InputError, match=message):
+        Ledger.of([events[0] | {"format": FORMAT + 1}, *events[1:]], "j")

@@ -21,6 +21,7 @@ from orchestrator.search.finish import Outcome, conclude, fetch_artifacts, write
 from orchestrator.search.preflight import check_data, check_hours, check_room
 from orchestrator.search.signals import interrupts, short_switch_interval
 from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.events import FORMAT
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
@@ -77,6 +78,7 @@ def start(
         with opened(path) as journal:
             first = begin(
                 journal,
+                format=FORMAT,
                 name=search.name,
                 search_id=uuid.uuid4().hex,
                 dataset=search.dataset,

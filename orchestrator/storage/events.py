@@ -1,11 +1,15 @@
 """The fields of each journal event; checked when a journal is read, so that no invalid event is folded."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from orchestrator.errors import InputError, describe
 
+FORMAT = 1
+"""The format of the journals that this version writes; it reads earlier ones too. A field with a default needs no new
+format; an event or another meaning of a field does."""
 LATEST = 253_402_214_400_000
 """The last representable date, in milliseconds since the epoch."""
 
@@ -47,6 +51,7 @@ class _Event(_Shape):
 
 
 class _SearchStarted(_Event):
+    format: Whole = 1
     name: str
     search_id: Annotated[str, Field(min_length=1)]
     dataset: str
@@ -164,3 +169,13 @@ def check(event: Any) -> None:
         SHAPES[kind].model_validate(event)
     except ValidationError as error:
         raise InputError(f"'{kind}' is not as it should be: {describe(error):.300}") from None
+
+
+def check_format(event: Mapping[str, Any], where: str) -> None:
+    """InputError for a journal that a later version began, in a format that this one does not know."""
+    given = event.get("format")
+    if event["event"] == "search_started" and isinstance(given, int) and given > FORMAT:
+        raise InputError(
+            f"{where}: the search was begun by a later version, in format {given} of the journal; this version reads "
+            f"format {FORMAT}: install a later dml-orchestrator"
+        )

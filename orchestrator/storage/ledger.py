@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage.events import check
+from orchestrator.storage.events import check, check_format
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
@@ -107,6 +107,7 @@ class Ledger:
 
     def take(self, event: Mapping[str, Any], where: str) -> None:
         """`apply` an event from a file; InputError names its place if it is invalid or inconsistent."""
+        check_format(event, where)
         try:
             check(event)
             if (event["event"] == "search_started") == bool(self.search_id):
