@@ -143,7 +143,7 @@ def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / "s" / "benchmarks")
         stopped = run(chosen, MadeRunner(stop_after))
         assert stopped.stopped == "interrupted" and not stopped.fault
-        before = known(tmp_path / "s", "b")
+        before = known(Places(tmp_path / "s"), "b")
         assert before == chosen
         assert run(before, MadeRunner()).stopped is None
         found = {label: board(ledger) for label, ledger in members(chosen, Places(tmp_path / "s")).items()}
@@ -185,7 +185,7 @@ def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys:
     assert "benchmark 'b' is not running; continue with: orchestrator resume b" in ask("stop b")[1]
     code, told = ask("benchmark --name b --budget epochs=90 --dry-run")
     assert code == 0 and re.search(r"== pfml \(continues: \d+ trials so far\)", told) and "== proxy_anchor\n" in told
-    assert known(tmp_path / "s", "b") == chosen
+    assert known(Places(tmp_path / "s"), "b") == chosen
     code, told = ask("search pfml --dataset glyphs-small --num-trials 1 --name b")
     assert (code, told) == (2, "error: --name: 'b' is a benchmark's; choose another name for the search\n")
     run(chosen, MadeRunner())
@@ -206,8 +206,8 @@ def test_it_can_be_stopped_between_two_searches(run: Run, tmp_path: Path) -> Non
     chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 24}, final_seeds=2)
 
     def ask_once_begun(label: str, place: int) -> Watcher:
-        wait(lambda: driver(benchmark.folder(tmp_path / "s", "b")), 60)
-        send_request(benchmark.folder(tmp_path / "s", "b"), "stop")
+        wait(lambda: driver(Places(tmp_path / "s").benchmark("b")), 60)
+        send_request(Places(tmp_path / "s").benchmark("b"), "stop")
         return Watcher()
 
     result = benchmark.run(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)

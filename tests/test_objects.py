@@ -38,6 +38,7 @@ from orchestrator.storage.journal import Journal, JournalError, OvertakenError, 
 from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import address_of, local, portable, working_copy
+from orchestrator.storage.places import Places
 from orchestrator.storage.presence import DRIVER, driver, living_driver, pending_request, send_request
 from orchestrator.storage.trial_files import MANIFEST, TrialFiles, drop, fetch_trial
 from orchestrator.storage.trial_folder import CHECKPOINT
@@ -638,7 +639,7 @@ def test_a_benchmark_goes_on_elsewhere(
     stopped = benchmark.run(asked_for("pfml", "proxy_anchor"), MadeRunner(stop_after=20), storage=machine("first"))
     assert stopped.stopped == "interrupted" and not stopped.fault
     place, runner = machine("second"), MadeRunner()
-    chosen = benchmark.known(place, "b")
+    chosen = benchmark.known(Places(place), "b")
     assert chosen == asked_for("pfml", "proxy_anchor")
     ended = benchmark.run(chosen, runner, storage=place)
     assert ended.stopped is None and len(ended.comparison.members) == 2

@@ -100,7 +100,7 @@ def benchmark(
         if not all(named):
             raise InputError(f"--methods: '{methods}': a name is missing between its commas")
         named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
-        before = None if name is None else known(places_of(storage).storage, name)
+        before = None if name is None else known(places_of(storage), name)
         wanted = {key: value for key, value in changes.items() if value is not None}
         same = limits.keys() - {"trials_without_improvement"}  # this one ends each search at its own time
         if before is None and named and not same and num_trials is None:

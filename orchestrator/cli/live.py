@@ -10,7 +10,8 @@ from rich.live import Live
 from rich.status import Status
 from rich.text import Text
 
-from orchestrator.cli.tables import RECENT, STYLES, planned_trials, short, trial_table
+from orchestrator.cli.states import STYLES, planned_trials, short
+from orchestrator.cli.tables import RECENT, trial_table
 from orchestrator.cli.terminal import Terminal
 from orchestrator.report import learning
 from orchestrator.report.selection import selection_text

@@ -244,8 +244,11 @@ def refuse_benchmark(name: str, storage: Path, instead: str) -> None:
 
 def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
     """The benchmark of this name, unless a search has the same name."""
-    from orchestrator.search.benchmark import known
     from orchestrator.storage.places import JOURNAL
 
     places = places_of(storage)
-    return None if (places.search(name) / JOURNAL).exists() else known(places.storage, name)
+    if (places.search(name) / JOURNAL).exists() or not places.has_benchmark(name):
+        return None
+    from orchestrator.search.benchmark import known  # slow to import
+
+    return known(places, name)

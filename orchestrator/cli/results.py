@@ -61,7 +61,7 @@ def compare(
 
     check_format(format_, as_json=json_)
     places = places_of(storage)
-    found = known(places.storage, names[0]) if len(names) == 1 else None
+    found = known(places, names[0]) if len(names) == 1 else None
     if found is not None:
         comparison = compared(found, places)
     else:

@@ -186,10 +186,8 @@ def _ask(folder: Path, request: "Request") -> None:
 
 def _folders(found: "Benchmark", storage: Path) -> list[Path]:
     """The folders with driver records: the benchmark's own folder, then those of its searches."""
-    from orchestrator.search.benchmark import folder
-
     places = places_of(storage)
-    return [folder(places.storage, found.name), *(places.search(found.member(label)) for label in found.labels)]
+    return [places.benchmark(found.name), *(places.search(found.member(label)) for label in found.labels)]
 
 
 def _members(found: "Benchmark", storage: Path) -> "list[tuple[Ledger, Path]]":
@@ -226,7 +224,7 @@ def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None
 
 
 def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
-    from orchestrator.cli.tables import status_text
+    from orchestrator.cli.states import status_text
 
     if as_json:
         print(json.dumps(found))
@@ -235,7 +233,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
-    from orchestrator.cli.tables import status_table
+    from orchestrator.cli.states import status_table
 
     if as_json:
         print(json.dumps(found))

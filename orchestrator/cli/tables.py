@@ -1,9 +1,7 @@
-"""Leaderboards, statuses, comparisons and closing lines as the terminal shows them."""
+"""Leaderboards, comparisons and closing lines as the terminal shows them."""
 
-import math
 import shlex
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.cli.states import STYLES, short
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
@@ -32,14 +31,8 @@ from orchestrator.text import counted, params_text, value_text
 from orchestrator.tracking.address import default_tracking_uri, redact, web_address
 from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, run_path, view_path
 
-STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 RECENT = 12
 MOST_DIFFERENCES = 10
-
-
-def short(metric: str) -> str:
-    """`val/map_at_r` -> `map@r`, as the head of a narrow column."""
-    return metric.removeprefix("val/").replace("_at_", "@")
 
 
 class Fitting:
@@ -194,63 +187,6 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
     parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)
-
-
-def planned_trials(most: float, limits: Mapping[str, float]) -> str:
-    """`40 trials`, `40 trials, at most 8 hours`, `trials for at most 100 epochs`"""
-    ends = " and ".join(f"{limit:g} {key.replace('_', ' ')}" for key, limit in limits.items())
-    if math.isinf(most):
-        return f"trials until {ends}"
-    return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
-
-
-def status_text(found: Mapping[str, Any], storage: str) -> Group:
-    """A search in a few lines: its state, its budget, the best so far, what runs."""
-    counts = "   ".join(f"{count} {state}" for state, count in found["counts"].items() if count)
-    head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
-    if found["reason"]:
-        head.append(f" ({found['reason']})")
-    if found["driver"]:
-        head.append(f", driven by {found['driver']} (process {found['pid']})")
-    if found["asked_to"]:
-        head.append(f", asked to {found['asked_to']}")
-    lines = [head, Text(f"  trials   {counts or 'none yet'}")]
-    used = []
-    for key, amount in found["budget"].items():
-        of = "" if amount["of"] is None else f" of {amount['of']:g}"
-        used.append(f"{amount['used']:.4g}{of} {key.replace('_', ' ')}")
-    lines.append(Text(f"  used     {', '.join(used)}"))
-    if found["best"]:
-        lines.append(
-            Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
-        )
-    for trial in found["running"]:
-        best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
-        word = "running" if found["driver"] else "was at "
-        lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
-    if found["state"] in ("lost", "interrupted"):
-        why = "its driver is gone; " if found["state"] == "lost" else ""
-        lines.append(
-            Text(f"  {why}continue with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}")
-        )
-    return Group(*lines)
-
-
-def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per search, newest first; searches that have not begun come last."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    several = len({one["benchmark"] for one in found}) > 1
-    for head in ("search", *(["benchmark"] if several else []), "state", "trials", "best", "began"):
-        table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
-    for one in sorted(found, key=lambda one: -one["started"]):
-        ended = sum(one["counts"][state] for state in ("done", "pruned", "failed"))
-        of = one["budget"]["trials"]["of"]
-        best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000)) if one["started"] else "-"
-        trials = f"{ended}" + ("" if of is None else f" of {of}")
-        state = Text(one["state"], style=STYLES.get(one["state"], ""))
-        table.add_row(one["name"], *([one["benchmark"] or ""] if several else []), state, trials, best, began)
-    return table
 
 
 def comparison_table(comparison: Comparison) -> Group:

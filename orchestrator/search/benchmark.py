@@ -26,11 +26,10 @@ from orchestrator.search.preflight import check_data, check_hours
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import BENCHMARK, Ledger
-from orchestrator.storage.places import JOURNAL, Places, check_name, has_started, writable
+from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, check_name, has_started, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
 
-RECORD = "benchmark.json"
 PAGE = "report.html"
 OWN_BUDGET = ("num_trials", "budget", "start_from", "final", "final_trials", "final_seeds", "final_workers", "seed")
 """A search file's values for these are ignored here: they are the same for all searches."""
@@ -84,16 +83,11 @@ class Result:
     """Whether it stopped because of a fault of the machine, not on request."""
 
 
-def folder(storage: Path, name: str) -> Path:
-    """Where a benchmark keeps its record and its page."""
-    return storage / "benchmarks" / check_name(name)
-
-
-def known(storage: Path, name: str) -> Benchmark | None:
+def known(places: Places, name: str) -> Benchmark | None:
     """The benchmark of this name; None if there is none."""
-    path = folder(storage, name) / RECORD
+    path = places.benchmark(name) / BENCHMARK_RECORD
     try:
-        content = Folder(path.parent, patient=False).read(RECORD)
+        content = Folder(path.parent, patient=False).read(path.name)
         return None if content is None else Benchmark.model_validate_json(content)
     except OSError as error:
         raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
@@ -162,7 +156,7 @@ def run(
     searches = to_do(benchmark, places)
     for search in searches.values():
         check_data(suited_to_data(search, places)[0], places)
-    own = Folder(folder(places.storage, benchmark.name))
+    own = Folder(places.benchmark(benchmark.name))
     outcome: Outcome | None = None
     stopped: str | None = None
     if searches:
@@ -171,7 +165,7 @@ def run(
                 check_hours(search, runner)
                 with runner.ready(search, places.storage):
                     pass  # check that each of them fits
-            own.write(RECORD, benchmark.model_dump_json(indent=1).encode())
+            own.write(BENCHMARK_RECORD, benchmark.model_dump_json(indent=1).encode())
             with between_searches(own.path) as asked_to:
                 for place, (label, search) in enumerate(searches.items(), start=1):
                     if asked_to() is not None:

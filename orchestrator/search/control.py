@@ -8,11 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.endings import say
 from orchestrator.errors import InputError
-from orchestrator.search.conductor import Conductor
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.ledger import BENCHMARK, Ledger, budget_used
 from orchestrator.storage.presence import (
@@ -29,6 +28,9 @@ from orchestrator.storage.presence import (
     show_driver,
     this_process,
 )
+
+if TYPE_CHECKING:
+    from orchestrator.search.conductor import Conductor
 
 
 @contextlib.contextmanager
@@ -66,7 +68,7 @@ def _repeating(name: str, look: Callable[[], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def driver_lease(conductor: Conductor) -> Iterator[None]:
+def driver_lease(conductor: "Conductor") -> Iterator[None]:
     """While a search runs: its driver is visible in the search's folder and takes requests from there."""
     with _visible_driver(conductor.folder, "control", lambda: _take_request(conductor)):
         yield
@@ -99,7 +101,7 @@ def _visible_driver(folder: Path, thread: str, also: Callable[[], None]) -> Iter
                     Folder(folder, patient=False).remove(name)
 
 
-def _take_request(conductor: Conductor) -> None:
+def _take_request(conductor: "Conductor") -> None:
     try:
         note = read_note(conductor.folder, REQUEST, RequestNote)
     except InputError:  # the error is reported to the sender; it cannot be handled here

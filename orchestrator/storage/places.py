@@ -30,6 +30,7 @@ def check_name(name: str, option: str = "--name") -> str:
 
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
+BENCHMARK_RECORD = "benchmark.json"
 PAGE = "report/search.html"
 MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
 
@@ -54,6 +55,17 @@ class Places:
     def search(self, name: str) -> Path:
         """The folder of one search."""
         return self.storage / "searches" / check_name(name, "NAME")
+
+    def benchmark(self, name: str) -> Path:
+        """The folder of a benchmark: its record and its page."""
+        return self.storage / "benchmarks" / check_name(name)
+
+    def has_benchmark(self, name: str) -> bool:
+        """Whether there is a record of a benchmark, or something else in its place; reading it tells which."""
+        try:
+            return Folder(self.benchmark(name), patient=False).read(BENCHMARK_RECORD) is not None
+        except (OSError, ValueError):
+            return True
 
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
