@@ -72,6 +72,7 @@ class Unsteady(ThreadingHTTPServer):
     """Hands requests on to a server, unless its `whim` is otherwise."""
 
     daemon_threads = True
+    request_queue_size = 128  # the default of 5 refuses clients that come at the same time
 
     def __init__(self, server: Server) -> None:
         super().__init__(("127.0.0.1", 0), Handler)

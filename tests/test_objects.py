@@ -628,6 +628,8 @@ def test_a_benchmark_goes_on_elsewhere(
 ) -> None:
     """Stopped in its first search here; ended, compared and asked for once more on other machines."""
     monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 60.0)  # nothing is refused here, and the machine may be slow
+    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 60.0)
 
     def machine(name: str) -> Path:
         elsewhere(monkeypatch, tmp_path / name)
