@@ -311,7 +311,7 @@ def test_numbers_of_different_things_are_refused(tmp_path: Path) -> None:
     ledgers = side_by_side(tmp_path / "1", {"a": [0.5, 0.6]})
     raw = {"method": "pfml", "dataset": "cars196", "space": {"delta": {"low": 0.1, "high": 0.35}}}
     other = made(tmp_path / "2", [{"delta": 0.2}], lambda p: 0.1, raw=raw)
-    with pytest.raises(InputError, match="not of the same thing: dataset: cub200 in 'a', cars196 in 'b'"):
+    with pytest.raises(InputError, match="numbers cannot be compared: dataset: cub200 in 'a', cars196 in 'b'"):
         Comparison.of("x", ledgers | {"b": other})
     on_test = {"settings": {"selection": "test"}, "dataset": "cub200"}
     other = made(tmp_path / "3", [{"delta": 0.2}], lambda p: 0.1, raw=raw | on_test)

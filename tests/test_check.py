@@ -376,7 +376,7 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     NeedsClasses: ("one_class", "term 'pull' is inf"),
     NeedsDistances: ("coinciding_points", "the gradient of network.backbone"),
     Ordered: ("permutation", "in another order: term 'pull'"),
-    Numbered: ("renaming", "numbered otherwise: pull"),
+    Numbered: ("renaming", "numbered differently: pull"),
     Scribbling: ("inputs", "the batch's samples"),
     BatchNormalized: ("normalize", "in a batch, then alone"),
     Counting: ("repeatable", "once, then again: pull"),

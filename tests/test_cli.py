@@ -832,7 +832,7 @@ def test_a_dry_run_warns_of_gpu_hours(tmp_path: Path, data_folder: Path, capsys:
     words = f"search pfml --dataset glyphs-small --num-trials 2 --epochs 1 --dry-run --storage {tmp_path} {TINY}"
     ran = run(capsys, f"{words} --set device=cpu --budget gpu_hours=2")
     assert (ran.code, "gpu_hours" in ran.out) == (0, True)
-    assert "warning: pfml.yaml: budget: gpu_hours: trials take no GPU here: take cpu_hours\n" in ran.err
+    assert "warning: pfml.yaml: budget: gpu_hours: trials use no GPU here: use cpu_hours\n" in ran.err
     assert "warning" not in run(capsys, f"{words} --set device=cpu --budget cpu_hours=2").err
 
 
@@ -845,7 +845,7 @@ def test_a_search_that_is_starting_can_be_seen(tmp_path: Path, capsys: pytest.Ca
         assert json.loads(run(capsys, f"status s --storage {tmp_path} --json").out)["state"] == "starting"
         ran = run(capsys, f"stop s --storage {tmp_path}")
         assert (ran.code, ran.err.count("\n")) == (2, 1)
-        assert "'s' is starting, there is nothing of it yet" in ran.err
+        assert "'s' is starting and has recorded nothing yet" in ran.err
     assert not (tmp_path / "searches" / "s").exists()
     assert "no search 's'" in run(capsys, f"status s --storage {tmp_path}").err
 

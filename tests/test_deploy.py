@@ -176,3 +176,11 @@ def test_the_slurm_script_starts_requeues_and_resumes(tmp_path: Path) -> None:
     said = notes.read_text().split("\n")
     assert said == ["search token 600", "1", f"requeue {os.getpid()}", "resume token 600", "1", ""]
     assert not list(tmp_path.glob(".orchestrator-token.*")), "the token goes with the job"
+
+
+def test_the_version_is_the_newest_release_of_the_changelog() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    releases = re.findall(r"^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$", changes, re.MULTILINE)
+    assert releases[0] == PROJECT["version"] and len(set(releases)) == len(releases)
+    locked = tomllib.loads((ROOT / "uv.lock").read_text(encoding="utf-8"))["package"]
+    assert [p["version"] for p in locked if p["name"] == PROJECT["name"]] == [PROJECT["version"]]

@@ -346,7 +346,7 @@ def test_a_terminal_of_its_own_keeps_its_styles(capsys: Any) -> None:
     [
         ("sqlite:///{tmp}", "is a folder"),
         ("sqlite:///{tmp}/pipe", "is a device or a pipe"),
-        ("sqlite:///{tmp}/notes", "is a file, and no SQLite database"),
+        ("sqlite:///{tmp}/notes", "is a file, but not a SQLite database"),
         ("sqlite:///:memory:", "is gone when the search ends"),
         ("postgresql://me@host", "names no database"),
         ("mysql://", "names no database"),

@@ -277,7 +277,7 @@ def test_a_validation_that_does_not_fit_blames_no_batch(
     monkeypatch.setattr("orchestrator.training.loop.embed_split", greedy)
     settings = SETTINGS | {"validate_every": "1 steps"}
     (only,) = results(Work("0000", settings, str(data_folder), str(tmp_path / "t"), stop_after=1))
-    advice = "take a smaller backbone or embedding_dim, or set precision=bf16"
+    advice = "use a smaller backbone or embedding_dim, or set precision=bf16"
     assert only == Failed("0000", f"out of GPU memory in a validation: {advice}", repeats=True)
 
 
@@ -377,7 +377,7 @@ def test_a_resume_on_a_storage_that_is_read_only_says_what_to_do(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr(Path, "touch", read_only)
-    with pytest.raises(InputError, match=r"cannot be written \(Read-only file system\): mend that, then resume again"):
+    with pytest.raises(InputError, match=r"cannot be written \(Read-only file system\): fix that, then resume again"):
         resume("s", InlineRunner(), storage=tmp_path)
 
 

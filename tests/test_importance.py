@@ -58,10 +58,10 @@ def test_below_the_noise_level_nothing_is_said() -> None:
     found = Importances({"a": (0.5, 0.1), "b": (0.2, 0.1), "c": (0.1, 0.05)}, "basis", 0.3)
     assert found.mattered == ["a"]
     assert found.answer == (
-        "a (50% ± 10%): basis. Of the other 2 settings, below the noise level of 30%, nothing is said."
+        "a (50% ± 10%): basis. The other 2 settings, below the noise level of 30%, cannot be told from chance."
     )
     none = Importances({"a": (0.2, 0.1)}, "basis", 0.3)
-    assert none.answer.startswith("Nothing is said to matter: no setting explains more than the noise level of 30%")
+    assert none.answer.startswith("No setting can be said to matter: none explains more than the noise level of 30%")
 
 
 def test_the_order_of_the_trials_moves_shares_less_than_their_deviation() -> None:
@@ -144,7 +144,7 @@ def test_a_range_by_logarithms_and_few_trials(tmp_path: Path) -> None:
 def test_one_result_says_nothing_of_the_ranges(tmp_path: Path) -> None:
     raw = {"method": "pfml", "dataset": "cub200", "space": {"alpha": {"low": 0, "high": 6}}}
     found = Findings.of(made(tmp_path, [{"alpha": 1.0}, {"alpha": 5.9}], lambda p: 0.5, raw=raw, reason="it failed"))
-    assert found.widen == "There is one result: it says nothing of the ranges."
+    assert found.widen == "There is one result, which says nothing about the ranges."
 
 
 def test_the_best_that_tie_do_not_crowd(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_settings_without_effect_are_told(tmp_path: Path) -> None:
     why = "with proxies_per_class=0"
     assert found.idle == {"proxy_lr_multiplier": (6, 12, "proxies_per_class=0")}
     assert any(
-        line == f"proxy_lr_multiplier had no effect in 6 of 12 trials ({why}): its values there say nothing."
+        line == f"proxy_lr_multiplier had no effect in 6 of 12 trials ({why}): its values there do not matter."
         for line in found.warnings
     )
     html = page(found)
@@ -214,7 +214,7 @@ def test_an_edge_without_effect_is_no_advice(tmp_path: Path, images: int | None,
         assert found.widen == "Yes: memory_size above 128 (best: 128 in 64, 128)."
         assert sum("edge of its range" in line for line in told) == 3
         return
-    assert found.widen == f"The results do not say: {place} {why}."
+    assert found.widen == f"The results do not show it: {place} {why}."
     assert not any("edge of its range" in line for line in told)
     assert ("at the upper edge" in page(found)) == (why is None)
 

@@ -595,7 +595,7 @@ def test_a_training_is_found_from_another_machine(
     assert unpublished(server, storage) == []
     elsewhere(monkeypatch, tmp_path / "there")
     assert run("train", "--method=proxy_nca", "--dataset=mine", "--epochs=1", "--name=one", where, *sets) == 2
-    assert f"'one' exists in {storage}/searches/one: go on with it" in capfd.readouterr().err
+    assert f"'one' exists in {storage}/searches/one: continue it" in capfd.readouterr().err
     assert run("list", where, "--json") == 0
     assert [found["name"] for found in json.loads(capfd.readouterr().out)] == ["one"]
     assert run("status", "one", where) == 0 and "1 done" in capfd.readouterr().out

@@ -166,7 +166,7 @@ def test_the_verdict_answers_a_reader_s_questions(tmp_path: Path) -> None:
     assert found.verdict[0].startswith(f"Best: trial {best:04d}, val/map_at_r 0.")
     assert "40 trials (40 done), 3.33 hours of training" in found.verdict[1]
     assert next(iter(found.importances.shares)) == "delta"
-    assert found.importances.mattered == ["delta"] and "nothing is said" in found.importances.answer
+    assert found.importances.mattered == ["delta"] and "cannot be told from chance" in found.importances.answer
     assert 0.4 < sum(mean for mean, _ in found.importances.shares.values()) <= 1
     assert found.widen.startswith("No:") and found.warnings == ()
     assert found.distance.startswith("recall_at_1 72.")
@@ -248,7 +248,7 @@ def test_the_edge_of_a_range(tmp_path: Path, delta: float, proxies: int, said: s
 
 def test_one_point_says_nothing_of_ranges(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, [{"delta": 0.349, "alpha": 1.0, "proxies_per_class": 30}]))
-    assert found.widen == "One value of each setting was tried: it says nothing of the ranges."
+    assert found.widen == "One value of each setting was tried, which says nothing about the ranges."
     assert found.importances.basis == "no importances: one value of each setting was tried"
     assert found.warnings[0].startswith("The budget is small: 1 result for 3 searched settings")
 

@@ -267,7 +267,7 @@ class ByPosition(Pairs):
         return same & ~torch.eye(len(labels), dtype=torch.bool), ~same
 
 
-@caught_by("renaming", "numbered otherwise")
+@caught_by("renaming", "numbered differently")
 class NearClasses(Pairs):
     """Classes taken to be alike where their numbers are."""
 
@@ -571,7 +571,7 @@ class TensorColumn(Good):
         return Diagnostics(tables={"norms": {"norm": list(self.centres.norm(dim=1).unbind())}})
 
 
-@caught_by("diagnostics", "'a/b' is no name")
+@caught_by("diagnostics", "'a/b' is not a valid name")
 class Folder(Good):
     """A name that is a path."""
 

@@ -128,7 +128,7 @@ def test_a_forecast_tells_how_far_it_can_be_trusted() -> None:
     assert seeds_needed(one_of(1.0, 1.0, 3), 1) is None  # the deviation of three is a guess
     found = seeds_needed(one_of(1.0, 1.0, 5), 1)
     assert found == Forecast(10, 6, 67)
-    assert found.text == "about 10 seeds (6 to 67, for the deviation is known no better)"
+    assert found.text == "about 10 seeds (6 to 67, because the deviation is not known better)"
     assert Forecast(900, 300, None).text.startswith("about 900 seeds (300 to more than 1,000,")
     level = differences({"a": dict(enumerate([0.0, 1.0, 0.0, 1.0])), "b": dict(enumerate([1.0, 0.0, 1.0, 0.0]))})
     assert seeds_needed(level[0], 1) is None

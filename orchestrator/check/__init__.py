@@ -119,7 +119,7 @@ def verdicts(method: type[Method], **hyperparameters: Any) -> Iterator[Verdict]:
                 Verdict(check.name, "passed")
                 if expected is None
                 else Verdict(
-                    check.name, "unexpected pass", f"declared as an expected failure ({expected}); take that back"
+                    check.name, "unexpected pass", f"declared as an expected failure ({expected}); remove that"
                 )
             )
 

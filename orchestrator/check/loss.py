@@ -40,7 +40,9 @@ def terms(subject: Subject) -> None:
     """The loss is named scalars, finite, in float32 or better, with a gradient."""
     found = terms_of(subject.learner(), batch_of(rows_of_step(0)))
     for name, term in found.items():
-        require(isinstance(name, str) and bool(re.fullmatch(r"[\w./-]+", name)), f"{name!r} is no name for a term")
+        require(
+            isinstance(name, str) and bool(re.fullmatch(r"[\w./-]+", name)), f"{name!r} is not a valid name for a term"
+        )
         require(isinstance(term, Tensor), f"term '{name}' is a {type(term).__name__}, not a tensor")
         require(term.ndim == 0, f"term '{name}' has shape {tuple(term.shape)}, it should be a scalar")
         wide = term.is_floating_point() and term.dtype.itemsize >= 4
@@ -192,7 +194,7 @@ def renaming(subject: Subject) -> None:
     labels = torch.from_numpy(MADE.labels[rows].astype(np.int64))
     first = terms_of(plain, batch_of(rows))
     second = terms_of(other, batch_of(rows, labels=renamed[labels]))
-    require_close(first, second, 1e-9, "with the classes numbered otherwise")
+    require_close(first, second, 1e-9, "with the classes numbered differently")
 
 
 @check

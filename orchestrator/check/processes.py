@@ -92,7 +92,7 @@ class Pair:
         failed = [answer for answer in answers.values() if isinstance(answer, str)]
         if missing:
             self.close()
-            return failed or ["one of two processes waits for ever"]
+            return failed or ["one of two processes waits forever"]
         return [answers[index] for index in sorted(answers)]
 
     def run(self, work: bytes) -> list[dict[str, Any]]:

@@ -73,7 +73,7 @@ def configuration(subject: Subject) -> None:
         again = kind(**json.loads(json.dumps(values)))
     except (TypeError, ValueError) as error:
         raise CheckFailed(f"the hyperparameters cannot be kept as JSON: {error}") from None
-    require(again == config, "hyperparameters kept as JSON come back as others")
+    require(again == config, "hyperparameters change when they are saved as JSON and read again")
 
 
 def _accepts(kind: type[MethodConfig], values: dict[str, Any]) -> bool:

@@ -123,7 +123,7 @@ def diagnostics(subject: Subject) -> None:
         require(isinstance(found, Diagnostics), f"in {when}: a {type(found).__name__}, not Diagnostics")
         for name in (*found.scalars, *found.arrays, *found.tables):
             plain = isinstance(name, str) and bool(re.fullmatch(r"[\w.-]+", name))
-            require(plain, f"in {when}: {name!r} is no name for a curve or a file")
+            require(plain, f"in {when}: {name!r} is not a valid name for a curve or a file")
         for name, value in found.scalars.items():
             finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
             require(finite, f"in {when}: scalar '{name}' is {value!r}, it should be a finite number")

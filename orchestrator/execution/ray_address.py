@@ -31,7 +31,9 @@ def reachable_address(address: str | None) -> str | None:
         return _cluster_here()
     advice = "give host:port of a Ray head node, or auto"
     if address.startswith(("http://", "https://")):
-        raise InputError(f"--address (or RAY_ADDRESS): {address} is a dashboard's, for ray job submit; {advice}")
+        raise InputError(
+            f"--address (or RAY_ADDRESS): {address} is a dashboard's address, for ray job submit; {advice}"
+        )
     try:
         parts = urlsplit(address if "://" in address else f"//{address}")
         host, port = parts.hostname, parts.port
@@ -74,4 +76,6 @@ def _cluster_here() -> str:
         return str(found[0])
     if found:
         raise InputError(f"--address: auto: several Ray clusters run on this machine: name one of {', '.join(found)}")
-    raise InputError("--address: auto: no Ray cluster runs on this machine; begin one by ray start, or leave it out")
+    raise InputError(
+        "--address: auto: no Ray cluster runs on this machine; start one with ray start, or leave the option out"
+    )

@@ -198,7 +198,7 @@ def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     experiment = resolve_experiment(work.settings, "trial")
     training = experiment.training
     if not error.of_batch:
-        return "take a smaller backbone or embedding_dim, or set precision=bf16"
+        return "use a smaller backbone or embedding_dim, or set precision=bf16"
     if world_size() == 1:
         store = open_dataset(training.dataset, data)
         splits = data_splits(training, store, hold_out=work.hold_out)

@@ -220,7 +220,7 @@ def refuse_unlike(ledgers: Mapping[str, Ledger]) -> None:
         if len({repr(value) for value in by_label.values()}) > 1:
             differing.append(f"{key}: " + ", ".join(f"{_shown(v)} in '{label}'" for label, v in by_label.items()))
     if differing:
-        raise InputError(f"their numbers are not of the same thing: {'; '.join(differing)}")
+        raise InputError(f"their numbers cannot be compared: {'; '.join(differing)}")
 
 
 def _measured(ledger: Ledger) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Dif
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
         how = f"({how_tested(between)}: p = {apart.adjusted:.2g})"
         if math.isnan(apart.adjusted):
-            verdict = "they cannot be told apart, for every seed gives the same"
+            verdict = "they cannot be told apart, because every seed gives the same"
         elif not apart.real:
             verdict = f"seeds do not tell them apart {how}"
         elif ledger.better(ours.mean, theirs.mean):
@@ -322,7 +322,7 @@ def _warnings(
 def _without_effect(found: Mapping[str, tuple[int, int, str]]) -> Iterator[str]:
     for key, (count, of, because) in found.items():
         where = f"any of its {counted(of, 'trial')}" if count == of else f"{count} of {counted(of, 'trial')}"
-        yield f"{key} had no effect in {where} (with {because}): its values there say nothing."
+        yield f"{key} had no effect in {where} (with {because}): its values there do not matter."
 
 
 def _last_fifth(curve: Sequence[float]) -> int:

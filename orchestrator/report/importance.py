@@ -51,10 +51,10 @@ class Importances:
             return f"{self.basis}.".capitalize()
         level = f"the noise level of {self.noise:.0%}"
         if not (above := self.mattered):
-            return f"Nothing is said to matter: no setting explains more than {level} ({self.basis})."
+            return f"No setting can be said to matter: none explains more than {level} ({self.basis})."
         top = ", ".join(f"{key} ({self.shares[key][0]:.0%} ± {self.shares[key][1]:.0%})" for key in above)
         rest = len(self.shares) - len(above)
-        below = f" Of the other {counted(rest, 'setting')}, below {level}, nothing is said." if rest else ""
+        below = f" The other {counted(rest, 'setting')}, below {level}, cannot be told from chance." if rest else ""
         return f"{top}: {self.basis}.{below}"
 
 

@@ -24,10 +24,10 @@ class Forecast:
 
     @property
     def text(self) -> str:
-        """`about 12 seeds (6 to 41, for the deviation is known no better)`"""
+        """`about 12 seeds (6 to 41, because the deviation is not known better)`"""
         shown = [f"more than {MOST_SEEDS:,}" if n is None else str(n) for n in (self.seeds, self.low, self.high)]
         about = "" if self.seeds is None else "about "
-        return f"{about}{shown[0]} seeds ({shown[1]} to {shown[2]}, for the deviation is known no better)"
+        return f"{about}{shown[0]} seeds ({shown[1]} to {shown[2]}, because the deviation is not known better)"
 
 
 def power(seeds: int, effect: float, comparisons: int) -> float:

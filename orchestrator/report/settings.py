@@ -217,7 +217,7 @@ def widen(
     if not searched:
         return "Nothing was searched."
     if not any(setting.varied for setting in searched):
-        return "One value of each setting was tried: it says nothing of the ranges."
+        return "One value of each setting was tried, which says nothing about the ranges."
     narrow = [line for setting in searched if (line := _crowded(ledger, setting, comparable, settings))]
     answer = _wider(ledger, winner, searched, comparable, settings)
     return answer + "".join(f" But a narrower one would do: {line}" for line in narrow)
@@ -252,12 +252,12 @@ def _of_the_winner(ledger: Ledger, winner: TrialRecord, searched: Sequence[Searc
     """What the best trial's place says about the ranges."""
     ended = ledger.finished()
     if len(ended) == 1:
-        return "There is one result: it says nothing of the ranges."
+        return "There is one result, which says nothing about the ranges."
     moot = "; ".join(setting.moot for setting in searched if setting.moot)
     if ends := [_beyond(s, s.best, s.edge) for s in searched if s.edge]:
-        return f"Yes: {'; '.join(ends)}." + (f" The results do not say it of others: {moot}." if moot else "")
+        return f"Yes: {'; '.join(ends)}." + (f" The results do not show it for others: {moot}." if moot else "")
     if moot:
-        return f"The results do not say: {moot}."
+        return f"The results do not show it: {moot}."
     tied = next((t for t in ended if t is not winner and t.best == winner.best and t.params != winner.params), None)
     equal = "" if tied is None else f" Trials {winner.trial_id} and {tied.trial_id}, the two best, tie exactly."
     limits, results = _at_limits(searched), len(comparable.values)

@@ -66,7 +66,7 @@ class Benchmark(BaseModel):
                 raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
             )
         except InputError as error:
-            alone = "; --set is for all of them: what one alone has belongs into a search file of its own"
+            alone = "; --set is for all of them: a setting of one method belongs in a search file of its own"
             told = (f"{told}{alone if told.startswith('--set: ') else ''}" for told in error.problems)
             raise InputError(*told) from None
 
@@ -136,7 +136,7 @@ def compared(benchmark: Benchmark, places: Places) -> Comparison:
     """The comparison so far; InputError if no search has begun."""
     started = members(benchmark, places)
     if not started:
-        raise InputError(f"benchmark '{benchmark.name}': none of its searches has begun")
+        raise InputError(f"benchmark '{benchmark.name}': none of its searches has started")
     return Comparison.of(benchmark.name, started, [label for label in benchmark.labels if label not in started])
 
 

@@ -103,7 +103,7 @@ def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
             journal.path.unlink()
             journal.path.parent.rmdir()
         where = error.filename or journal.path
-        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and start again") from None
+        raise InputError(f"{where}: cannot be written ({error.strerror}): fix that and start again") from None
 
 
 def resume(
@@ -123,7 +123,7 @@ def resume(
     another `budget`. From now on each trial has `workers` workers, and at most `max_concurrent` trials run at once."""
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
-    writable(storage, remedy="mend that, then resume again")
+    writable(storage, remedy="fix that, then resume again")
     uri = tracking_address(tracking_uri, places, path)
     with opened(path) as journal:
         events, ledger = read_journal(path)

@@ -39,7 +39,7 @@ def check_hours(search: Search, runner: Runner) -> None:
     ):
         if is_limited:
             instead = "cpu_hours" if where == "budget" else "cost/seconds"
-            raise InputError(f"{search.source}: {where}: gpu_hours: trials take no GPU here: take {instead}")
+            raise InputError(f"{search.source}: {where}: gpu_hours: trials use no GPU here: use {instead}")
 
 
 def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
         return [resolve_experiment(find_preset(name, "start_from").settings, name).flat()]
     earlier, _, words = name.partition(":")
     if words and not (words.isdecimal() and int(words) > 0):
-        raise InputError(f"start_from: {name}: should read SEARCH or SEARCH:K, so many of its best trials")
+        raise InputError(f"start_from: {name}: should be SEARCH or SEARCH:K, for its best K trials")
     ledger = read_journal(places.journal(earlier))[1]
     best = ledger.finished()[: int(words or 1)]
     if not best:

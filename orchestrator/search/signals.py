@@ -45,7 +45,7 @@ def interrupts(conductor: Conductor) -> Iterator[None]:
             raise KeyboardInterrupt
         conductor.stopping = True
         if not sys.stderr.isatty():  # the live display shows it itself
-            say("stopping in order; once more to stop at once")
+            say("stopping cleanly; interrupt again to stop at once")
 
     impatience = threading.Timer(HANGUP_SECONDS, os.kill, (os.getpid(), signal.SIGINT))
     impatience.daemon = True

@@ -9,7 +9,7 @@ from orchestrator.errors import DataError
 
 FOLDER = "s3"
 """The folder of the fetched stores, in the folder of data sets."""
-FORM = "an address should be s3://bucket/prefix; what the connection needs is told by AWS_* variables"
+FORM = "an address should be s3://bucket/prefix; the settings of the connection come from AWS_* variables"
 BUCKET = "the bucket's name should be 3 to 63 small letters, digits, dots, hyphens"
 
 

@@ -104,8 +104,8 @@ class Folder:
             if bucket.create(probe, b"second"):
                 bucket.conditional = False
                 warnings.warn(
-                    f"{bucket.host} takes no conditional writes (If-None-Match): see to it that no search has two "
-                    "drivers",
+                    f"{bucket.host} does not support conditional writes (If-None-Match): make sure that no search "
+                    "has two drivers",
                     stacklevel=2,
                 )
             bucket.remove([probe])

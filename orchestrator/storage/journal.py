@@ -156,7 +156,8 @@ def read_noted(path: Path) -> tuple[list[Event], list[str]]:
             events, end = read_events(file, path, Position())
             notes = []
             if end.number and not end.summed:
-                notes.append(f"{shown(path)}: is of an earlier version, without checksums: a change in it is not seen")
+                old = "is of an earlier version, without checksums: changes in it are not detected"
+                notes.append(f"{shown(path)}: {old}")
             if os.fstat(file.fileno()).st_size > end.offset:
                 torn = "is not whole and was left out (the process that wrote it was ended, or its machine)"
                 notes.append(f"{shown(path)}:{end.number + 1}: the last line {torn}")

@@ -76,7 +76,7 @@ class Places:
             raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
         if not has_started(path):
             if driver(path.parent):
-                raise InputError(f"'{name}' is starting, there is nothing of it yet: try again in a moment")
+                raise InputError(f"'{name}' is starting and has recorded nothing yet: try again in a moment")
             known = Folder(self.storage / "searches").folders()
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {where}{hint}")
@@ -96,7 +96,7 @@ class Places:
         refresh(path)
         if has_started(path):
             raise InputError(
-                f"--name: '{name}' exists in {paths.shown(path.parent)}: go on with it "
+                f"--name: '{name}' exists in {paths.shown(path.parent)}: continue it "
                 f"(orchestrator resume {name} --storage {paths.shown(self.storage)}) or choose another name"
             )
         return path

@@ -34,7 +34,7 @@ def opened(path: Path) -> Iterator[Journal]:
         raise InputError(str(error)) from None
     except OSError as error:
         where = error.filename or path
-        raise InputError(f"{where}: cannot be written ({error.strerror}): mend that and try again") from None
+        raise InputError(f"{where}: cannot be written ({error.strerror}): fix that and try again") from None
     with journal:
         yield journal
 

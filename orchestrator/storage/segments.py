@@ -79,7 +79,7 @@ class Segments:
                     except ValueError as error:
                         what = f"s3://{self.bucket.name}/{key}: damaged: not the journal's record {end.number}: {error}"
                         if f"/by-{BUNDLE}/" in key:
-                            how = ": it is a copy of single ones: delete it, and they are read"
+                            how = ": it is a copy of single records: delete it, and those are read"
                         else:
                             how = how_to_resume(self.search, end.number)
                         file.flush()

@@ -109,7 +109,7 @@ def _no_database(path: Path) -> str | None:
         return None
     except OSError as error:
         return str(error.strerror)
-    return None if begins in (b"", b"SQLite format 3\0") else "is a file, and no SQLite database"
+    return None if begins in (b"", b"SQLite format 3\0") else "is a file, but not a SQLite database"
 
 
 def redact(uri: str) -> str:

@@ -150,7 +150,7 @@ class MLflowStore:
         from mlflow.models import Model
 
         if not (path / "MLmodel").exists():
-            raise Refused(f"{path} is no MLflow model (any more)")
+            raise Refused(f"{path} is not an MLflow model (any more)")
         with self._errors():
             for model in self._client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"):
                 if str(model.status) == "READY":
@@ -252,7 +252,7 @@ def _server_version(uri: str) -> str:
     if urlsplit(uri).scheme not in SERVER_SCHEMES:
         return str(mlflow.__version__)
     answer = http_request(get_default_host_creds(uri), "/version", "GET", max_retries=0)
-    return str(answer.text).strip() if answer.ok else "no version that it tells"
+    return str(answer.text).strip() if answer.ok else "an unknown version"
 
 
 def _open_client(uri: str) -> Any:

@@ -216,7 +216,7 @@ def keep_insight(folder: Path, evaluation: Evaluation, embedded: Embedded, store
     try:
         found = look(evaluation, embedded, store)
     except Exception as error:
-        warnings.warn(f"what the model confuses is not kept ({type(error).__name__}: {error})", stacklevel=2)
+        warnings.warn(f"the model's confusions are not saved ({type(error).__name__}: {error})", stacklevel=2)
         return
     save_insight(folder, found)
 

@@ -92,7 +92,7 @@ def keep(storage: Path, key: str, found: Mapping[str, Any]) -> None:
     try:
         write_whole(storage / FOLDER / f"{key}.json", json.dumps(found).encode())
     except OSError as error:
-        warnings.warn(f"{storage / FOLDER}: the untrained score is not kept ({error.strerror})", stacklevel=2)
+        warnings.warn(f"{storage / FOLDER}: the untrained score is not saved ({error.strerror})", stacklevel=2)
 
 
 def valid(found: Any) -> bool:

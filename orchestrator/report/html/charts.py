@@ -79,7 +79,7 @@ def recalls_chart(insight: Insight) -> Chart:
     counts, edges = np.histogram(recalls, bins=20, range=(0, 1))
     rows = [[low, int(count)] for low, count in zip(edges.tolist(), counts, strict=False)]
     more = Table("recalls", ["recall@1 from", "classes"], rows)
-    told = f"How many of {len(recalls)} classes have which recall@1."
+    told = f"The {len(recalls)} classes by their recall@1."
     title, series = "Recall@1 of the classes", {"classes": counts.tolist()}
     return _chart("recalls", title, told, edges.tolist(), series, more, steps=True, label="recall@1")
 

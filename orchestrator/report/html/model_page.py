@@ -76,7 +76,7 @@ def answers(insight: Insight) -> dict[str, str]:
     }
     if (apart := separation(insight.similarities)) is not None:
         positive, negative = (_mean_similarity(insight.similarities, kind) for kind in ("positive", "negative"))
-        found["Do similarities part the classes?"] = (
+        found["Do similarities separate the classes?"] = (
             f"A pair of one class is more similar than a pair of two with probability {apart:.3f}; the mean cosine is "
             f"{positive:.2f} in a class, {negative:.2f} across."
         )
@@ -86,7 +86,7 @@ def answers(insight: Insight) -> dict[str, str]:
         correlation = float(spearmanr(*zip(*known, strict=True)).statistic) if varied else math.nan
         if math.isfinite(correlation):
             how = "lower" if correlation < 0 else "higher"
-            found["Is it uncertain where it errs?"] = (
+            found["Is it uncertain where it is wrong?"] = (
                 f"Classes of more uncertain images have a {how} recall@1: rank correlation {correlation:+.2f} over "
                 f"{len(known)} classes."
             )

@@ -39,7 +39,7 @@ def papers_table(findings: Findings) -> Table | None:
         ]
         differ = "; ".join(f"{d.setting}: {_said(d.paper)}, here {_said(d.run)}" for d in b.differences)
         source = f"{row.paper}, Table {row.table}"
-        rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none that is stated"])
+        rows.append([source, row.method, row.backbone or "", row.dimension, *cells, differ or "none stated"])
     return Table("papers", heads, rows, best=0, wrap=[len(heads) - 1])
 
 

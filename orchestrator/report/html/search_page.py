@@ -92,7 +92,7 @@ def _facts(findings: Findings) -> list[str]:
     first = {"metric": ledger.metric, "mode": ledger.mode}
     facts += [_goal(goal) for goal in (first, ledger.config.get("second_objective")) if goal]
     began = datetime.fromtimestamp(ledger.started / 1000, UTC)
-    return [*facts, f"begun {began:%Y-%m-%d %H:%M} UTC"]
+    return [*facts, f"started {began:%Y-%m-%d %H:%M} UTC"]
 
 
 def _goal(goal: Mapping[str, Any]) -> str:
@@ -167,7 +167,7 @@ def _ages(ledger: Ledger, age: int) -> str:
     """How to read trials of unequal length."""
     after = counted(age, "validation")
     return (
-        f"Ordered by the best value; trials that were stopped early trained less for theirs. All had {after}: the "
+        f"Ordered by the best value; a trial that was stopped early has trained less. All had {after}: the "
         f"column {ledger.metric} at {age} has the best until then, and compares them after equally much training."
     )
 
@@ -210,7 +210,9 @@ def _progress(findings: Findings) -> list[Plot]:
     axis = {"title": {"text": ledger.metric}, "range": [lowest - margin, highest + margin]}
     layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
     early = any(trial.state == "pruned" for trial in trials)
-    younger = " Those that were stopped early had less training: they do not compare with the others." if early else ""
+    younger = (
+        " Those that were stopped early had less training: they cannot be compared with the others." if early else ""
+    )
     said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
     history = Plot("history", "Optimisation history", said, data, layout)
     per = findings.epochs_per_validation
@@ -246,7 +248,7 @@ def _front(findings: Findings) -> dict[str, Any]:
     rows = [[t.trial_id, score_cell(t.best), t.second, params_text(t.params)] for t in front]
     table = Table("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
     said = (
-        f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to take is yours to say."
+        f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to use is your choice."
     )
     return {"figure": Plot("front-figure", "Both objectives", said, data, layout), "table": table}
 

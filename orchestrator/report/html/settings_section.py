@@ -78,10 +78,10 @@ def _importance(findings: Findings) -> Plot | None:
     layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
     layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
     rows = [[key, *share, _said_of(findings, key)] for key, share in found.shares.items()]
-    table = Table("importances", ["setting", "share", "deviation", "what is said of it"], rows)
+    table = Table("importances", ["setting", "share", "deviation", "remark"], rows)
     said = (
         f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective "
-        "shuffled among the trials; of a setting below it (grey) nothing is said."
+        "shuffled among the trials; a setting below it (grey) cannot be told from chance."
     )
     return Plot("importances", "Importance of each setting", said, [bars], layout, table)
 
@@ -194,7 +194,7 @@ def _effect(findings: Findings, trials: Sequence[TrialRecord], setting: Searched
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     rows = [[value, score_cell(mean), score_cell(spread), number] for value, mean, spread, number in cells]
     table = Table(name, [setting.key, "mean", "deviation", "trials"], rows)
-    said = f"Mean and standard deviation at each value, all other settings averaged over: {findings.comparable.basis}."
+    said = f"Mean and standard deviation at each value, averaged over all other settings: {findings.comparable.basis}."
     return Plot(name, f"Effect of {setting.key}", said, [trace], layout, table)
 
 
