@@ -308,3 +308,24 @@ def test_a_journal_of_a_later_format_is_refused_by_name(searches: tuple[Lines, L
     message = f"^j:1: the search was begun by a later version, in format {FORMAT + 1} of the journal"
     with pytest.raises(InputError, match=message):
         Ledger.of([events[0] | {"format": FORMAT + 1}, *events[1:]], "j")
+
+
+@pytest.mark.parametrize(
+    ("event", "change"),
+    [
+        ("search_started", {"sizes": "many"}),
+        ("search_started", {"sizes": {"validation": {"classes": "many"}}}),
+        ("result", {"untrained": 7}),
+        ("result", {"untrained": {"key": "k", "split": "validation", "metrics": {"map_at_r": None}}}),
+        ("result", {"best_interval": [0.5]}),
+    ],
+)
+def test_every_field_that_is_used_is_checked(searches: tuple[Lines, Lines], event: str, change: dict[str, Any]) -> None:
+    events = [json.loads(line) for line in searches[0]]
+    at = [found["event"] for found in events].index("trial_ended")
+    result = {"event": "result", "trial_id": events[at]["trial_id"], "metrics": {}, "best_interval": [0.25, 0.5]}
+    events.insert(at, result)
+    assert Ledger.of(events).trials
+    wrong = [found | change if found["event"] == event else found for found in events]
+    with pytest.raises(InputError, match=f"'{event}' is not as it should be"):
+        Ledger.of(wrong)

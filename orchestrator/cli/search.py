@@ -80,7 +80,8 @@ def search(
     trial_timeout: TrialTimeout = None,
     stall_timeout: StallTimeout = None,
     final_workers: Annotated[
-        int | None, typer.Option(min=1, max=MOST_WORKERS, help="The same, for the winner's final run.")
+        int | None,
+        typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a final run; --workers by default."),
     ] = None,
     final_trials: Annotated[
         int | None, typer.Option(min=1, max=MOST_RUNS, help="Number of best trials that have final runs; 1 by default.")
@@ -103,7 +104,10 @@ def search(
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved search and its cost.")] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Show the resolved search and its cost; draws the data set, trains nothing."),
+    ] = False,
     json_: Json = False,
     ray_output: RayOutput = False,
 ) -> None:

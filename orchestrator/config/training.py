@@ -139,7 +139,7 @@ class Training(BaseModel):
     )
     lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")
     clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to ± this value")
-    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to this value value value")
+    clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to at most this value")
     precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
         "float32", description="arithmetic of the network; losses are float32 or better"
     )

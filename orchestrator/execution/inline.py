@@ -11,7 +11,7 @@ from orchestrator.execution.protocol import TrialSource
 
 
 class InlineRunner:
-    """The `process` backend: one trial at a time in this process. For single trainings and debugging."""
+    """One trial at a time in this process. For single trainings and debugging."""
 
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:

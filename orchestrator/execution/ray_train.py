@@ -39,7 +39,7 @@ TRAIN_ENVIRONMENT = {
 
 
 def train_results(work: Work) -> Generator[Result, None, None]:
-    """The `train` backend: the same results, trained by `work.workers` processes under Ray Train.
+    """The same results, trained by `work.workers` processes under Ray Train.
 
     The workers wait at each validation until the next result is requested, so closing this generator stops them
     there; it returns when they and their placement group are gone. A worker that is killed costs an attempt: the

@@ -210,7 +210,7 @@ def watched(conductor: "TrialSource", each: Mapping[str, float]) -> Iterator[Non
 
 
 class Trial(tune.Trainable):  # type: ignore[misc]
-    """The loop inside the Tune trial's own process (the `trial` backend), or in its own workers (`train`).
+    """The loop inside the Tune trial's own process or in workers of its own, under Ray Train.
 
     One `step` is one validation; the process is used again by later trials. Tune keeps no checkpoints: the loop's
     own files in the trial's folder are the state, so a trial continues from the files of an

@@ -26,7 +26,7 @@ def run(
     stop_after: int | None = None,
     hold_out: bool = True,
 ) -> "Iterator[Validation]":
-    """The `process` backend: the validations of an experiment, trained in this process.
+    """The validations of an experiment, trained in this process.
 
     `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
     without `hold_out` the whole training half is used for training.

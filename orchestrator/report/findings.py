@@ -1,6 +1,6 @@
 """The results of a search: which point won, how certain that is, what mattered, and what to be careful about.
 
-    ledger ──> Findings ──> note in the tracker (note.py), page (html/search_page.py), tables (tables.py)
+    ledger ──> Findings ──> note in the tracker (note.py), page (html/search_page.py), formats (formats/)
 
 All of it comes from the journal's ledger alone, so it is available for a search that is running, stopped or finished.
 """

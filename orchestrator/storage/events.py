@@ -21,6 +21,7 @@ Metrics = dict[str, FiniteFloat]
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 """A folder's name; checked, because others may write to the storage."""
 Attempts = Annotated[int, Field(ge=0, le=1000)]
+Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)]
 State = Literal["done", "pruned", "failed", "interrupted"]
 
 
@@ -50,6 +51,27 @@ class _Event(_Shape):
     elapsed: Seconds = 0
 
 
+class _Set(_Shape):
+    """What an evaluated set consists of, as far as it is recorded."""
+
+    classes: Whole = 0
+    images: Whole = 0
+    queries: Whole = 0
+    chance: Metrics = {}
+    folds: Whole = 1
+    one_query: FiniteFloat = 0
+
+
+class _Untrained(_Shape):
+    """The score of a network before its training."""
+
+    key: str
+    split: Literal["validation", "test"]
+    metrics: Metrics
+    intervals: dict[str, Interval] = {}
+    of: _Set | None = None
+
+
 class _SearchStarted(_Event):
     format: Whole = 1
     name: str
@@ -61,6 +83,7 @@ class _SearchStarted(_Event):
     params: dict[str, Setting]
     tags: dict[str, Any]
     tracking_uri: str | None = None
+    sizes: dict[str, _Set | Whole] | None = None
 
 
 class _SearchResumed(_Event):
@@ -120,6 +143,8 @@ class _Validation(_Event):
 class _Result(_Event):
     trial_id: TrialId
     metrics: Metrics
+    untrained: _Untrained | None = None
+    best_interval: Interval | None = None
 
 
 class _TrialEnded(_Event):

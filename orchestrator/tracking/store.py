@@ -21,7 +21,7 @@ class Lost(Exception):
 
 
 class Store(Protocol):
-    """Where runs are written. Raises TrackingError (try again), _Refused (never) or _Lost (start over)."""
+    """Where runs are written. Raises TrackingError (try again), Refused (never) or Lost (start over)."""
 
     def connect(self) -> None: ...
     def experiment(self, name: str) -> str: ...
