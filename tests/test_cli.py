@@ -367,7 +367,7 @@ BAD = [
     bad("search {file} --algorithm tppe", "error: --algorithm: 'tppe' is unknown", "did you mean 'tpe'", file=GOOD),
     bad("search {file} --scheduler ahsa", "scheduler: name: 'ahsa'", file=GOOD),
     bad("search {file} --start-from traned", "no search 'traned'", "did you mean 'trained'", file=GOOD),
-    bad("search {file} --start-from trained:0", "start_from: trained:0: should read SEARCH or SEARCH:K", file=GOOD),
+    bad("search {file} --start-from trained:0", "start_from: trained:0: should be SEARCH or SEARCH:K", file=GOOD),
     bad("search {file} --start-from pfml/cub20/x", "start_from: pfml/cub20/x", "did you mean 'cub200'", file=GOOD),
     bad("list --storage {tmp}/nowhere", "--storage: ", "nowhere: no such folder"),
     bad("search {file} --algorithm cmaes", "error: --algorithm: cmaes: needs two ranges or more", file=GOOD),

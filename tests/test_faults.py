@@ -354,7 +354,7 @@ def test_a_search_that_could_not_be_recorded_has_not_begun(
     search = single_training("s", SETTINGS)
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "append", lambda *_, **__: Broken(None).write(b""))
-        with pytest.raises(InputError, match=r"s/journal.jsonl: cannot be written \(No space left on device\): mend"):
+        with pytest.raises(InputError, match=r"s/journal.jsonl: cannot be written \(No space left on device\): fix"):
             start(search, InlineRunner(), storage=tmp_path)
     assert not (tmp_path / "searches" / "s").exists()
     places = Places(tmp_path)

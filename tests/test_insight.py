@@ -191,7 +191,7 @@ def test_what_goes_wrong_in_looking_costs_no_training(
     monkeypatch.setattr("orchestrator.training.embed.insight", broken)
     place = np.arange(20)
     images = Embedded({"embedding": torch.eye(20)}, torch.from_numpy(glyphs.labels[place]), torch.from_numpy(place))
-    with pytest.warns(UserWarning, match="not kept .ZeroDivisionError: no such thing"):
+    with pytest.warns(UserWarning, match="not saved .ZeroDivisionError: no such thing"):
         keep_insight(tmp_path, evaluation(), images, glyphs)
     assert list(tmp_path.iterdir()) == []
 

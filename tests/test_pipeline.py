@@ -477,7 +477,7 @@ def test_no_class_loses_all_its_images_to_label_noise() -> None:
         assert (noisy != labels).sum() == 40
         assert len(np.unique(labels[noisy == labels])) == 40
     with pytest.raises(
-        DataError, match=r"label_noise is 0.6, but 40 of 80 training images keep their label.*  give 0.50 or less"
+        DataError, match=r"label_noise is 0.6, but 40 of 80 training images keep their label.* give 0.50 or less"
     ):
         noisy_labels(labels, share=0.6, seed=0)
 

@@ -83,7 +83,8 @@ class _SearchStarted(_Event):
     params: dict[str, Setting]
     tags: dict[str, Any]
     tracking_uri: str | None = None
-    sizes: dict[str, _Set | Whole] | None = None
+    sizes: dict[str, _Set | Whole | None] | None = None
+    """None for a set that there is none of, where nothing is held out."""
 
 
 class _SearchResumed(_Event):
