@@ -97,6 +97,7 @@ class _EuclideanDistance(torch.autograd.Function):
             squared = torch.mm(q, r.T).mul_(-2).add_(q_squared).add_(r_squared).clamp_(min=0)
         i, j = _at_most(squared, near**2 * torch.maximum(q_squared.max(), r_squared.max()))
         close = squared[i, j] <= near**2 * torch.maximum(q_squared[i, 0], r_squared[j])
+        (close,) = close.nonzero(as_tuple=True)  # once: on a GPU the host waits for the length
         return squared, i[close], j[close]
 
     @staticmethod
@@ -131,7 +132,7 @@ class _EuclideanDistance(torch.autograd.Function):
                     total = to if to.dtype == own.dtype else to.to(own.dtype)
                     total.addmm_(weights, others, alpha=-1).addcmul_(weights.sum(1, keepdim=True), own)
                     to.copy_(total)
-            pulled = forces != 0
+            (pulled,) = forces.nonzero(as_tuple=True)
             for force, own, other in _EuclideanDistance.listed(q, forces[pulled], i[pulled], j[pulled]):
                 vector = (force[:, None] * (q[own].double() - r[other].double())).to(queries.dtype)
                 to_queries.index_add_(0, own + rows.start, vector)

@@ -446,8 +446,8 @@ class IDML(Method):
         # here, not by a hook in the backward pass, where fp16's loss is scaled
         with torch.autocast(loss.device.type, enabled=False):
             gradients = torch.autograd.grad(loss, embeddings, retain_graph=True)
-        level = torch.zeros(()) if mixed is None else _mean_norm(mixed["uncertainty"])
-        new = [torch.ones(()), _mean_norm(torch.cat(gradients)), level]
+        level = self.totals.new_zeros(()) if mixed is None else _mean_norm(mixed["uncertainty"])
+        new = [self.totals.new_ones(()), _mean_norm(torch.cat(gradients)), level]
         self.totals += torch.stack([value.to(self.totals) for value in new])
         return terms
 

@@ -97,7 +97,7 @@ def contrastive(
             for pairs, signed in ((positive, matrix - pos_margin), (negative, neg_margin - matrix))
         ]
         counted = {"nonzero": [hinge > 0 for hinge in hinges], "all": [positive, negative]}.get(average)
-        counts = [pairs.sum() for pairs in counted] if counted else [matrix.new_tensor(len(matrix))] * 2
+        counts = [pairs.sum() for pairs in counted] if counted else [matrix.new_full((), len(matrix))] * 2
         return torch.stack([hinge.sum() for hinge in hinges]), torch.stack(counts)
 
     return mean_of_terms(terms, matrix, positive, negative)
@@ -359,7 +359,7 @@ def proxy_anchor(
         attraction = log_one_plus_sum_exp(-alpha * (matrix - margin), positive, 0)
         repulsion = log_one_plus_sum_exp(alpha * (matrix + margin), negative, 0)
         pulled, proxies = total_of(attraction, any_of(positive, 0))
-        return torch.cat([pulled, repulsion.sum()[None]]), torch.cat([proxies, proxies.new_tensor([len(repulsion)])])
+        return torch.cat([pulled, repulsion.sum()[None]]), torch.cat([proxies, proxies.new_full((1,), len(repulsion))])
 
     return mean_of_terms(terms, matrix, positive, negative, dim=1)
 

@@ -390,7 +390,7 @@ class PotentialField(Method, abstract=True):
         z, proxies, potential = outputs["embedding"], self.proxies(), self._potential
         own, known = labels[:, 0], self.proxies.labels
         energy = self.shared_sum(lambda index, shares: _energy(z, own, proxies, known, potential, (index, shares)))
-        constant = energy.new_tensor(_resting_energy(torch.cat([own, known]), potential))
+        constant = energy.new_full((), _resting_energy(torch.cat([own, known]), potential))
         return {"interaction": energy - constant, "constant": constant}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:

@@ -49,10 +49,10 @@ class InversePower:
         energy = (
             held.reciprocal()
             .pow_(self.alpha / 2)
-            .mul_(torch.where(same, squared.new_tensor(-1), squared.new_tensor(1)))
+            .mul_(torch.where(same, squared.new_full((), -1), squared.new_full((), 1)))
         )
         rate = (energy / held).mul_(-self.alpha).mul_(torch.where(same, squared >= near, squared < far))
-        excess = energy.sub_(torch.where(same, squared.new_tensor(attraction), squared.new_tensor(repulsion)))
+        excess = energy.sub_(torch.where(same, squared.new_full((), attraction), squared.new_full((), repulsion)))
         inside = ~same if far < core else ~same & (squared < core)
         if inside.any():
             distance = squared[inside].clamp_min(0).sqrt()
