@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import torch
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.clustering import kmeans
@@ -110,6 +111,7 @@ def evaluate_queries(
     clustering: bool = True,
     chunk: int = CHUNK,
     approximate: bool = False,
+    device: torch.device | None = None,
 ) -> Evaluation:
     """Retrieval and clustering metrics, of all queries and of each; `measures` defines them.
 
@@ -128,12 +130,13 @@ def evaluate_queries(
         approximate: search among short codes of the gallery's rows, then rerank the best by their distances (faiss,
             on the CPU), for a million items. Neighbours may be missed: `approximate_recall`, measured on 256 queries
             drawn at random, is the share of their true neighbours, as many as the metrics use, that were found.
+        device: where to search; by default where `embeddings` are. The metrics do not depend on it.
 
     Raises:
         ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an
             approximate search is asked for where faiss is not installed.
     """
-    queries_QD, device = checked_rows(embeddings, "embeddings")
+    queries_QD, own_device = checked_rows(embeddings, "embeddings")
     labels_Q = checked_labels(labels, "labels", "embeddings", len(queries_QD))
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels: give both or neither")
@@ -167,7 +170,7 @@ def evaluate_queries(
     depth = int(min(max(same_class_Q.max(), *(metric.depth for metric in chosen)), size))
     nearest_code = np.full(len(labels_Q), -1)
     values = {metric.name: np.zeros(len(labels_Q)) for metric in chosen if metric.by_query}
-    search = NeighbourSearch(queries_QD, gallery_GD, gallery is None, device, approximate)
+    search = NeighbourSearch(queries_QD, gallery_GD, gallery is None, device or own_device, approximate)
     for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
         nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
         row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
