@@ -9,8 +9,10 @@ from test_loop import VARIANTS, train
 
 from methods.pfml import potential_energy
 from orchestrator.config.training import Training
+from orchestrator.data.pipeline import as_float
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.training import loop
 from orchestrator.training.device import memory_faults
 
 pytestmark = pytest.mark.gpu
@@ -43,6 +45,42 @@ def test_resuming_is_exact_on_the_gpu(data_folder: Path, tmp_path: Path) -> None
     resumed = train(tmp_path / "broken", data_folder, settings, stop_after=3)
     for ours, theirs in zip(whole, resumed, strict=True):
         assert ours[3] == pytest.approx(theirs[3], rel=1e-3)
+
+
+class Strict(loop.Clock):
+    """Steps must not wait for the GPU, but the first; validations may."""
+
+    def ticks(self, step: int) -> bool:
+        found = super().ticks(step)
+        torch.cuda.set_sync_debug_mode("default" if found else "error")
+        return found
+
+
+@pytest.mark.parametrize("extra", [{}, {"precision": "bf16"}, {"precision": "fp16"}, {"channels_last": True}])
+def test_a_step_does_not_wait(extra: dict[str, Any], data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Clock", Strict)
+    settings = {"method": "multi_similarity", "device": "cuda", "validate_every": "6 steps", "clip_norm": 1.0} | extra
+    try:
+        assert len(train(None, data_folder, settings, stop_after=1)) == 1
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_planted_wait_is_seen(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "Clock", Strict)
+    monkeypatch.setattr(loop, "clip_gradients", lambda learner, training: next(learner.parameters()).sum().item())
+    settings = {"method": "multi_similarity", "device": "cuda", "validate_every": "6 steps"}
+    try:
+        with pytest.raises(RuntimeError, match="synchroniz"):
+            train(None, data_folder, settings, stop_after=1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_bytes_become_the_cpu_s_floats(layout: torch.memory_format) -> None:
+    pixels = torch.arange(256, dtype=torch.uint8).repeat(12).view(1, 3, 32, 32)
+    assert torch.equal(as_float(pixels.cuda(), torch.float32, layout).cpu(), as_float(pixels))
 
 
 def test_the_energy_is_the_cpu_s() -> None:

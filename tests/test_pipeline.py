@@ -21,7 +21,16 @@ from torchvision.transforms import v2
 from orchestrator.config.resolve import single_training
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data import pipeline
-from orchestrator.data.pipeline import AHEAD, EVALUATION, Reader, Request, check_images, decode, find_unreadable
+from orchestrator.data.pipeline import (
+    AHEAD,
+    EVALUATION,
+    Reader,
+    Request,
+    as_float,
+    check_images,
+    decode,
+    find_unreadable,
+)
 from orchestrator.data.samplers import UniformSampler
 from orchestrator.data.splits import class_split, noisy_labels, train_labels
 from orchestrator.data.store import Row, Store, write_store
@@ -85,7 +94,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Store:
 def read(store: Store, rows: Any, epoch: int = 0, **how: Any) -> Tensor:
     with Reader(store, **({"augmentation": "random_crop_224"} | how)) as reader:
         ((_, images),) = reader.read([Request(np.asarray(rows), epoch)])
-    return images
+    return as_float(images)
 
 
 # --- crops
@@ -200,7 +209,7 @@ def test_reading_ahead_is_bounded_in_order_and_ends_with_its_threads(photographs
         for number, (request, images) in enumerate(reader.read(endless())):
             assert len(taken) <= number + 1 + AHEAD
             assert request.rows.tolist() == [number]
-            assert torch.equal(images, read(photographs, [number]))
+            assert torch.equal(as_float(images), read(photographs, [number]))
             if number == 3:
                 break
         assert loader_threads()

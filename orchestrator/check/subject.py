@@ -23,9 +23,9 @@ from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConf
 from orchestrator.training.distributed import data_parallel, rank, world_size
 from orchestrator.training.embed import embed_split
 from orchestrator.training.learner import Learner
-from orchestrator.training.loop import Window
 from orchestrator.training.optimizer import build_optimizer
 from orchestrator.training.scope import build_scope
+from orchestrator.training.window import Window
 
 CLASSES, HELD_OUT, IMAGES_PER_CLASS, SIZE = 7, 3, 4, 12
 TRAINING = Training(
@@ -191,7 +191,7 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         total_of(terms).backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        self.window.add(terms, seen, batch)
+        self.window.add(self.steps + 1, 1, terms, seen, batch)
         self.steps += 1
         return {name: float(term.detach()) for name, term in terms.items()}
 

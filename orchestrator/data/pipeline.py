@@ -1,8 +1,9 @@
 """From rows of a store to batches for the network, read ahead of the training by a few threads.
 
 Equal-sized images come from the store's memory, inline. Photographs are decoded at every use: in memory they would
-take several times their size on disk; decoding, cropping and the conversion to float32 release the interpreter's
-lock. The content of a batch does not depend on the threads: each fills its own places in the batch.
+take several times their size on disk; decoding and cropping release the interpreter's lock. The content of a batch
+does not depend on the threads: each fills its own places in the batch. Pixels stay bytes, a quarter of float32's size,
+until they are where the network is; `as_float` converts them there.
 
 Photographs that cannot be decoded are found before a training begins, by trying all of them once; the store's folder
 keeps the result. So every process knows them, and none is discovered only after an hour.
@@ -62,7 +63,8 @@ class Reader:
 
     `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs; `degrade_tests`: whether the
     `degradation` applies to the images of evaluations too; `threads`: how many prepare photographs, 0 for only the
-    caller's.
+    caller's; `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes
+    (torch uses such memory again once the copy has ended).
     """
 
     def __init__(
@@ -74,6 +76,7 @@ class Reader:
         degradation: Degradation | None = None,
         degrade_tests: bool = False,
         threads: int = 0,
+        pinned: bool = False,
     ) -> None:
         self.store = store
         self.augmentation = augmentation
@@ -84,6 +87,7 @@ class Reader:
         if self.crop is not None:
             _import_torchvision()
         self._threads = threads
+        self._pinned = pinned
         self._pool = ThreadPoolExecutor(threads, "images") if self.crop is not None and threads else None
 
     def __enter__(self) -> Self:
@@ -100,7 +104,8 @@ class Reader:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Tensor]]:
-        """Each request with its images, float32 (n, C, H, W) in [0, 1], in order.
+        """Each request with its images (n, C, H, W), in order: uint8, or float32 in [0, 1] where floats were changed
+        (degraded, or by a recipe other than "none").
 
         `requests` may be endless; no more than AHEAD of them are taken before they are due. Raises DataError if an
         image cannot be decoded, when its batch is due.
@@ -124,13 +129,13 @@ class Reader:
             images = self._batch(request)
             self._fill(images, request)
             return images
+        images = self.store.images(request.rows)
+        recipe = "none" if request.epoch == EVALUATION else self.augmentation
+        degradation = self._degradation(request)
+        if recipe == "none" and degradation is None:
+            return images
         return augment(
-            self.store.images(request.rows),
-            request.rows,
-            recipe="none" if request.epoch == EVALUATION else self.augmentation,
-            seed=self.seed,
-            epoch=request.epoch,
-            degradation=self._degradation(request),
+            images, request.rows, recipe=recipe, seed=self.seed, epoch=request.epoch, degradation=degradation
         )
 
     def _degradation(self, request: Request) -> Degradation | None:
@@ -138,7 +143,9 @@ class Reader:
 
     def _batch(self, request: Request) -> Tensor:
         assert self.crop is not None
-        return torch.empty(len(request.rows), self.store.channels, self.crop.size, self.crop.size)
+        shape = len(request.rows), self.store.channels, self.crop.size, self.crop.size
+        dtype = torch.uint8 if self._degradation(request) is None else torch.float32
+        return torch.empty(shape, dtype=dtype, pin_memory=self._pinned)
 
     def _submit(self, request: Request) -> tuple[Request, Tensor, list[Future[None]]]:
         """Submit a batch to the threads, one part to each."""
@@ -153,7 +160,7 @@ class Reader:
         return request, images, parts
 
     def _fill(self, images: Tensor, request: Request) -> None:
-        """Decode photographs into `images`, float32 (n, C, size, size)."""
+        """Decode photographs into `images`, uint8 or float32 (n, C, size, size)."""
         assert self.crop is not None
         evaluated = request.epoch == EVALUATION
         draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, draws=CROP_DRAWS)
@@ -163,9 +170,24 @@ class Reader:
             except ValueError as error:
                 raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
             view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
-            torch.div(view, 255, out=image)
+            if images.dtype == torch.uint8:
+                image.copy_(view)
+            else:
+                torch.div(view, 255, out=image)
         if (degradation := self._degradation(request)) is not None:
             images.copy_(degrade(images, draws, degradation))
+
+
+def as_float(images: Tensor, dtype: torch.dtype = torch.float32, layout: torch.memory_format | None = None) -> Tensor:
+    """A reader's images in [0, 1], on whatever device they are: the same bits on each.
+
+    They are divided in float32, by a tensor: on a GPU torch multiplies by the reciprocal of a plain number instead, and
+    its last bit differs.
+    """
+    if images.dtype == torch.uint8:
+        images = images.to(torch.float32, memory_format=layout or torch.preserve_format)
+        images.div_(torch.full((), 255.0, device=images.device))
+    return images.to(dtype, memory_format=layout or torch.preserve_format)
 
 
 def decode(data: bytes, channels: int) -> Tensor:

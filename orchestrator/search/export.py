@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.config.training import Experiment
-from orchestrator.data.pipeline import Request
+from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import HEADLINES
@@ -121,7 +121,7 @@ def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) 
     chosen = rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
     with new_reader(store, experiment.training) as reader:
         ((_, images),) = reader.read([Request(chosen)])
-    return (images * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+    return (as_float(images) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
 
 
 def check_packages(form: str) -> None:

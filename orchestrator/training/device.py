@@ -36,12 +36,10 @@ def set_random_state(state: list[Tensor], device: torch.device) -> None:
         torch.cuda.set_rng_state(state[1], device)
 
 
-def to_device(images: Tensor, training: Training, device: torch.device) -> Tensor:
-    """Images as the network takes them; pinned on their way to a GPU, so that copying overlaps with computation."""
+def form_of_images(training: Training) -> tuple[torch.dtype, torch.memory_format]:
+    """Type and layout of the images that the network takes."""
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
-    dtype = torch.float64 if training.precision == "float64" else torch.float32
-    images = images.to(dtype=dtype, memory_format=layout)
-    return images.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else images
+    return torch.float64 if training.precision == "float64" else torch.float32, layout
 
 
 def autocast(training: Training, device: torch.device) -> torch.autocast:

@@ -23,6 +23,7 @@ from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
 from orchestrator.training.device import choose_device
 from orchestrator.training.distributed import broadcast_object, gather, rank, world_size
+from orchestrator.training.feed import feed
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import load_learner, save_diagnostics, save_table
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
@@ -52,8 +53,7 @@ def run_network(
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
     wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
-    for _, block in (reader or Reader(store)).read(wanted):
-        images = block.to(device, dtype)
+    for _, images, _ in feed(reader or Reader(store), wanted, device, dtype=dtype):
         blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
     return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
@@ -67,15 +67,17 @@ def embed_split(
     return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
 
 
-def validate(held_out: Embedded, store: Store) -> tuple[dict[str, float], Evaluation | None]:
+def validate(
+    held_out: Embedded, store: Store, device: torch.device | None = None
+) -> tuple[dict[str, float], Evaluation | None]:
     """`val/...`: the retrieval metrics on the classes that the training selects on; queries are searched for in the
-    gallery if both exist. On rank 0 also the evaluation that the metrics come from."""
+    gallery if both exist, on the training's `device`. On rank 0 also the evaluation that the metrics come from."""
     if not torch.isfinite(held_out.outputs["embedding"]).all():
         raise TrainingFailed("the embeddings are not finite")
     found = None
     if rank() == 0:
         rows, parts = queries_and_gallery(held_out, store)
-        found = evaluate_queries(**parts, clustering=False)
+        found = evaluate_queries(**parts, clustering=False, device=device)
         found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
     metrics = broadcast_object(found.metrics if found is not None else None)
     return {f"val/{name}": value for name, value in metrics.items() if name != QUERIES_LEFT_OUT.name}, found
@@ -171,7 +173,7 @@ def embed_model(
     learner, experiment = load_learner(model, store)
     chosen = choose_device(device)
     readable = rows[~np.isin(rows, list(leave_out(store, experiment.training)))]
-    with new_reader(store, experiment.training, degradation) as reader:
+    with new_reader(store, experiment.training, degradation, device=chosen) as reader:
         return learner, embed_split(learner.to(chosen), store, readable, chosen, reader)
 
 
@@ -179,24 +181,23 @@ def retrieve(
     embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
 ) -> Evaluation:
     """All metrics of these embeddings, as in `evaluate_model_by_query`. `what` is named in errors."""
-    rows, parts = queries_and_gallery(embedded, store, choose_device(device))
+    rows, parts = queries_and_gallery(embedded, store)
     try:
         result = evaluate_queries(
             **parts,
             recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
             approximate=approximate,
+            device=choose_device(device),
         )
     except ValueError as error:
         raise InputError(f"{what} on {store.name}: {error}") from None
     return replace(result, queries=result.queries.set_column(0, "query", [rows]))
 
 
-def queries_and_gallery(
-    embedded: Embedded, store: Store, device: torch.device | None = None
-) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
+def queries_and_gallery(embedded: Embedded, store: Store) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
     """The queries' rows in the data set, and the arguments of `evaluate_queries`: rows of the split `query` are
     searched for among the others; unless both exist, each row among all."""
-    embeddings, labels, rows = embedded.outputs["embedding"].to(device), embedded.labels, embedded.samples.numpy()
+    embeddings, labels, rows = embedded.outputs["embedding"], embedded.labels, embedded.samples.numpy()
     queries = torch.from_numpy(store.splits[rows] == "query")
     if not queries.any() or queries.all():
         return rows, {"embeddings": embeddings, "labels": labels}

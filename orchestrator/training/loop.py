@@ -12,31 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, nn
 
 from orchestrator.config.search import Objective, chosen_by
 from orchestrator.config.training import VALIDATE_EVERY, Experiment
-from orchestrator.data.pipeline import without
+from orchestrator.data.pipeline import Request, without
 from orchestrator.data.splits import Split, noisy_labels, train_labels
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
-from orchestrator.method import Batch, Embedded, Method, Outputs
+from orchestrator.method import Batch, Method
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
     autocast,
     choose_device,
+    form_of_images,
     memory_faults,
     random_state,
     set_random_state,
-    to_device,
 )
 from orchestrator.training.distributed import data_parallel, rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
+from orchestrator.training.feed import Arrays, feed
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
 from orchestrator.training.optimizer import build_optimizer, clip_gradients, set_learning_rates
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import build_sampler, leave_out, new_reader, requests
+from orchestrator.training.window import Window
 
 SMALLEST_SCALE = 2.0**-64
 """Of fp16's loss, which is halved whenever a gradient overflows: below it gradients are infinite or not numbers."""
@@ -80,7 +82,7 @@ def fit(
     unreadable = leave_out(store, training, folder)
     split = without(split, unreadable) if unreadable else split
     labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
-    reader = new_reader(store, training)
+    reader = new_reader(store, training, device=device)
     learner = new_learner(experiment, store, split).to(device)
     if training.precision == "float64":
         learner.double()
@@ -105,6 +107,10 @@ def fit(
     stops: list[bool] = []
     scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops, reader)
     step = 0
+
+    def targets(request: Request) -> Arrays:
+        """The whole batch's labels and rows."""
+        return labels[request.positions][:, None], split.train[request.positions]
 
     def state() -> dict[str, Any]:
         return {
@@ -137,23 +143,21 @@ def fit(
     started = time.monotonic()
     with reader:
         last = step if stopped else clock.total_steps
-        for (_, epoch, positions), images in reader.read(requests(sampler, split, step, last)):
+        wanted = requests(sampler, split, step, last)
+        dtype, layout = form_of_images(training)
+        for (_, epoch, _), images, (marks, samples) in feed(
+            reader, wanted, device, dtype=dtype, layout=layout, beside=targets
+        ):
             # one step: this rank's block of images, the whole batch's labels
             set_learning_rates(optimizer, training, epoch)
             module.train()
             if training.freeze_batch_norm:
                 learner.freeze_batch_norm()
-            batch = Batch(
-                to_device(images, training, device),
-                torch.from_numpy(labels[positions]).unsqueeze(1).to(device),
-                torch.from_numpy(split.train[positions]).to(device),
-            )
-            with memory_faults(training), autocast(training, device):
+            batch = Batch(images, marks, samples)
+            with memory_faults(training), autocast(training, device), window.first_cause():
                 terms, seen = module(batch, rng)
+            window.add(step + 1, epoch + 1, terms, seen, batch)
             loss = torch.stack([term.double() for term in terms.values()]).sum()
-            if not torch.isfinite(loss):
-                values = ", ".join(f"{name} {float(term.detach()):g}" for name, term in terms.items())
-                raise TrainingFailed(f"the loss is not finite at step {step + 1}, epoch {epoch + 1} ({values})")
             optimizer.zero_grad(set_to_none=True)
             with memory_faults(training):
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
@@ -166,18 +170,17 @@ def fit(
                 scaler.step(optimizer)
             scaler.update()
             step += 1
-            window.add(terms, seen, batch)
 
             if not clock.ticks(step):
                 continue
+            metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
             if scaler.get_scale() < SMALLEST_SCALE:  # all further steps would be skipped too, without notice
                 raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")
-            metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
             held_out, evaluation = None, None
             if len(split.validation):
                 with memory_faults(training, validating=True):
                     held_out = embed_split(learner, store, split.validation, device, reader)
-                    scores, evaluation = validate(held_out, store)
+                    scores, evaluation = validate(held_out, store, device)
                     metrics |= scores
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
             metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
@@ -242,46 +245,3 @@ class Clock:
     def ticks(self, step: int) -> bool:
         """Whether a validation follows the step with this number (from 1)."""
         return step % self.interval == 0 or step == self.total_steps
-
-
-class Window:
-    """What the training did since the last validation: mean loss terms, outputs for the diagnostics."""
-
-    def __init__(self, keep_outputs: bool) -> None:
-        self.keep_outputs = keep_outputs
-        self.clear()
-
-    def clear(self) -> None:
-        """Start again."""
-        self.steps = 0
-        self.sums: dict[str, Tensor] = {}
-        self.batches: list[Embedded] = []
-
-    def add(self, terms: dict[str, Tensor], seen: list[Outputs], batch: Batch) -> None:
-        """Add one step. Only the first run of the network belongs to the batch's own images."""
-        self.steps += 1
-        for name, term in terms.items():
-            value = term.detach().double()
-            self.sums[name] = self.sums[name] + value if name in self.sums else value
-        if self.keep_outputs and seen:
-            outputs = {name: output.float().cpu() for name, output in seen[0].items()}
-            self.batches.append(Embedded(outputs, batch.labels[:, 0].cpu(), batch.samples.cpu()))
-
-    def means(self) -> dict[str, float]:
-        """`train/loss` and `train/<term>`."""
-        means = {name: float(total) / self.steps for name, total in self.sums.items()}
-        metrics = {"train/loss": sum(means.values())}
-        if len(means) > 1 or "loss" not in means:
-            metrics |= {f"train/{name}": value for name, value in means.items()}
-        return metrics
-
-    def embedded(self) -> Embedded | None:
-        """All batches together, None if they are not kept."""
-        if not self.batches:
-            return None
-        names = self.batches[0].outputs
-        return Embedded(
-            {name: torch.cat([batch.outputs[name] for batch in self.batches]) for name in names},
-            torch.cat([batch.labels for batch in self.batches]),
-            torch.cat([batch.samples for batch in self.batches]),
-        )

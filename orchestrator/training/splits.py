@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from orchestrator.config.training import Training
-from orchestrator.data.pipeline import Reader, Request, check_images, describe_unreadable, find_unreadable
+from orchestrator.data.pipeline import Reader, Request, as_float, check_images, describe_unreadable, find_unreadable
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
 from orchestrator.data.splits import Split, class_folds, class_split, rows_for_testing
 from orchestrator.data.store import Store
@@ -83,9 +83,15 @@ def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
     return rows_for_testing(store)
 
 
-def new_reader(store: Store, training: Training, degradation: Degradation | None = None) -> Reader:
-    """A reader of images as this training and its evaluations see them; with a `degradation`, as tests on degraded
-    images see them."""
+def new_reader(
+    store: Store,
+    training: Training,
+    degradation: Degradation | None = None,
+    *,
+    device: torch.device | None = None,
+) -> Reader:
+    """A reader of images as this training and its evaluations see them, for a network on `device`; with a
+    `degradation`, as tests on degraded images see them."""
     return Reader(
         store,
         augmentation=training.augmentation,
@@ -93,6 +99,7 @@ def new_reader(store: Store, training: Training, degradation: Degradation | None
         degradation=degradation or training.degraded,
         degrade_tests=degradation is not None,
         threads=training.loader_threads,
+        pinned=device is not None and device.type != "cpu",
     )
 
 
@@ -134,7 +141,7 @@ def check_image_size(learner: Learner, store: Store, split: Split, training: Tra
         ((_, images),) = reader.read([Request(split.train[:1])])
     try:
         with torch.no_grad():
-            learner.eval().network(images)
+            learner.eval().network(as_float(images))
     except RuntimeError as error:
         size = " x ".join(map(str, images.shape[2:]))
         raise InputError(

@@ -49,7 +49,7 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
         unreadable = leave_out(store, training)
     name = "validation" if len(splits[0].validation) else "test"
     found, intervals, parts = [], [], []
-    with new_reader(store, training) as reader:
+    with new_reader(store, training, device=device) as reader:
         for split in splits:
             split = without(split, unreadable) if unreadable else split
             torch.manual_seed(training.seed)
@@ -59,7 +59,8 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
             rows = split.validation if name == "validation" else split.test
             try:
                 with memory_faults(training, validating=True):
-                    metrics, evaluation = validate(embed_split(learner, store, rows, device, reader), store)
+                    held_out = embed_split(learner, store, rows, device, reader)
+                    metrics, evaluation = validate(held_out, store, device)
             except TrainingFailed:
                 return None
             ends = over_classes(evaluation) if evaluation is not None else {}
