@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from orchestrator.tracking.projection import Projection, Update
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("orchestrator", "methods", "search_spaces")
 
@@ -96,13 +98,17 @@ from orchestrator.config.schedulers.base import Scheduler
 
 
 class Threshold(Scheduler):
-    """Stops a trial that is below a value."""
+    """Stops a trial that is below a value, from its second validation on."""
 
     name: ClassVar[str] = "threshold"
     least: float = 0.0
 
+    @property
+    def first_stop(self) -> int:
+        return 2
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
-        return [optuna.ThresholdPruner(lower=self.least)]
+        return [optuna.ThresholdPruner(lower=self.least, n_warmup_steps=self.first_stop)]
 ''',
         "orchestrator/config/schedulers/__init__.py",
         "        Threshold,",
@@ -419,8 +425,20 @@ def test_the_parts_work_in_a_search(said: Mapping[str, Any], copied: tuple[Path,
     assert events[0]["config"]["scheduler"]["least"] == 1000.0
     assert events[0]["objective"] == {"metric": "val/first_place", "mode": "min"}
     assert [event["state"] for event in events if event["event"] == "trial_ended"] == ["pruned", "pruned"]
+    updates: dict[str | None, Update] = {}
+    projection = Projection()
+    for event in events:
+        projection.fold(event, updates)
+    for trial_id in ("0000", "0001"):  # MLflow compares trials at the scheduler's first stop
+        points = {point.key: point.value for point in updates[trial_id].points}
+        curve = [
+            event["metrics"]["val/first_place"]
+            for event in events
+            if event.get("trial_id") == trial_id and "validation" in event
+        ]
+        assert points["best_at_2/val_first_place"] == min(curve)
     trials = json.loads(answer(said, "json").splitlines()[-1])["trials"]
-    assert [trial["validations"] for trial in trials] == [1, 1]
+    assert [trial["validations"] for trial in trials] == [2, 2]
     assert all(0 <= trial["objective"] < 30 for trial in trials)
     head = next(line for line in answer(said, "report").splitlines() if "trial" in line and "state" in line)
     assert "first_place" in head and "first place" in head

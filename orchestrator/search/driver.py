@@ -85,6 +85,7 @@ def start(
                 method=search.settings.get("method", "several"),
                 objective=search.objective.model_dump(),
                 config=search.model_dump(),
+                first_stop=search.scheduler.first_stop,
                 params={"algorithm": search.algorithm, "scheduler": search.scheduler.name, "seed": search.seed},
                 tags=provenance()
                 | {"dataset.digest": digest, "selection": search.example().training.selection, **(tags or {})},

@@ -83,6 +83,8 @@ class _SearchStarted(_Event):
     params: dict[str, Setting]
     tags: dict[str, Any]
     tracking_uri: str | None = None
+    first_stop: Whole | None = None
+    """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
     sizes: dict[str, _Set | Whole | None] | None = None
     """None for a set that there is none of, where nothing is held out."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.storage.journal import Event, JournalError
-from orchestrator.tracking.views import rung, rung_key, saved_views
+from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 
 PARAM_CHARACTERS = 6000
 TAG_CHARACTERS = 5000  # 8,000 in MLflow 3.17, 5,000 in older servers
@@ -177,18 +177,18 @@ class Projection:
         if key not in self._seen:  # a resumed trial may repeat a validation: the first one counts
             self._seen.add(key)
             update(event["trial_id"]).points += _points(event["metrics"], event["time"], event["validation"])
-            self._at_rung(event, update)
+            self._at_first_stop(event, update)
 
-    def _at_rung(self, event: Event, update: Any) -> None:
+    def _at_first_stop(self, event: Event, update: Any) -> None:
         """With early stopping, record each trial's best at the age that all trials reach."""
-        goal, age, trial_id = self._started["objective"], rung(self._started.get("config", {})), event["trial_id"]
+        goal, age, trial_id = self._started["objective"], first_stop(self._started), event["trial_id"]
         value = event["metrics"].get(goal["metric"])
         if age is None or value is None or event["validation"] > age:
             return
         best = (max if goal["mode"] == "max" else min)(value, self._early.get(trial_id, value))
         self._early[trial_id] = best
         if event["validation"] == age:
-            update(trial_id).points += _points({rung_key(goal["metric"], age): best}, event["time"], 0)
+            update(trial_id).points += _points({best_at_key(goal["metric"], age): best}, event["time"], 0)
             del self._early[trial_id]
 
     def _result(self, event: Event, update: Any) -> None:

@@ -45,13 +45,16 @@ def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     return f"#/compare-runs?runs={quote(runs)}&experiments={quote(experiments)}&{ML}"
 
 
-def rung(config: Mapping[str, Any]) -> int | None:
-    """The validation before which no trial is stopped, so that all compare there; None without early stopping."""
-    scheduler = config.get("scheduler") or {}
-    return scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
+def first_stop(started: Mapping[str, Any]) -> int | None:
+    """The first validation after which a trial of this `search_started` may be stopped, so that all trials compare
+    there; None without early stopping. Older journals do not hold it; every scheduler that they name had the same keys."""
+    scheduler = started["config"].get("scheduler") or {}
+    before = scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
+    found: int | None = started.get("first_stop", before)
+    return found
 
 
-def rung_key(metric: str, age: int) -> str:
+def best_at_key(metric: str, age: int) -> str:
     """The metric with a trial's best after `age` validations: `best_at_3/val_map_at_r`"""
     return f"best_at_{age}/{metric.replace('/', '_')}"
 
@@ -74,8 +77,8 @@ def saved_views(
     trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"
     ascending = objective["mode"] == "min"
     several = "method" in keys
-    age = rung(config)
-    compared = best if age is None else rung_key(objective["metric"], age)
+    age = first_stop(started)
+    compared = best if age is None else best_at_key(objective["metric"], age)
     values = dict.fromkeys((best, compared, "best/val_recall_at_1", "test/map_at_r"))
     columns = ["tags.`orchestrator.state`", *(f"metrics.`{value}`" for value in values)]
     columns += [*(f"params.`{key}`" for key in keys), "metrics.`epoch`", "attributes.`Duration`"]

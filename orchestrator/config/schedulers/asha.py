@@ -17,6 +17,11 @@ class Asha(Scheduler):
     grace_validations: Grace = 1
     reduction_factor: Factor = 3
 
+    @property
+    def first_stop(self) -> int:
+        """After its grace."""
+        return self.grace_validations
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """Of each bracket, the first with a rung after `grace_validations`, each later one a rung later."""
         return [

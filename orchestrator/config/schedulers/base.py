@@ -27,6 +27,12 @@ class Scheduler(BaseModel):
     """Trials are stopped at the same validations, so a sampler may learn from the last value of a stopped one."""
 
     @property
+    def first_stop(self) -> int | None:
+        """The first validation after which a trial may be stopped: all trials that end reach it, so they are compared
+        there. None if no trial is stopped."""
+        return 1
+
+    @property
     def whole_trial(self) -> int | None:
         """Validations of a whole trial, where the file gives them."""
         return None

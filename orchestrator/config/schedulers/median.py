@@ -21,6 +21,11 @@ class Median(Scheduler):
         int, Field(ge=1, le=MOST_TRIALS, description="number of trials that end before any is stopped")
     ] = 5
 
+    @property
+    def first_stop(self) -> int:
+        """After its grace."""
+        return self.grace_validations
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """Optuna's."""
         return [optuna.MedianPruner(n_startup_trials=self.startup_trials, n_warmup_steps=self.grace_validations)]

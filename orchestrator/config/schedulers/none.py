@@ -12,6 +12,10 @@ class NoStops(Scheduler):
     name: ClassVar[str] = "none"
     orders_trials: ClassVar[bool] = False
 
+    @property
+    def first_stop(self) -> None:
+        """No trial is stopped."""
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """One that stops nothing."""
         return [optuna.NopPruner()]
