@@ -43,6 +43,7 @@ from orchestrator.storage.presence import DRIVER, driver, living_driver, pending
 from orchestrator.storage.trial_files import MANIFEST, TrialFiles, drop, fetch_trial
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.tracking.trackers import MemoryTracker
+from orchestrator.training import untrained
 
 SETTINGS = {
     "method": "proxy_anchor",
@@ -342,6 +343,25 @@ def test_a_folder_is_the_same_on_a_disk_and_in_a_store(
     there.remove("a")
     assert machine("one").read("a") is None
     assert str(here) == (str(here.path) if kept == "on a disk" else f"{storage}/searches")
+
+
+def test_the_machines_of_a_store_share_the_scores_of_untrained_networks(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, front: Unsteady
+) -> None:
+    score = {
+        "split": "test",
+        "metrics": {"map_at_r": 0.25},
+        "intervals": {},
+        "of": {"classes": 3, "images": 9, "queries": 9},
+    }
+    assert untrained.known(working_copy(storage), "a") is None
+    untrained.keep(working_copy(storage), "a", score)
+    elsewhere(monkeypatch, tmp_path / "there")
+    assert untrained.known(working_copy(storage), "a") == score
+    front.whim = lambda method, path: 503
+    assert untrained.known(working_copy(storage), "a") is None  # then it is measured again
+    with pytest.warns(UserWarning, match=f"{storage}/untrained: the untrained score is not saved"):
+        untrained.keep(working_copy(storage), "b", score)
 
 
 def unpublished(server: Server, storage: str) -> list[str]:

@@ -47,7 +47,7 @@ def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
 
 def first_stop(started: Mapping[str, Any]) -> int | None:
     """The first validation after which a trial of this `search_started` may be stopped, so that all trials compare
-    there; None without early stopping. Older journals do not hold it; every scheduler that they name had the same keys."""
+    there; None without early stopping. Older journals lack it; all schedulers that they name had the same keys."""
     scheduler = started["config"].get("scheduler") or {}
     before = scheduler.get("grace_validations", 1) if scheduler.get("name", "none") != "none" else None
     found: int | None = started.get("first_stop", before)

@@ -21,7 +21,8 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.intervals import SUFFIXES, mean_interval, over_classes
-from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.files import parse_json
+from orchestrator.storage.folder import Folder
 from orchestrator.training.distributed import broadcast_object, rank
 
 FOLDER = "untrained"
@@ -82,7 +83,8 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
 def known(storage: Path, key: str) -> Found | None:
     """The score stored under this key; None if there is none, or it cannot be read."""
     try:
-        found = json.loads((storage / FOLDER / f"{key}.json").read_text(encoding="utf-8"))
+        content = Folder(storage / FOLDER, patient=False).read(f"{key}.json")
+        found = parse_json(content) if content is not None else None
         return found if valid(found) else None
     except (OSError, ValueError):
         return None
@@ -90,10 +92,11 @@ def known(storage: Path, key: str) -> Found | None:
 
 def keep(storage: Path, key: str, found: Mapping[str, Any]) -> None:
     """Store a score for later searches; if the storage refuses the file, they measure it again."""
+    folder = Folder(storage / FOLDER, patient=False)
     try:
-        write_whole(storage / FOLDER / f"{key}.json", json.dumps(found).encode())
+        folder.write(f"{key}.json", json.dumps(found).encode())
     except OSError as error:
-        warnings.warn(f"{storage / FOLDER}: the untrained score is not saved ({error.strerror})", stacklevel=2)
+        warnings.warn(f"{folder}: the untrained score is not saved ({error.strerror})", stacklevel=2)
 
 
 def valid(found: Any) -> bool:
