@@ -276,5 +276,5 @@ def test_what_the_first_trial_measured_is_kept_though_it_fails_in_its_first_step
     assert stopped == [False, True] and (trial.state, trial.validations) == ("failed", 0)
     here.journal.close()
     assert len(here.ledger.untrained) == 1 == len(list((tmp_path / untrained.FOLDER).iterdir()))
-    value = learning.untrained_value(here.ledger, here.ledger.trials["0001"], "map_at_r")
-    assert value is not None and 0 < value < 1, "the trial beside it is held against it"
+    score = here.ledger.untrained[untrained_key(here.ledger.trials["0001"].settings, "d")]
+    assert 0 < score["metrics"]["map_at_r"] < 1, "the trial beside it is held against it"

@@ -17,7 +17,7 @@ from orchestrator.report import learning
 from orchestrator.report.selection import selection_text
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import Watcher
-from orchestrator.storage.ledger import TrialRecord
+from orchestrator.storage.ledger import ENDED, TrialRecord
 from orchestrator.text import counted, duration, params_text
 from orchestrator.tracking.trackers import Tracker
 
@@ -97,7 +97,7 @@ class Display(Watcher):
     def time_left(self) -> str:
         """An estimate from the validations so far: future trials are assumed to cost the average so far."""
         ledger = self.conductor.ledger
-        ended = [trial for trial in ledger.trials.values() if trial.state in ("done", "pruned", "failed")]
+        ended = [trial for trial in ledger.trials.values() if trial.state in ENDED]
         seconds = [trial.seconds for trial in ended if trial.seconds]
         if not seconds:
             return "-"

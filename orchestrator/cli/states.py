@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.storage.ledger import ENDED
 from orchestrator.text import counted
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
@@ -68,7 +69,7 @@ def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
     for head in ("search", *(["benchmark"] if several else []), "state", "trials", "best", "began"):
         table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
     for one in sorted(found, key=lambda one: -one["started"]):
-        ended = sum(one["counts"][state] for state in ("done", "pruned", "failed"))
+        ended = sum(one["counts"][state] for state in ENDED)
         of = one["budget"]["trials"]["of"]
         best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000)) if one["started"] else "-"

@@ -13,7 +13,6 @@ from orchestrator.config.files import Document
 from orchestrator.config.rules import check_search
 from orchestrator.config.schedulers import parse_scheduler
 from orchestrator.config.search import (
-    COSTS,
     EXPECTED,
     FILE_KEYS,
     Budget,
@@ -27,6 +26,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
 from orchestrator.evaluation.measures import is_minimised
 from orchestrator.method import MethodConfig, find_method
+from orchestrator.storage.ledger import COSTS
 from orchestrator.storage.places import check_name
 from orchestrator.text import assigned
 

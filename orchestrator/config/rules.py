@@ -3,10 +3,11 @@
 import math
 
 from orchestrator.config.algorithms import ALGORITHMS
-from orchestrator.config.search import COSTS, Search
+from orchestrator.config.search import Search
 from orchestrator.config.space import MOST_POINTS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError, Problems
+from orchestrator.storage.ledger import COSTS
 from orchestrator.text import listed
 
 

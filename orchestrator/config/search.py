@@ -20,24 +20,23 @@ from orchestrator.config.schedulers.none import NoStops
 from orchestrator.config.space import Parameter, Space, parse_space
 from orchestrator.config.training import VALIDATE_EVERY, Experiment, Training, resolve_experiment
 from orchestrator.errors import suggestion
-from orchestrator.evaluation.measures import OBJECTIVES
+from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
+from orchestrator.storage.ledger import COSTS, best_key
 
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
-COSTS = ["cost/seconds", "cost/gpu_hours"]
-"""What a training took until its best validation; only as the second of two objectives."""
 
 
 class Objective(BaseModel):
     """What is optimised: a metric of the held-out classes; as the second of two also a cost."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    metric: str = "val/map_at_r"
+    metric: str = DEFAULT_OBJECTIVE
     mode: Literal["max", "min"] = "max"
 
     @field_validator("metric")
     @classmethod
     def _known_metric(cls, value: str) -> str:
-        known = VALIDATION_METRICS + COSTS
+        known = [*VALIDATION_METRICS, *COSTS]
         if value not in known:
             raise ValueError(f"not a metric of a validation{suggestion(value, known)}")
         return value
@@ -50,8 +49,8 @@ class Objective(BaseModel):
 
     @property
     def best_key(self) -> str:
-        """Where trackers find the best value: `best/val_map_at_r`."""
-        return "best/" + self.metric.replace("/", "_")
+        """Where trackers find its best value."""
+        return best_key(self.metric)
 
 
 class Budget(BaseModel):

@@ -21,7 +21,7 @@ from orchestrator.config.optimizers import DESCRIPTION, OPTIMIZERS
 from orchestrator.config.optimizers.adam import ADAM
 from orchestrator.data.transforms import AUGMENTATIONS, DEGRADATIONS, Degradation
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
-from orchestrator.evaluation.measures import OBJECTIVES
+from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.method import MethodConfig, find_method
 from orchestrator.networks.backbones import architecture_of
 from orchestrator.networks.backbones.base import InputConvention
@@ -59,7 +59,7 @@ class Training(BaseModel):
     selection_metric: SelectionMetric | None = Field(
         None,
         description="metric by which the best validation of `train` is chosen; a search chooses by its objective; "
-        "null: val/map_at_r",
+        f"null: {DEFAULT_OBJECTIVE}",
     )
     validation_share: float = Field(
         0.3,

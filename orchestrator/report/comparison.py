@@ -13,6 +13,7 @@ from typing import Any
 
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
+from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
@@ -124,7 +125,7 @@ class Comparison:
         """
         refuse_unlike(ledgers)
         metrics = {ledger.metric.removeprefix("val/") for ledger in ledgers.values()}
-        metric = metrics.pop() if len(metrics) == 1 else "map_at_r"
+        metric = metrics.pop() if len(metrics) == 1 else YARDSTICK
         found = []
         for label, ledger in ledgers.items():
             findings = Findings.of(ledger)

@@ -6,7 +6,7 @@
 
 A trial **diverged** if its last mean training loss is more than `GROWN` times the first one and more than `GROWN`.
 
-A trial **did not learn** if the best value of its objective (or of `val/map_at_r`, where the objective is no retrieval
+A trial **did not learn** if the best value of its objective (or of the default, where the objective is no retrieval
 metric) is not above both
 - the untrained network's on the same set, by more than one query's weight in a recall; known of searches since this is
   measured;
@@ -25,14 +25,13 @@ from typing import Any, Literal
 
 from orchestrator.config.training import untrained_key
 from orchestrator.data.measured import Measured
-from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.text import counted, value_text
 
 GROWN = 10.0
 """Losses grow by less than this while a memory fills or the weight of a term rises."""
-FALLBACK = "val/map_at_r"
 
 Verdict = Literal["learned", "unsure", "did not learn", "unknown"]
 
@@ -75,18 +74,12 @@ def _untrained(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
     return ledger.untrained.get(untrained_key(trial.settings, str(ledger.tags.get("dataset.digest"))))
 
 
-def untrained_value(ledger: Ledger, trial: TrialRecord, name: str) -> float | None:
-    """The untrained network's value of a retrieval metric on the trial's held-out set."""
-    known = _untrained(ledger, trial)
-    return None if known is None or known["split"] != "validation" else known["metrics"].get(name)
-
-
 def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
     """The result of the rule for a trial so far."""
     diverged = _diverged(trial)
     if trial.kind == "final" or not trial.best_metrics:
         return _judge_test(ledger, trial, diverged)
-    metric = ledger.metric if ledger.metric.startswith("val/") and ledger.mode == "max" else FALLBACK
+    metric = ledger.metric if ledger.metric.startswith("val/") and ledger.mode == "max" else DEFAULT_OBJECTIVE
     name, value = metric.removeprefix("val/"), trial.best_metrics.get(metric)
     of = held_out_set(ledger, trial)
     if value is None or of is None:
@@ -110,17 +103,17 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
 
 def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
     """Judge a training that holds nothing out, by its test."""
-    of, value = test_set(ledger), trial.test.get("map_at_r")
+    of, value = test_set(ledger), trial.test.get(YARDSTICK)
     if of is None or value is None:
         return Judgement("unknown", diverged=diverged)
-    if (why := not_above_chance("map_at_r", value, of)) is not None:
+    if (why := not_above_chance(YARDSTICK, value, of)) is not None:
         return Judgement("did not learn", f"test {why}", diverged)
     known = _untrained(ledger, trial)
     if known is None or known["split"] != "test":
         return Judgement("unknown", diverged=diverged)
-    untrained = known["metrics"]["map_at_r"]
+    untrained = known["metrics"][YARDSTICK]
     verdict: Verdict = "did not learn" if value <= untrained + of.one_query else "learned"
-    return Judgement(verdict, f"test map_at_r {value:.4f}, untrained {untrained:.4f}", diverged)
+    return Judgement(verdict, f"test {YARDSTICK} {value:.4f}, untrained {untrained:.4f}", diverged)
 
 
 def not_above_chance(name: str, value: float, of: Measured) -> str | None:
@@ -143,7 +136,7 @@ def _diverged(trial: TrialRecord) -> str:
 
 def state_word(ledger: Ledger, trial: TrialRecord) -> str:
     """The state of a trial in a table; for one that ended and learned nothing, that instead."""
-    if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
+    if trial.state in FINISHED and (found := judge(ledger, trial)).bad:
         return "diverged" if found.diverged else "learned nothing"
     return trial.state
 
@@ -167,7 +160,7 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
     """What a reader must know beside the verdict: trials that learned nothing, losses that grew, a selection on almost
     nothing."""
     winner, line = ledger.winner(), verdict_line(ledger)
-    ended = [trial for trial in ledger.everyone() if trial.state in ("done", "pruned")]
+    ended = [trial for trial in ledger.everyone() if trial.state in FINISHED]
     found = {trial.trial_id: judge(ledger, trial) for trial in ended}
     bad = [trial_id for trial_id, one in found.items() if one.bad]
     if bad and len(ended) > 1:

@@ -21,7 +21,7 @@ from orchestrator.evaluation.insight import Insight, Table, confused_most
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
 from orchestrator.report.learning import held_out_set, judge, test_set
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
 from orchestrator.text import params_text
 
@@ -64,7 +64,7 @@ class View:
 def shown_models(ledger: Ledger) -> list[TrialRecord]:
     """The trials whose model is shown: the final run, and the best trials."""
     final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
-    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in ("done", "pruned")]
+    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in FINISHED]
     return final + best
 
 

@@ -22,7 +22,7 @@ from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.ledger import Ledger, TrialRecord, budget_used
+from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key, budget_used
 from orchestrator.storage.trial_folder import (
     BEST,
     CHECKPOINT,
@@ -110,7 +110,7 @@ class Conductor:
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.elapsed_before = self.ledger.elapsed
-        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ("done", "pruned", "failed")}
+        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED}
         last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
         best = self._best()
         self.dropped = {name: _unneeded(name in best) for name in self.to_tidy if name != last}
@@ -345,8 +345,8 @@ class Conductor:
             self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
-        if trial.best is not None and state in ("done", "pruned"):
-            best = {f"best/{k.replace('/', '_')}": v for k, v in trial.best_metrics.items() if k.startswith("val/")}
+        if trial.best is not None and state in FINISHED:
+            best = {best_key(k): v for k, v in trial.best_metrics.items() if k.startswith("val/")}
             best |= {
                 self.search.objective.best_key: trial.best,
                 "best/validation": trial.best_validation or 0,
@@ -354,7 +354,7 @@ class Conductor:
             if self.search.second_objective is not None and trial.second is not None:
                 best[self.search.second_objective.best_key] = trial.second
             self._record("result", sync=False, trial_id=trial.trial_id, metrics=best)
-        if state in ("done", "pruned"):
+        if state in FINISHED:
             self._tables(trial)
         self.clocks.pop(trial.trial_id, None)
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)

@@ -132,7 +132,7 @@ def resume(
             print(visible(f"note: {note}"), file=sys.stderr)
         raised = num_trials is not None or bool(budget)
         fetch_artifacts(path, events, ledger)
-        if ledger.state in ("done", "failed") and not raised:
+        if ledger.has_ended and not raised:
             for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
                 if value is not None:
                     raise InputError(

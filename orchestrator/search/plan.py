@@ -14,7 +14,7 @@ from orchestrator.data.measured import Measured
 from orchestrator.data.samplers import steps_per_epoch
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data
 from orchestrator.search.study import Study
@@ -109,8 +109,8 @@ def what_numbers_are_of(
         }
     found = known(places.storage, untrained_key(experiment.flat(), digest))
     if found is not None and "selection" in shown:
-        shown["selection"]["map_at_r of the untrained network"] = round(found["metrics"]["map_at_r"], 6)
-        if ends := found["intervals"].get("map_at_r"):
+        shown["selection"][f"{YARDSTICK} of the untrained network"] = round(found["metrics"][YARDSTICK], 6)
+        if ends := found["intervals"].get(YARDSTICK):
             shown["selection"]["its 95% over classes"] = " to ".join(f"{end:.4f}" for end in ends)
     return shown
 

@@ -9,7 +9,7 @@ from typing import BinaryIO
 from orchestrator.errors import InputError
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import TAKEN, alone, lock, refresh
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import ENDED, Ledger
 from orchestrator.storage.paths import shown
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.records import Position, decode
@@ -51,7 +51,7 @@ def cut(journal: Path) -> str | None:
         shutil.copyfile(journal, aside / journal.name)
         if segments is not None:
             segments.cut(end.number, aside.name)
-        ended = {trial.trial_id for trial in ledger.everyone() if trial.state in ("done", "pruned", "failed")}
+        ended = {trial.trial_id for trial in ledger.everyone() if trial.state in ENDED}
         _set_aside(journal.parent, aside, ended)
         file.truncate(end.offset)
         os.fsync(file.fileno())

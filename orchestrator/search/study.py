@@ -21,6 +21,7 @@ from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
+from orchestrator.storage.ledger import FINISHED
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -158,7 +159,7 @@ class Study:
         """
         trial = self.trials[trial_id]
         values = [self.best.get(trial_id), *([second] if len(self.directions) > 1 else [])]
-        if None in values or state not in ("done", "pruned"):
+        if None in values or state not in FINISHED:
             ended = trial.study.tell(trial, state=TrialState.FAIL)
         elif state == "pruned":
             ended = trial.study.tell(trial, state=TrialState.PRUNED)

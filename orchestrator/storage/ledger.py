@@ -13,6 +13,10 @@ from orchestrator.storage.events import check, check_format
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
 STATES = ("running", "done", "pruned", "failed", "interrupted")
+FINISHED = ("done", "pruned")
+"""The states of trials that ended as planned: they may win."""
+ENDED = (*FINISHED, "failed")
+"""The states of trials that no resume continues."""
 
 
 @dataclass
@@ -194,8 +198,7 @@ class Ledger:
             before = self._losses(trial)
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]
             if (second := self.second) is not None:
-                costs = {"cost/seconds": trial.seconds, "cost/gpu_hours": trial.hours.get("GPU", 0.0)}
-                trial.second = costs[second] if second in costs else event["metrics"].get(second)
+                trial.second = COSTS[second](trial) if second in COSTS else event["metrics"].get(second)
             if trial.kind == "trial":
                 self._rank(trial, before)
 
@@ -255,9 +258,14 @@ class Ledger:
         return [*self.trials.values(), *self.finals.values()]
 
     @property
+    def has_ended(self) -> bool:
+        """Whether nothing is left to do: only more trials or another budget continue it."""
+        return self.state in ("done", "failed")
+
+    @property
     def yet(self) -> str:
         """` yet`, for sentences on missing values that may still come."""
-        return "" if self.state in ("done", "failed") else " yet"
+        return "" if self.has_ended else " yet"
 
     @property
     def noun(self) -> str:
@@ -301,12 +309,12 @@ class Ledger:
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed trial cannot win."""
-        won = next((trial for trial in self.leaders() if trial.state in ("done", "pruned")), None)
+        won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
         return won or next(iter(self.finished()), None)
 
     def finished(self) -> list[TrialRecord]:
         """The trials that may win, best first."""
-        return [t for t in self.ranking() if t.best is not None and t.state in ("done", "pruned")]
+        return [t for t in self.ranking() if t.best is not None and t.state in FINISHED]
 
     def equal_age(self) -> int | None:
         """The number of validations of every ended trial; None if none was stopped early: then their bests compare."""
@@ -322,6 +330,18 @@ class Ledger:
         """How many trials are in each state."""
         found = Counter(trial.state for trial in self.trials.values())
         return {state: found[state] for state in STATES}
+
+
+COSTS: dict[str, Callable[[TrialRecord], float]] = {
+    "cost/seconds": lambda trial: trial.seconds,
+    "cost/gpu_hours": lambda trial: trial.hours.get("GPU", 0.0),
+}
+"""What a training took until its best validation; only as the second of two objectives."""
+
+
+def best_key(metric: str) -> str:
+    """Where trackers find the best value of a metric: `best/val_map_at_r`."""
+    return f"best/{metric.replace('/', '_')}"
 
 
 def budget_used(ledger: Ledger) -> dict[str, float]:

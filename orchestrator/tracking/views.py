@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
+from orchestrator.storage.ledger import best_key
+
 TRIED = ("3.17",)
 """Tested versions of MLflow's server, major and minor."""
 TAG = "mlflow.sharedViewState."
@@ -56,7 +58,7 @@ def first_stop(started: Mapping[str, Any]) -> int | None:
 
 def best_at_key(metric: str, age: int) -> str:
     """The metric with a trial's best after `age` validations: `best_at_3/val_map_at_r`"""
-    return f"best_at_{age}/{metric.replace('/', '_')}"
+    return f"best_at_{age}/{best_key(metric).removeprefix('best/')}"
 
 
 def saved_views(
@@ -71,7 +73,7 @@ def saved_views(
     """
     config, name, search_id = started["config"], started["name"], started["search_id"]
     objective = started["objective"]
-    best = "best/" + objective["metric"].replace("/", "_")
+    best = best_key(objective["metric"])
     keys = list(dict.fromkeys([*important, *_searched(config["raw_space"])]))
     mine = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` != 'search'"
     trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"

@@ -20,6 +20,7 @@ from orchestrator.data.pipeline import Request, without
 from orchestrator.data.splits import Split, noisy_labels, train_labels
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
+from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Batch, Method
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
@@ -197,7 +198,7 @@ def fit(
                     if held_out is not None and evaluation is not None:
                         keep_insight(folder, evaluation, held_out, store)
             if len(split.validation):
-                learner.method.after_validation(metrics["val/map_at_r"], replace(scope, metrics=dict(metrics)))
+                learner.method.after_validation(metrics[DEFAULT_OBJECTIVE], replace(scope, metrics=dict(metrics)))
             stopped = bool(stops) or step == clock.total_steps
             seconds, started = time.monotonic() - started, time.monotonic()
             history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))

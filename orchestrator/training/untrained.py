@@ -21,6 +21,7 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.intervals import SUFFIXES, mean_interval, over_classes
+from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder
 from orchestrator.training.distributed import broadcast_object, rank
@@ -104,7 +105,7 @@ def valid(found: Any) -> bool:
     if not isinstance(found, dict) or found.get("split") not in ("validation", "test"):
         return False
     metrics, intervals = found.get("metrics"), found.get("intervals")
-    if not isinstance(metrics, dict) or not isinstance(intervals, dict) or "map_at_r" not in metrics:
+    if not isinstance(metrics, dict) or not isinstance(intervals, dict) or YARDSTICK not in metrics:
         return False
     pairs = [list(ends) if isinstance(ends, list | tuple) else [None] for ends in intervals.values()]
     numbers = [*metrics.values(), *(end for ends in pairs for end in ends)]

@@ -23,6 +23,9 @@ KNOWN = tuple(sorted(METRICS, key=lambda metric: not metric.headline)) + RECALLS
 """Those of a usual test: the headline first, recall last."""
 BY_NAME = {metric.name: metric for metric in KNOWN}
 
+YARDSTICK = MAP_AT_R.name
+"""The metric that trainings and searches are judged by unless they name another one."""
+DEFAULT_OBJECTIVE = f"val/{YARDSTICK}"
 OBJECTIVES = tuple(f"val/{metric.name}" for metric in KNOWN if metric.by_query)
 """The metrics of a validation."""
 HEADLINES = tuple(metric.name for metric in KNOWN if metric.headline)

@@ -6,7 +6,7 @@ from orchestrator.report.claims import means, single_tests, test_rows
 from orchestrator.report.html.elements import Cell, Folded, Table, score_cell, state_cell
 from orchestrator.report.learning import judge, state_word, verdict_line
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 
 TESTS = 5
 """The maximum number of single tests that have a table of their own, final runs first."""
@@ -14,7 +14,7 @@ TESTS = 5
 
 def learned_cell(ledger: Ledger, trial: TrialRecord) -> Cell:
     """The state of a trial; if it learned nothing, that in red, with the reason."""
-    if trial.state in ("done", "pruned") and (found := judge(ledger, trial)).bad:
+    if trial.state in FINISHED and (found := judge(ledger, trial)).bad:
         why = "; ".join(filter(None, (found.why, found.diverged)))
         return state_cell(state_word(ledger, trial), "failed", why)
     return state_cell(trial.state)
