@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests run two files at a time: at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
-.PHONY: demo test test-slow coverage lint setup ui methods-page goldens clean
+.PHONY: demo test test-slow gpu coverage lint setup ui methods-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -22,6 +22,10 @@ test: setup ## all quick tests, two files at a time
 
 test-slow: setup ## the tests that take minutes, two files at a time: half of it is waiting
 	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --durations 10 $(TESTS)
+
+gpu: ## all that needs a GPU, in at most nine minutes; PART=5 or PART=5-, WHEELS=folder (benchmarks/gpu.py)
+	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) benchmarks/gpu.py $(if $(PART),--part $(PART)) \
+		$(if $(WHEELS),--wheels $(WHEELS)) $(if $(DEVICE),--device $(DEVICE))
 
 coverage: export RAY_worker_niceness := 0
 coverage: setup ## the share of the code that the quick tests run, by file

@@ -9,6 +9,7 @@ second window of steps on. The aim is a ratio of 0.9. Without a GPU it says so a
 
 import argparse
 import itertools
+import json
 import os
 import statistics
 import tempfile
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this script itself")
     arguments = parser.parse_args()
     if arguments.device == "cuda" and not torch.cuda.is_available():
-        print("no GPU here: whether one would wait for images was not measured")
+        print(json.dumps({"not run": "no GPU here: whether one would wait for images was not measured"}))
         return
     settings: dict[str, Any] = {
         "method": "proxy_anchor",
@@ -103,6 +104,10 @@ def main() -> None:
     for name, found in rates.items():
         print(f"{name:8} {statistics.median(found):8.0f} images/s ({min(found):.0f} to {max(found):.0f})")
     print(f"store / memory {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+    facts = {"backbone": arguments.backbone, "precision": arguments.precision, "batch": experiment.training.batch_size}
+    figures = {f"images/s from {'the store' if name == 'store' else name}": rates[name] for name in rates}
+    medians = {name: statistics.median(found) for name, found in figures.items()}
+    print(json.dumps(facts | medians | {"store / memory": statistics.median(ratios), "rounds": len(ratios)}))
 
 
 if __name__ == "__main__":

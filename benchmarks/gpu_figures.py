@@ -1,0 +1,185 @@
+"""What `gpu.py` measures itself, each as a JSON line. With `--device cpu` in small, to try the script.
+
+    python benchmarks/gpu_figures.py energy
+
+- `environment`: whether torch computes on the device; its name, memory and versions;
+- `energy`:      `methods.pfml.potential_energy` and its gradient, beside the two products of N x N x D numbers that no
+                 exact form can do without, in float32;
+- `neighbours`:  all retrieval metrics of 60,502 x 512 embeddings, all among all;
+- `million`:     those of 20,000 queries among 1,000,000 x 512;
+- `trials`:      a search of 16 trials with one, two and four at a time on a GPU;
+- `workers`:     a training over two GPUs.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from evaluation import make
+from pfml_energy import points
+
+ROOT = Path(__file__).resolve().parents[1]
+TILE = 4096
+
+
+def seconds(device: str, call: Callable[[], Any], rounds: int = 3) -> float:
+    """The median time of a call, after one that is not counted."""
+    taken = []
+    for _ in range(rounds + 1):
+        wait(device)
+        began = time.perf_counter()
+        call()
+        wait(device)
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[1:])
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def environment(device: str) -> dict[str, Any]:
+    """A product on the device, right to rounding, and what the device is."""
+    torch.manual_seed(0)
+    a, b = torch.randn(512, 512), torch.randn(512, 512)
+    found = (a.to(device) @ b.to(device)).cpu()
+    torch.testing.assert_close(found, a @ b, rtol=1e-2, atol=1e-2)
+    facts: dict[str, Any] = {"torch": torch.__version__, "system": platform.platform()}
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        facts |= {
+            "GPU": properties.name,
+            "GPUs": torch.cuda.device_count(),
+            "memory GiB": properties.total_memory / 2**30,
+            "CUDA of torch": torch.version.cuda,
+            "cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        }
+    return facts
+
+
+def energy(device: str) -> dict[str, Any]:
+    from methods.pfml import potential_energy
+
+    found: dict[str, Any] = {}
+    for proxies in (2000, 22636, 100000) if device == "cuda" else (500,):
+        rows, labels = points(proxies, 180, 512, 2)
+        rows, labels = rows.to(device).requires_grad_(), labels.to(device)
+
+        def whole(rows: Any = rows, labels: Any = labels) -> None:
+            rows.grad = None
+            value = potential_energy(rows[:180], labels[:180], rows[180:], labels[180:], delta=0.2, alpha=4.0)
+            torch.autograd.backward(value)
+
+        def products(rows: Any = rows) -> None:
+            rows = rows.detach()
+            for start in range(0, len(rows), TILE):
+                (rows[start : start + TILE] @ rows.T) @ rows
+
+        if device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        size = f"{proxies} + 180 points"
+        found[f"{size}: energy s"] = seconds(device, whole)
+        if device == "cuda":
+            found[f"{size}: peak memory MiB"] = torch.cuda.max_memory_allocated() / 2**20
+        found[f"{size}: products s"] = seconds(device, products)
+        found[f"{size}: energy / products"] = found[f"{size}: energy s"] / found[f"{size}: products s"]
+    return found
+
+
+def searched(device: str, items: int, classes: int, queries: int | None) -> dict[str, Any]:
+    """Seconds of all retrieval metrics."""
+    from orchestrator.evaluation.metrics import evaluate_queries
+
+    rows, labels = make(items, classes, 512)
+    given: dict[str, Any] = {"embeddings": rows[:queries], "labels": labels[:queries]}
+    if queries is not None:
+        given |= {"gallery": rows[queries:], "gallery_labels": labels[queries:]}
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    began = time.perf_counter()
+    found = evaluate_queries(**given, clustering=False, device=torch.device(device))
+    facts = {"items": items, "queries": queries or items, "seconds": time.perf_counter() - began}
+    facts["map_at_r"] = found.metrics["map_at_r"]
+    if device == "cuda":
+        facts["peak memory of the GPU, MiB"] = torch.cuda.max_memory_allocated() / 2**20
+    return facts
+
+
+def neighbours(device: str) -> dict[str, Any]:
+    return searched(device, 60_502, 11_316, None) if device == "cuda" else searched(device, 2000, 400, None)
+
+
+def million(device: str) -> dict[str, Any]:
+    if device == "cuda":
+        return searched(device, 1_020_000, 190_000, 20_000)
+    return searched(device, 5000, 1000, 500)
+
+
+def search(settings: dict[str, Any], **changes: Any) -> float:
+    """Seconds of a search in a folder of its own; RuntimeError unless all its trials end as planned."""
+    from ruamel.yaml import YAML
+
+    from orchestrator.storage.journal import Journal
+    from orchestrator.storage.ledger import Ledger
+
+    trials = changes.pop("trials")
+    space = {"lr": [10 ** -(2 + number / trials) for number in range(trials)]}
+    fixed = {"epochs": 1, "classes_per_batch": 6, "images_per_class": 2, "embedding_dim": 8} | settings
+    wanted = {"method": "proxy_anchor", "dataset": "glyphs-small", "settings": fixed, "space": space}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        YAML().dump(wanted | {"algorithm": "grid", "final": False} | changes, folder / "gpu.yaml")
+        command = [sys.executable, "-m", "orchestrator", "search", "gpu.yaml", "--name", "gpu", "--storage", "runs"]
+        began = time.perf_counter()
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        taken = time.perf_counter() - began
+        if done.returncode:
+            raise RuntimeError(" ".join((done.stdout + done.stderr).split())[-500:])
+        ledger = Ledger.of(Journal.read(folder / "runs" / "searches" / "gpu" / "journal.jsonl"))
+    ended = [trial.state for trial in ledger.trials.values()]
+    if len(ended) != trials or set(ended) != {"done"}:
+        raise RuntimeError(f"of {trials} trials {ended.count('done')} were completed: {ended}")
+    return taken
+
+
+def trials(device: str) -> dict[str, Any]:
+    count = 16 if device == "cuda" else 2
+    found: dict[str, Any] = {"trials": count}
+    for together in (1, 2, 4) if device == "cuda" else (1, 2):
+        share = {"gpus_per_trial": 1 / together} if device == "cuda" else {}
+        taken = search({"device": device}, trials=count, max_concurrent=together, workers=1, **share)
+        found[f"seconds, {together} at a time"] = taken
+    return found
+
+
+def workers(device: str) -> dict[str, Any]:
+    if device == "cuda" and torch.cuda.device_count() < 2:
+        return {"not run": "needs two GPUs, and here is one"}
+    return {"seconds of a trial over two workers": search({"device": device}, trials=1, workers=2, max_concurrent=1)}
+
+
+WHAT = {call.__name__: call for call in (environment, energy, neighbours, million, trials, workers)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=WHAT)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments = parser.parse_args()
+    torch.set_num_threads(min(8, os.cpu_count() or 1))
+    print(json.dumps(WHAT[arguments.what](arguments.device)))
+
+
+if __name__ == "__main__":
+    main()
