@@ -24,7 +24,7 @@ from orchestrator.config.search import Search
 from orchestrator.config.training import Training
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.pipeline import EVALUATION
-from orchestrator.data.splits import class_groups, class_split
+from orchestrator.data.splits import class_groups, class_split, image_split
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import Degradation, augment
 from orchestrator.errors import InputError
@@ -38,7 +38,7 @@ from orchestrator.storage.leaderboard import leaderboard_rows
 from orchestrator.training.checkpoint import save_checkpoint
 from orchestrator.training.embed import embed_model, evaluate_model, validate
 from orchestrator.training.model_file import build_learner, model_state
-from orchestrator.training.splits import data_splits, image_split
+from orchestrator.training.splits import data_splits
 
 # Chosen on the test classes --------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ class Tables(dict[str, Names]):
             single = table == "single_algorithms"
             return Names(name for name, known in ALGORITHMS.items() if not single or 1 in known.objectives)
         if table == "final_protocols":
-            from orchestrator.config.final_runs import FinalProtocol
+            from orchestrator.config.search import FinalProtocol
 
             return Names(get_args(FinalProtocol))
         if table == "formats":

@@ -10,6 +10,7 @@ four exists only for the names in it.
 import io
 import itertools
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,22 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from orchestrator.config.files import SEARCH_SPACES, read_yaml
-from orchestrator.config.search import Preset
 from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, suggestion
 
 FOLDER = SEARCH_SPACES / "presets"
 AXES = ("methods", "datasets", "backbones", "variants")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A paper's settings for one data set and backbone."""
+
+    name: str
+    source: str
+    settings: dict[str, Any]
+    readings: dict[str, str]
+    unstated: dict[str, str]
 
 
 @cache

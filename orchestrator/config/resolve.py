@@ -1,7 +1,7 @@
 """A search file, its preset and the command line's options -> one search."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -10,6 +10,7 @@ from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.grid import Grid
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import Document
+from orchestrator.config.presets import Preset
 from orchestrator.config.rules import check_search
 from orchestrator.config.schedulers import parse_scheduler
 from orchestrator.config.search import (
@@ -17,7 +18,6 @@ from orchestrator.config.search import (
     FILE_KEYS,
     Budget,
     Objective,
-    Preset,
     Search,
     chosen_by,
 )
@@ -26,6 +26,7 @@ from orchestrator.config.training import resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
 from orchestrator.evaluation.measures import is_minimised
 from orchestrator.method import MethodConfig, find_method
+from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
 from orchestrator.storage.places import check_name
 from orchestrator.text import assigned
@@ -130,7 +131,7 @@ def _resolved(
     else:
         settings |= overrides
     with problems.noted():
-        _refuse_fixed_and_searched(raw_space, settings, source)
+        _refuse_fixed_andnamed_settings(raw_space, settings, source)
     if method_is_known and raw_space is not None:
         with problems.noted():
             parse_space(raw_space, f"{source}: space", settings)
@@ -312,7 +313,7 @@ def _with_preset(
     Hyperparameters of a base objective belong to it: if the objective is searched, the preset's are left out.
     """
     method = preset.settings["method"]
-    searched = set(_searched(space)) - overrides.keys()
+    searched = set(named_settings(space)) - overrides.keys()
     if "method" in searched:
         raise InputError(f"--preset {preset.name}: is for one method, but {source} searches over methods")
     if settings.get("method", method) != method:
@@ -341,16 +342,6 @@ def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any
     return {key: value for key, value in lower.items() if key not in gone}
 
 
-def _searched(space: Any) -> Iterator[str]:
-    """The settings that a space names, including those of its branches; invalid spaces are refused elsewhere."""
-    for alternative in space if isinstance(space, list) else [space]:
-        for key, given in alternative.items() if isinstance(alternative, dict) else ():
-            yield key
-            choices = given.get("choices") if isinstance(given, dict) else None
-            for branch in choices.values() if isinstance(choices, dict) else ():
-                yield from _searched(branch)
-
-
 def _without(alternative: Any, pinned: Mapping[str, Any]) -> Any:
     return {k: v for k, v in alternative.items() if k not in pinned} if isinstance(alternative, dict) else alternative
 
@@ -366,7 +357,7 @@ def _by_objective(
     """The settings without a preset's `selection_metric`: a search chooses epochs as it chooses trials. InputError if
     the file or `--set` gives one that differs from the objective."""
     key = "selection_metric"
-    if key in _searched(raw_space):
+    if key in named_settings(raw_space):
         raise InputError(f"{source}: space: {key}: a search chooses by its objective, {objective.metric}")
     if preset is not None and key in preset.settings and key not in overrides:
         return {name: value for name, value in settings.items() if name != key}
@@ -379,7 +370,7 @@ def _by_objective(
     return settings
 
 
-def _refuse_fixed_and_searched(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
+def _refuse_fixed_andnamed_settings(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
     keys = dict.fromkeys(
         key
         for alternative in (raw_space if isinstance(raw_space, list) else [raw_space])

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, Union, get_args, get_origin
@@ -12,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
-from orchestrator.config.final_runs import FinalProtocol
 from orchestrator.config.limits import MOST_CONCURRENT, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
 from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
 from orchestrator.config.schedulers.base import Scheduler
@@ -23,6 +21,8 @@ from orchestrator.errors import suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.storage.ledger import COSTS, best_key
 
+FinalProtocol = Literal["same", "conventional"]
+"""The protocol of the final runs: the trials', or, of a search over folds, the conventional one."""
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 
 
@@ -74,17 +74,6 @@ class Budget(BaseModel):
     def limits(self) -> dict[str, float]:
         """The limits that are set."""
         return {key: value for key, value in self.model_dump().items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A paper's settings for one data set and backbone; see `orchestrator.config.presets`."""
-
-    name: str
-    source: str
-    settings: dict[str, Any]
-    readings: dict[str, str]
-    unstated: dict[str, str]
 
 
 class Search(BaseModel):

@@ -12,9 +12,26 @@ from orchestrator.execution.protocol import Failed, Interrupted, Result, Validat
 from orchestrator.storage import paths, trial_files
 
 if TYPE_CHECKING:
+    from orchestrator.config.training import Experiment
+    from orchestrator.data.splits import Split
+    from orchestrator.data.store import Store
     from orchestrator.training.loop import Validation
 
 FAILURE_LOG = "error.txt"
+
+
+def _opened(
+    settings: Mapping[str, Any], data: str | Path, *, hold_out: bool = True
+) -> "tuple[Experiment, Store, list[Split]]":
+    """An experiment, its data set in the folder `data`, and its split or folds."""
+    # torch takes seconds to import: only processes that train pay for it
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.training.splits import data_splits
+
+    experiment = resolve_experiment(settings, "trial")
+    store = open_dataset(experiment.training.dataset, Path(data))
+    return experiment, store, data_splits(experiment.training, store, hold_out=hold_out)
 
 
 def run(
@@ -31,18 +48,11 @@ def run(
     `data` is the folder of the data sets; `folder` keeps the checkpoints, and a training found there goes on;
     without `hold_out` the whole training half is used for training.
     """
-    # torch takes seconds to import: only processes that train pay for it
     from orchestrator.config.search import Objective
-    from orchestrator.config.training import resolve_experiment
-    from orchestrator.data.catalog import open_dataset
     from orchestrator.training.folds import fit_folds
     from orchestrator.training.loop import fit
-    from orchestrator.training.splits import data_splits
 
-    experiment = resolve_experiment(settings, "trial")
-    training = experiment.training
-    store = open_dataset(training.dataset, Path(data))
-    splits = data_splits(training, store, hold_out=hold_out)
+    experiment, store, splits = _opened(settings, data, hold_out=hold_out)
     goal = Objective.model_validate(dict(objective)) if objective else None
     place = Path(folder) if folder is not None else None
     if len(splits) == 1:
@@ -59,25 +69,21 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     Over folds, the metrics are the mean over the folds' models, and `concatenated_<metric>` those of the models'
     concatenated normalised embeddings; both have their intervals.
     """
-    from orchestrator.config.training import resolve_experiment
-    from orchestrator.data.catalog import open_dataset
     from orchestrator.evaluation.intervals import as_metrics
     from orchestrator.storage.trial_folder import BEST, DIAGNOSTICS, MODEL, model_folders
     from orchestrator.training.distributed import rank
     from orchestrator.training.embed import evaluate_and_embed, keep_insight
     from orchestrator.training.folds import evaluate_folds
-    from orchestrator.training.splits import data_splits
 
-    training = resolve_experiment(settings, "trial").training
-    store = open_dataset(training.dataset, Path(data))
-    rows = data_splits(training, store)[0].test
+    experiment, store, splits = _opened(settings, data)
+    rows, device = splits[0].test, experiment.training.device
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
         models = [folder / BEST for folder in folders]
-        metrics, together, separated = evaluate_folds(models, store, rows, training.device, keep=True)
+        metrics, together, separated = evaluate_folds(models, store, rows, device, keep=True)
         return metrics | as_metrics(separated) | as_metrics(together, "concatenated_")
     model = place / MODEL if (place / MODEL).exists() else place / BEST
-    result, embedded = evaluate_and_embed(model, store, rows, training.device, folder=place / DIAGNOSTICS)
+    result, embedded = evaluate_and_embed(model, store, rows, device, folder=place / DIAGNOSTICS)
     if rank() == 0:
         keep_insight(place, result, embedded, store)
     return result.metrics | as_metrics(result)
@@ -174,34 +180,22 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
 
 def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
-    from orchestrator.config.training import resolve_experiment
-    from orchestrator.data.catalog import open_dataset
-    from orchestrator.training.splits import data_splits
     from orchestrator.training.untrained import measure
 
-    experiment = resolve_experiment(work.settings, "trial")
-    store = open_dataset(experiment.training.dataset, data)
-    splits = data_splits(experiment.training, store, hold_out=work.hold_out)
-    return measure(experiment, store, splits)
+    return measure(*_opened(work.settings, data, hold_out=work.hold_out))
 
 
 def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     """Advice on what would fit into the memory; with a single process it is tested."""
-    from orchestrator.config.training import resolve_experiment
-    from orchestrator.data.catalog import open_dataset
     from orchestrator.training.batch_size import batch_that_fits
     from orchestrator.training.device import free_memory
     from orchestrator.training.distributed import world_size
-    from orchestrator.training.splits import data_splits
 
     free_memory(error)
-    experiment = resolve_experiment(work.settings, "trial")
-    training = experiment.training
     if not error.of_batch:
         return "use a smaller backbone or embedding_dim, or set precision=bf16"
     if world_size() == 1:
-        store = open_dataset(training.dataset, data)
-        splits = data_splits(training, store, hold_out=work.hold_out)
+        experiment, store, splits = _opened(work.settings, data, hold_out=work.hold_out)
         if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
             return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
     return "lower classes_per_batch or images_per_class, or set precision=bf16"

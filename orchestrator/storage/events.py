@@ -1,6 +1,6 @@
 """The fields of each journal event; checked when a journal is read, so that no invalid event is folded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
@@ -207,3 +207,14 @@ def check_format(event: Mapping[str, Any], where: str) -> None:
             f"{where}: the search was begun by a later version, in format {given} of the journal; this version reads "
             f"format {FORMAT}: install a later dml-orchestrator"
         )
+
+
+def named_settings(space: Any) -> Iterator[str]:
+    """The settings that a space names, as search files and journals hold it, with those of its branches. Parts of an
+    invalid form are skipped: parsing the space reports them."""
+    for alternative in space if isinstance(space, list) else [space]:
+        for key, given in alternative.items() if isinstance(alternative, dict) else ():
+            yield str(key)
+            choices = given.get("choices") if isinstance(given, dict) else None
+            for branch in choices.values() if isinstance(choices, dict) else ():
+                yield from named_settings(branch)

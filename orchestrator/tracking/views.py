@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 from urllib.parse import quote
 
+from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import best_key
 
 TRIED = ("3.17",)
@@ -74,7 +75,7 @@ def saved_views(
     config, name, search_id = started["config"], started["name"], started["search_id"]
     objective = started["objective"]
     best = best_key(objective["metric"])
-    keys = list(dict.fromkeys([*important, *_searched(config["raw_space"])]))
+    keys = list(dict.fromkeys([*important, *named_settings(config["raw_space"])]))
     mine = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` != 'search'"
     trials = f"tags.`orchestrator.search_id` = '{search_id}' and tags.`orchestrator.kind` = 'trial'"
     ascending = objective["mode"] == "min"
@@ -168,18 +169,6 @@ def _charts(keys: Sequence[str], best: str, compared: str, metric: str) -> dict[
         "compareRunSections": [section],
         "compareRunCharts": [{"uuid": f"chart-{n}", **common, **chart} for n, chart in enumerate(charts)],
     }
-
-
-def _searched(space: Any) -> list[str]:
-    """The settings named in a search file's space, including those inside choices."""
-    found: list[str] = []
-    for alternative in space if isinstance(space, list) else [space]:
-        for key, given in alternative.items():
-            choices = given.get("choices") if isinstance(given, dict) else None
-            found.append(str(key))
-            for branch in choices.values() if isinstance(choices, dict) else ():
-                found += _searched(branch or {})
-    return list(dict.fromkeys(found))
 
 
 def _tag(name: str, state: Mapping[str, Any], time: int) -> str:

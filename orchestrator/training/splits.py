@@ -12,7 +12,7 @@ import torch
 from orchestrator.config.training import Training
 from orchestrator.data.pipeline import Reader, Request, as_float, check_images, describe_unreadable, find_unreadable
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, class_folds, class_split, rows_for_testing
+from orchestrator.data.splits import Split, class_folds, class_split, image_split, rows_for_testing
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import Degradation
 from orchestrator.errors import InputError
@@ -35,44 +35,6 @@ def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> l
     cut = image_split if training.protocol == "classification" else class_split
     split = cut(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
     return [replace(split, validation=split.test, validation_classes=split.test_classes) if on_test else split]
-
-
-def image_split(store: Store, *, validation_share: float, seed: int, class_subset: int | None = None) -> Split:
-    """Train on all classes, on the data set's own training images; test on the others. Of each class, a share of the
-    training images drawn by `seed`, at least two, is held out; with a share of 0 none is.
-
-    Raises InputError if a class has no image on one of the sides, or the share leaves it none to train on.
-    """
-    own = store.splits == "train"
-    classes = np.unique(store.labels[own])
-    if not len(classes) or not np.array_equal(classes, np.unique(store.labels[~own])):
-        raise InputError(
-            f"protocol: 'classification': the data set {store.name} has no training and test images of every class: "
-            "take protocol: conventional"
-        )
-    if class_subset is not None and class_subset > len(classes):
-        raise InputError(f"class_subset: {class_subset}: {store.name} has {len(classes)} classes; give fewer")
-    classes = classes[:class_subset]
-    rng = np.random.default_rng(seed)
-    held_out: list[np.ndarray[Any, Any]] = [np.empty(0, np.int64)]
-    for label in classes if validation_share else ():
-        members = rng.permutation(np.flatnonzero(own & (store.labels == label)))
-        count = max(2, round(validation_share * len(members)))
-        if count >= len(members):
-            raise InputError(
-                f"validation_share: {validation_share:g} holds out {count} of the {len(members)} training images of "
-                f"class {store.class_names[label]!r} (at least 2, unless it is 0); take a smaller share or 0"
-            )
-        held_out.append(members[:count])
-    chosen, validation = np.isin(store.labels, classes), np.sort(np.concatenate(held_out))
-    return Split(
-        train=np.setdiff1d(np.flatnonzero(own & chosen), validation),
-        validation=validation,
-        test=np.flatnonzero(~own & chosen),
-        train_classes=classes,
-        validation_classes=classes if validation_share else classes[:0],
-        test_classes=classes,
-    )
 
 
 def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
