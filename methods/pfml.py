@@ -241,11 +241,13 @@ def _sum_over_pairs(
     return energy, gradient
 
 
-def _resting_energy(labels: Tensor, potential: Potential) -> float:
-    """U where no pair exerts a force: all of one class in one point, those of others beyond delta_rep."""
+def _resting_energy(labels: Tensor, potential: Potential) -> Tensor:
+    """U where no pair exerts a force: all of one class in one point, those of others beyond delta_rep. A float64."""
     attraction, repulsion = potential.constants()
-    same_pairs = int(torch.unique(labels, return_counts=True)[1].square().sum())
-    return same_pairs * attraction + (len(labels) ** 2 - same_pairs) * repulsion
+    ordered = labels.sort().values  # not torch.unique, for whose size the host waits for a GPU
+    own_class = torch.searchsorted(ordered, ordered, right=True) - torch.searchsorted(ordered, ordered)
+    same_pairs = own_class.sum()
+    return same_pairs.double() * attraction + (len(labels) ** 2 - same_pairs).double() * repulsion
 
 
 def _add_block(
@@ -277,7 +279,7 @@ def _add_block(
         return energy
     few = max(FEW, SPARSE * active.numel())
     listed = active if interacting <= few else active & (squared <= CLOSE[dtype] ** 2 * largest)
-    close = int(listed.count_nonzero())
+    close = interacting if listed is active else int(listed.count_nonzero())
     if dtype == torch.float32 and close > few:
         return _add_block(points, labels, rows, columns, torch.float64, largest, potential, gradient)
     if close > max(CROWD, few):  # nearly all in one point: rounding must not become a direction
@@ -390,7 +392,7 @@ class PotentialField(Method, abstract=True):
         z, proxies, potential = outputs["embedding"], self.proxies(), self._potential
         own, known = labels[:, 0], self.proxies.labels
         energy = self.shared_sum(lambda index, shares: _energy(z, own, proxies, known, potential, (index, shares)))
-        constant = energy.new_full((), _resting_energy(torch.cat([own, known]), potential))
+        constant = _resting_energy(torch.cat([own, known]), potential).to(energy.dtype)
         return {"interaction": energy - constant, "constant": constant}
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
