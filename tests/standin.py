@@ -205,6 +205,9 @@ class Stream:
 class Event:
     """A place in a stream; waiting for one after which nothing was queued makes the device idle."""
 
+    def __init__(self, blocking: bool = False) -> None:
+        self.blocking = blocking
+
     def record(self, stream: Stream) -> None:
         self.stream, self.kernels, self.queued = stream, traffic.kernels, list(stream.queue)
 

@@ -47,7 +47,7 @@ def feed(
         for tensor in (images, *arrays):
             tensor.record_stream(computing)  # its memory is not used again before the computation has read it
         yield request, as_float(images, dtype, layout), arrays
-        used.append(backend.Event())
+        used.append(backend.Event(blocking=True))  # sleeps while it waits: cores are for the readers
         used[-1].record(backend.current_stream(device))
         if len(used) > IN_FLIGHT:
             used.popleft().synchronize()

@@ -63,7 +63,7 @@ class Window:
             backend = torch.get_device_module(values.device)
             # zeros: what has not arrived accuses no step
             values = torch.zeros(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
-            copied = backend.Event()
+            copied = backend.Event(blocking=True)
             copied.record(backend.current_stream())
         self.waiting.append(Step(step, epoch, tuple(terms), values, copied))
         if self.keep_outputs and seen:
