@@ -259,9 +259,12 @@ def unpack(wheels: Path, into: str) -> None:
     files = sorted(map(str, wheels.glob("*.whl")))
     if not files:
         sys.exit(f"--wheels: no wheel in {wheels}")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", into, *files]
-    if subprocess.run(command, check=False).returncode:
-        sys.exit(f"--wheels: pip could not install the wheels of {wheels}")
+    pip = [sys.executable, "-m", "pip"] if importlib.util.find_spec("pip") else ["uv", "pip"]
+    command = [*pip, "install", "--quiet", "--no-index", "--no-deps", "--target", into, *files]
+    try:
+        subprocess.run(command, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        sys.exit(f"--wheels: the wheels of {wheels} could not be installed: {error}")
 
 
 def surroundings(device: str) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 import ast
 import json
 import sys
+import zipfile
+from importlib.util import find_spec
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import gpu
@@ -130,6 +133,25 @@ def test_time_that_is_over_is_said_and_is_no_success(tmp_path: Path, monkeypatch
     assert found.pop(PARTS[0].name) == passed
     assert {(result.outcome, "go on with PART=" in result.why) for result in found.values()} == {(NOT_RUN, True)}
     assert len(found) == len(PARTS) - 1
+
+
+@pytest.mark.skipif(not (find_spec("pip") or which("uv")), reason="neither pip nor uv")
+def test_carried_wheels_are_found(tmp_path: Path) -> None:
+    wheels, site = tmp_path / "wheels", tmp_path / "site"
+    wheels.mkdir()
+    with pytest.raises(SystemExit, match="no wheel in"):
+        gpu.unpack(wheels, str(site))
+    with zipfile.ZipFile(wheels / "made_package-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("made_package/__init__.py", "")
+        about = {"METADATA": "Metadata-Version: 2.1\nName: made-package\nVersion: 1\n", "RECORD": ""}
+        about["WHEEL"] = "Wheel-Version: 1.0\nGenerator: made\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        for name, text in about.items():
+            wheel.writestr(f"made_package-1.dist-info/{name}", text)
+    gpu.unpack(wheels, str(site))
+    assert gpu.there("made_package", {"PYTHONPATH": str(site)}) and not gpu.there("made_package", {})
+    (wheels / "broken-1-py3-none-any.whl").write_text("no wheel")
+    with pytest.raises(SystemExit, match="could not be installed"):
+        gpu.unpack(wheels, str(site))
 
 
 def test_every_gpu_test_is_in_one_part_and_every_script_exists() -> None:
