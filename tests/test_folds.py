@@ -19,7 +19,7 @@ from orchestrator.data.store import Store
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder, model_folders
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, INSIGHT, fold_folder, model_folders
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.embed import embed_model, evaluate_model
 from orchestrator.training.folds import evaluate_folds, fit_folds
@@ -92,6 +92,7 @@ def test_a_fold_that_ends_early_counts_with_its_last_validation(
     split_sizes = [False, True]
     monkeypatch.setattr("orchestrator.training.folds.fit", made)
     found = train(None, data_folder)
+    assert [validation.number for validation in found] == [1, 2, 3]
     assert [validation.metrics["val/map_at_r"] for validation in found] == pytest.approx([0.1, 0.15, 0.2])
     assert [validation.seconds for validation in found] == [2.0, 1.0, 1.0]
     assert [validation.finished for validation in found] == [False, False, True]
@@ -112,7 +113,9 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
     expected = evaluate_embeddings(both, torch.from_numpy(store.labels[rows]))
     assert {name: found[f"concatenated_{name}"] for name in expected} == expected == together.metrics
     assert len(together.queries) == len(rows)
-    assert not list(tmp_path.glob("fold-*/diagnostics/test_*"))
+    assert not list(tmp_path.glob("fold-*/diagnostics/test_*")) and not (tmp_path / INSIGHT).exists()
+    evaluate_folds([folder / BEST for folder in folders], store, rows, keep=True)
+    assert (tmp_path / INSIGHT / "classes.csv").exists()
 
 
 def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

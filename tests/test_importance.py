@@ -128,6 +128,22 @@ def test_the_best_that_crowd_at_a_limit_want_a_narrower_range(tmp_path: Path, be
     assert found.endswith("every range.") if told is None else found.endswith(f"But a narrower one would do: {told}")
 
 
+@pytest.mark.parametrize(
+    "low, high, log, told",
+    [
+        (0.5, 5.5, False, "0.5 to 5.5. Search alpha from 4.5 to 5.5."),
+        (0.05, 5.0, True, "0.05 to 5 (logarithmic). Search alpha from 1.99 to 5."),  # 0.05 * 100 ** 0.8
+    ],
+)
+def test_the_best_that_crowd_at_the_high_end(tmp_path: Path, low: float, high: float, log: bool, told: str) -> None:
+    places = [0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.84, 0.87, 0.9, 0.93]
+    tried = [low * (high / low) ** place if log else low + (high - low) * place for place in places]
+    found = alphas(tmp_path, tried, tried[-2], low=low, high=high, log=log).widen
+    assert found.endswith(
+        f"But a narrower one would do: the best 4 of 12 trials have alpha in the highest fifth of {told}"
+    )
+
+
 def test_a_range_by_logarithms_and_few_trials(tmp_path: Path) -> None:
     logarithmic = [float(0.001 * 6000 ** ((n + 0.5) / 12)) for n in range(12)]
     found = alphas(tmp_path / "log", logarithmic, 0.5, low=0.001, log=True)

@@ -159,6 +159,23 @@ def test_an_auroc_has_intervals_over_images_and_over_classes() -> None:
     assert of_auroc(np.zeros(5), np.ones(5)) == (1.0, 1.0)
 
 
+def test_the_interval_of_an_auroc_is_that_of_aurocs_of_drawn_images() -> None:
+    """Against `auroc` of images drawn with replacement, one draw at a time; half the scores tie across the sides."""
+    rng = np.random.default_rng(7)
+    inside, outside = rng.integers(0, 6, 40) / 10, rng.integers(2, 8, 50) / 10
+    found = [auroc(rng.choice(inside, 40), rng.choice(outside, 50)) for _ in range(4000)]
+    for confidence, tails in ((0.95, (0.025, 0.975)), (0.8, (0.1, 0.9))):
+        ends = of_auroc(inside, outside, confidence=confidence, resamples=4000)
+        assert ends == pytest.approx(tuple(np.quantile(found, tails)), abs=0.004)
+
+
+def test_few_classes_have_wider_percentiles() -> None:
+    """The tail of n = 10 at 95%: Phi(-sqrt(10 / 9) * 2.262157), with t of 9 degrees of freedom from a printed table."""
+    low, high = intervals._expanded(10, 0.95)
+    assert low == pytest.approx(stats.norm.cdf(-((10 / 9) ** 0.5) * 2.262157), rel=1e-5)
+    assert low == pytest.approx(0.00855, abs=5e-6) and high == 1 - low
+
+
 def test_records_read_as_what_they_were() -> None:
     """`<metric>_low` of before is over queries, and is told as no more than that."""
     old = {"map_at_r": 0.5, "map_at_r_low": 0.49, "map_at_r_high": 0.51}

@@ -228,6 +228,8 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"space": {"detla": {"low": 0.1, "high": 0.2}}}, "detla: no such setting"),
         ({"space": {"delta": {"low": 0.4, "high": 0.2}}}, "low 0.4 is above high 0.2"),
         ({"space": {"delta": {"low": -1, "high": 0.2}}}, "delta: -1.0: should be greater than 0"),
+        ({"space": {"delta": {"low": math.nan, "high": 0.2}}}, "delta: low: nan: should be a finite number"),
+        ({"space": {"delta": {"low": 0.1, "high": math.inf}}}, "delta: high: inf: should be a finite number"),
         ({"space": {"delta": {"low": 0.1}}}, "needs both low and high"),
         ({"space": {"delta": {"lo": 0.1, "high": 0.2}}}, "did you mean 'low'?"),
         ({"space": {"delta": 0.2}}, "should be a list of choices or a range"),

@@ -343,6 +343,8 @@ def test_hyperband_has_the_paper_s_brackets_and_each_samples_by_itself() -> None
         stopped = next((v for v in range(1, 10) if study.report(str(number), v, 1 / (1 + number))), None)
         assert stopped in {0: (None, 1, 3, 9), 1: (None, 3, 9), 2: (None, 9)}[study.bracket(number)]
         study.tell(str(number), "pruned" if stopped else "done")
+    two = Study(search_of(TPE, scheduler={"name": "hyperband", "max_validations": 3}, num_trials=51))
+    assert [[two.bracket(n) for n in range(5)].count(bracket) for bracket in range(2)] == [3, 2]
     for bracket, inner in enumerate(study.studies):
         told = {trial.user_attrs["trial_id"] for trial in inner.trials}
         assert told == {str(number) for number in range(34) if study.bracket(number) == bracket}

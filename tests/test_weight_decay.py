@@ -14,6 +14,7 @@ from methods.pfml import CPML, PFML
 from orchestrator.config.presets import presets
 from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.method import Batch, Method, Outputs, Task, find_method
+from orchestrator.training.optimizer import set_learning_rates
 
 CLASSES = 100  # those of CUB's training half
 
@@ -81,3 +82,14 @@ if __name__ == "__main__":
     for preset in with_adam():
         if (measured := decay_over_gradient(find_method(preset.split("/")[0]), experiment(preset))) is not None:
             print(f"{preset:50} {measured:.3f}")
+
+
+def test_learning_rates_fall_in_steps_of_whole_epochs() -> None:
+    given = {"method": "pfml", "dataset": "cub200", "lr_step_epochs": 2, "lr_gamma": 0.5}
+    training = resolve_experiment(given, "steps").training
+    optimizer = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": lr, "base_lr": lr} for lr in (0.8, 0.4)])
+    seen = []
+    for epoch in (0, 1, 2, 3, 4, 5, 1):  # of the epoch alone: one that is trained again has its own
+        set_learning_rates(optimizer, training, epoch)
+        seen.append([group["lr"] for group in optimizer.param_groups])
+    assert seen == [[rate, rate / 2] for rate in (0.8, 0.8, 0.4, 0.4, 0.2, 0.2, 0.8)]

@@ -285,8 +285,7 @@ def _effective(ledger: Ledger, setting: Searched, comparable: Comparable) -> lis
 
 def _at_limits(searched: Sequence[Searched]) -> str:
     """`the setting's own limit (alpha 0)`: where nothing lies beyond the end that the best value is at; else empty."""
-    numbers = [s for s in searched if _is_range(s) and not s.edge and not s.moot]
-    found = [s for s in numbers if s.parameter and s.best in (s.parameter.low, s.parameter.high)]
+    found = [s for s in searched if _is_range(s) and s.parameter and s.best in (s.parameter.low, s.parameter.high)]
     return f"the setting's own limit ({', '.join(f'{s.key} {value_text(s.best)}' for s in found)})" if found else ""
 
 
