@@ -119,6 +119,15 @@ def test_only_a_method_makes_the_host_wait_in_a_step(variant: str, data_folder: 
     assert found == train(None, data_folder, VARIANTS[variant])
 
 
+def test_no_setting_makes_the_host_wait(data_folder: Path, run: Run) -> None:
+    settings = {"method": "multi_similarity", "precision": "float32", "channels_last": True, "pooling": "average+max"}
+    settings |= {"clip_norm": 1.0, "clip_value": 0.5, "warmup_epochs": 1, "label_noise": 0.2}
+    settings |= {"augmentation": "affine", "degradation": "low_resolution", "freeze_batch_norm": False}
+    found = run(settings)
+    check_waits(0)
+    assert found == train(None, data_folder, settings)
+
+
 def test_a_validation_copies_each_output_once_and_searches_on_the_device(run: Run) -> None:
     run({"method": "pfml"})
     step, _, _, _ = steps(Watched.waits)
