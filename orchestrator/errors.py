@@ -123,6 +123,14 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     return f" (known: {', '.join(names)})" if names else ""
 
 
+def unknown(name: object, known: Iterable[str]) -> str:
+    """`'gpu' is unknown (known: auto, cpu, cuda)`; of more than three choices, the one that may be meant."""
+    names = sorted(known)
+    return f"{shown(name)} is unknown" + (
+        f" (known: {', '.join(names)})" if len(names) <= 3 else suggestion(name, names)
+    )
+
+
 def describe(error: "ValidationError") -> str:
     """pydantic's first error as `field: value: what is allowed`."""
     return complaints(error)[0]
@@ -145,16 +153,27 @@ def _complaint(its: Any) -> str:
         return f"{name}: this key is required"
     if its["type"] == "literal_error":
         known = re.findall(r"'([^']*)'", its["ctx"]["expected"])
-        message += suggestion(its["input"], known) if len(known) > 3 else ""
-    for theirs, ours in PLAIN_WORDS.items():
-        message = message.replace(theirs, ours)
-    message = re.sub(r" or instance of \w+", "", message)
+        return f"{name}: {unknown(its['input'], known)}"
+    message = in_plain_words(message)
     given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may contain a password
     return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
 
 
+def in_plain_words(message: str) -> str:
+    """A message of pydantic in our words."""
+    for theirs, ours in PLAIN_WORDS.items():
+        message = message.replace(theirs, ours)
+    return re.sub(r" or instance of \w+", "", message)
+
+
 PLAIN_WORDS = {
     "Input should be": "should be",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+    "a valid integer, unable to parse string as an integer": "a whole number",
+    "a valid number, unable to parse string as a number": "a number",
     "a valid integer": "a whole number",
     "a valid number": "a number",
     "a valid boolean": "true or false",

@@ -187,7 +187,7 @@ def test_what_a_journal_leaves_unsure_is_told(storage: Path, capsys: Any, comman
     ran = run(capsys, f"{command} --storage {storage}")
     told = [line for line in ran.err.splitlines() if str(path) in line]
     assert told[0].startswith(f"note: {path}: is of an earlier version, without checksums")
-    assert told[1].startswith(f"note: {path}:{lines + 1}: the last line is not whole and was left out")
+    assert told[1].startswith(f"note: {path}:{lines + 1}: the last line is incomplete and was left out")
 
 
 def folder_there(path: Path) -> None:

@@ -241,7 +241,7 @@ def test_a_sum_that_is_gone_is_missed(searches: tuple[Lines, Lines], tmp_path: P
 )
 def test_a_line_that_no_reader_likes(searches: tuple[Lines, Lines], tmp_path: Path, line: bytes) -> None:
     path = place(tmp_path / "s", [searches[0][0], line + b"\n", *searches[0][2:]], 0)
-    with pytest.raises(JournalError, match=r"journal\.jsonl:2: corrupt journal line: .*; line 1 is whole"):
+    with pytest.raises(JournalError, match=r"journal\.jsonl:2: corrupt journal line: .*; line 1 is intact"):
         Journal.read(path)
 
 
@@ -272,7 +272,7 @@ def test_a_damaged_search_goes_on_from_its_whole_part(tmp_path: Path, sent: bool
     )
     damaged = lines[:bad] if sent else [*lines[:bad], b"{]\n", *lines[bad + 1 :]]
     place(tmp_path / "s", damaged, len(lines) if sent else 0)
-    with pytest.raises(InputError, match=rf":{bad + 1}: .*; lines? 1 (is|to {bad} are) whole: .* s --cut-damaged"):
+    with pytest.raises(InputError, match=rf":{bad + 1}: .*; lines? 1 (is|to {bad} are) intact: .* s --cut-damaged"):
         read_journal(path)
     said = cut(path)
     assert said == f"{bad} records kept; the journal as it was, and what belongs to the rest: {tmp_path}/s/damaged-1"

@@ -257,7 +257,7 @@ def test_a_damaged_journal_is_cut(
     object_ = f"{storage.removeprefix('s3://')}/searches/x/journal/00000002.jsonl"
     put(server, object_, b"{]\n") if how == "damaged" else server.files().delete_file(object_)
     elsewhere(monkeypatch, tmp_path / "there")
-    with pytest.raises(InputError, match="lines 1 to 2 are whole: orchestrator resume x --cut-damaged"):
+    with pytest.raises(InputError, match="lines 1 to 2 are intact: orchestrator resume x --cut-damaged"):
         refresh(journal_of(storage))
     said = cut(journal_of(storage))
     assert said is not None and said.startswith("2 records kept; ") and f"{storage}/searches/x/damaged-1" in said

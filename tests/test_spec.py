@@ -90,7 +90,7 @@ def test_settings_go_to_their_owners() -> None:
     [
         ({"method": "pmfl"}, "unknown method 'pmfl' (did you mean 'pfml'?)"),
         ({"method": "pfml", "detla": 0.2}, "detla: no such setting of 'pfml' (did you mean 'delta'?)"),
-        ({"method": "pfml", "delta": 0}, "delta: 0: should be greater than 0"),
+        ({"method": "pfml", "delta": 0}, "delta: 0: should be above 0"),
         ({"method": "pfml", "delta": "wide"}, "delta: 'wide': should be a number"),
         ({"method": "pfml", "proxies_per_class": 1.5}, "proxies_per_class: 1.5: should be a whole number"),
         ({"method": "pfml", "compile": "maybe"}, "compile: 'maybe': should be true or false"),
@@ -227,7 +227,7 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"spacee": {}}, "spacee: no such key of a search (did you mean 'space'?)"),
         ({"space": {"detla": {"low": 0.1, "high": 0.2}}}, "detla: no such setting"),
         ({"space": {"delta": {"low": 0.4, "high": 0.2}}}, "low 0.4 is above high 0.2"),
-        ({"space": {"delta": {"low": -1, "high": 0.2}}}, "delta: -1.0: should be greater than 0"),
+        ({"space": {"delta": {"low": -1, "high": 0.2}}}, "delta: -1.0: should be above 0"),
         ({"space": {"delta": {"low": math.nan, "high": 0.2}}}, "delta: low: nan: should be a finite number"),
         ({"space": {"delta": {"low": 0.1, "high": math.inf}}}, "delta: high: inf: should be a finite number"),
         ({"space": {"delta": {"low": 0.1}}}, "needs both low and high"),
@@ -252,7 +252,7 @@ def test_a_union_of_grids_has_no_repeats() -> None:
         ({"scheduler": {"name": "none", "grace_validations": 2}}, "it is for asha, median, hyperband"),
         (
             {"scheduler": "hyperband", "settings": {"validate_every": "9 steps"}},
-            "hyperband: max_validations: give the number",
+            "hyperband: max_validations: unknown from epochs and validate_every",
         ),
         ({"scheduler": "hyperband", "settings": {"epochs": 2}}, "2 validations make one bracket only"),
         ({"algorithm": "cmaes", "space": {"delta": {"low": 0.1, "high": 0.2}}}, "cmaes: needs two ranges or more"),
@@ -482,7 +482,7 @@ def test_a_journal_holds_the_keys_of_every_scheduler_of_before() -> None:
         resolve(PFML | {"scheduler": {"name": "ahsa", "grace_validations": 0, "grace_validation": 1}})
     assert [problem.removeprefix("file.yaml: scheduler: ") for problem in refused.value.problems] == [
         "name: 'ahsa' is unknown (did you mean 'asha'?)",
-        "grace_validations: 0: should be greater than or equal to 1",
+        "grace_validations: 0: should be at least 1",
         "grace_validation: no such key (did you mean 'grace_validations'?)",
     ]
 

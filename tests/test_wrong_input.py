@@ -361,15 +361,15 @@ def test_all_problems_of_a_file_and_of_the_options_are_told_at_once(
     places = [
         "search.yaml, line 3: num_trials: 'many' should be a whole number",
         "--set: beta2: 'x': should be a number",
-        "--set: clip_norm: -1: should be greater than 0",
+        "--set: clip_norm: -1: should be above 0",
         "search.yaml, line 6: settings: detla: no such setting of 'pfml' (did you mean 'delta'?)",
         "search.yaml, line 8: settings: epochs: 1.5: should be a whole number",
-        "search.yaml, line 5: settings: lr: -1: should be greater than 0",
+        "search.yaml, line 5: settings: lr: -1: should be above 0",
         "search.yaml, line 10: space.delta: low 0.4 is above high 0.2",
         "search.yaml, line 12: space.alpha: choices: 3: should be a list of values",
         "search.yaml, line 13: scheduler: grace: no such key",
         "search.yaml, line 14: algorithm: 'tpee' is unknown (did you mean 'tpe'?)",
-        "search.yaml, line 15: workers: 5000: should be less than or equal to 1024",
+        "search.yaml, line 15: workers: 5000: should be at most 1024",
     ]
     lines = [line.removeprefix("error: ") for line in said.splitlines()]
     assert len(lines) == len(places), said

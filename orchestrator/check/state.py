@@ -19,22 +19,22 @@ from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 @check
 def state_round_trip(subject: Subject) -> None:
     """Two steps, save, load, one step equals three steps, bit for bit; validations included."""
-    whole = Run(subject)
+    uninterrupted = Run(subject)
     for _ in range(2):
-        whole.step()
-    whole.validate()
+        uninterrupted.step()
+    uninterrupted.validate()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "checkpoint.pt"
-        parts = {"learner": whole.learner.state_dict(), "optimizer": whole.optimizer.state_dict()}
-        save_checkpoint(path, parts | {"rng": whole.rng.get_state(), "global_rng": torch.get_rng_state()})
+        parts = {"learner": uninterrupted.learner.state_dict(), "optimizer": uninterrupted.optimizer.state_dict()}
+        save_checkpoint(path, parts | {"rng": uninterrupted.rng.get_state(), "global_rng": torch.get_rng_state()})
         saved = load_checkpoint(path)
     ends = []
-    for run in (whole, Run(subject, seed=1, begun=True)):
-        if run is not whole:
+    for run in (uninterrupted, Run(subject, seed=1, begun=True)):
+        if run is not uninterrupted:
             run.learner.load_state_dict(saved["learner"])
             run.optimizer.load_state_dict(saved["optimizer"])
             run.rng.set_state(saved["rng"])
-            run.steps, run.validations = whole.steps - 1, whole.validations - 1
+            run.steps, run.validations = uninterrupted.steps - 1, uninterrupted.validations - 1
         torch.set_rng_state(saved["global_rng"])
         values = run.step()
         run.validate()

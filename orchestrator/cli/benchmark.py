@@ -41,7 +41,7 @@ def benchmark(
         typer.Option(
             "--budget",
             metavar="KEY=LIMIT",
-            help="What each method may spend: epochs, hours, gpu_hours or cpu_hours; hours, if a number alone.",
+            help="What each method may spend, such as epochs=400 or gpu_hours=20; hours, if a number alone.",
         ),
     ] = [],  # noqa: B006 (typer reads the default)
     num_trials: Annotated[
@@ -61,7 +61,9 @@ def benchmark(
     final_seeds: Annotated[
         int | None,
         typer.Option(
-            min=1, max=MOST_RUNS, help="Number of final runs of each method's winner, one per seed; 5 by default."
+            min=1,
+            max=MOST_RUNS,
+            help="Number of final runs of each method's winner, one per seed; 5 by default.",
         ),
     ] = None,
     max_concurrent: MaxConcurrent = None,

@@ -15,7 +15,16 @@ from typer.core import TyperGroup
 from orchestrator.cli import benchmark, datasets, methods, models, results, search, searches, train
 from orchestrator.cli.options import Command, WrongOptions
 from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
-from orchestrator.errors import ClusterFailed, InputError, TrainingFailed, one_line, suggestion, visible
+from orchestrator.errors import (
+    ClusterFailed,
+    InputError,
+    TrainingFailed,
+    in_plain_words,
+    one_line,
+    suggestion,
+    unknown,
+    visible,
+)
 
 
 class _Interruptible(TyperGroup):
@@ -49,6 +58,7 @@ app = typer.Typer(
 """,
     no_args_is_help=True,
     add_completion=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
@@ -162,8 +172,8 @@ def _usage(error: Any) -> str:
         name = str(variable)
     complaints: list[Any] = getattr(error.__cause__, "errors", list)()
     value = f"{complaints[0]['input']!r}: " if complaints else ""
-    message = error.message.removeprefix("Value error, ").rstrip(".")
+    message = in_plain_words(error.message.removeprefix("Value error, ").rstrip("."))
     if choice := re.fullmatch(r"'(.*)' is not one of ('.*)", message):  # this message already contains the value
         value, known = "", re.findall(r"'([^']*)'", choice[2])
-        message = f"'{choice[1]}' is unknown{suggestion(choice[1], known)}" if len(known) > 3 else message
+        message = unknown(choice[1], known)
     return f"{name}: {value}{message[:1].lower()}{message[1:]}{where}"

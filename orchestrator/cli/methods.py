@@ -19,7 +19,7 @@ from orchestrator.cli.terminal import Terminal, echo
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's hyperparameters.")] = None,
+    name: Annotated[str | None, typer.Argument(help="Show this method's hyperparameters.", metavar="NAME")] = None,
     json_: Json = False,
 ) -> None:
     """The installed methods, or one method's formula and hyperparameters.

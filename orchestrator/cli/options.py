@@ -77,7 +77,7 @@ class Tables(dict[str, Names]):
             single = table == "single_algorithms"
             return Names(name for name, known in ALGORITHMS.items() if not single or 1 in known.objectives)
         if table == "final_protocols":
-            from orchestrator.config.search import FinalProtocol
+            from orchestrator.config.limits import FinalProtocol
 
             return Names(get_args(FinalProtocol))
         if table == "formats":
@@ -182,7 +182,7 @@ BudgetWords = Annotated[
     typer.Option(
         "--budget",
         metavar="KEY=LIMIT",
-        help="epochs, hours, gpu_hours, cpu_hours or trials_without_improvement, at most; repeat as needed.",
+        help="A limit, such as hours=8 or epochs=400; repeat as needed.",
     ),
 ]
 Epochs = Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs per trial.")]

@@ -185,7 +185,7 @@ def test_the_loss_of_two_pairs_by_hand() -> None:
 A deep-metric-learning method for dml-orchestrator.
 
 ```bash
-uv pip install -e .                          # into the environment that has dml-orchestrator
+uv pip install -e .                          # with its environment active (.uv/bin/uv there, if make fetched uv)
 orchestrator methods {name}                  # formula, hyperparameters
 orchestrator check {name}                    # what every method must hold
 orchestrator train --method {name} --dataset glyphs-small --epochs 5

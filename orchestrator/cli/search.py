@@ -84,16 +84,25 @@ def search(
         typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a final run; --workers by default."),
     ] = None,
     final_trials: Annotated[
-        int | None, typer.Option(min=1, max=MOST_RUNS, help="Number of best trials that have final runs; 1 by default.")
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_RUNS,
+            help="Number of best trials that have final runs; 1 by default.",
+        ),
     ] = None,
     final_seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=MOST_RUNS, help="Number of final runs of each of them, one per seed; 1 by default."),
+        typer.Option(
+            min=1,
+            max=MOST_RUNS,
+            help="Number of final runs of each of them, one per seed; 1 by default.",
+        ),
     ] = None,
     final_protocol: Annotated[
         str | None,
         typer.Option(
-            help="Protocol of the final runs of a search over folds (protocol=mlrc); same by default.",
+            help="Protocol of the final runs of a search over folds (mlrc); same by default.",
             metavar="<{final_protocols:|}>",
             callback=one_of("final_protocols"),
         ),
@@ -205,10 +214,10 @@ def resume(
 
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
         from orchestrator.cli.live import Display
-        from orchestrator.search.driver import resume as how_to_resume
+        from orchestrator.search.driver import resume as resume_search
 
         runner = ray_runner(address, ray_output)
-        outcome = how_to_resume(
+        outcome = resume_search(
             name,
             runner,
             storage=storage,

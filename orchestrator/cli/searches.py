@@ -71,10 +71,11 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
     from orchestrator.search.control import status as state_of
     from orchestrator.storage.reading import read_journal
 
-    if storage != DEFAULT_STORAGE and paths.address_of(storage) is None and not storage.expanduser().is_dir():
-        raise InputError(f"--storage: {storage}: no such folder")
+    places = places_of(storage)
+    if storage != DEFAULT_STORAGE:
+        places.check_exists()
     found = []
-    for journal in places_of(storage).journals():
+    for journal in places.journals():
         try:
             found.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:

@@ -1,9 +1,13 @@
-"""Upper bounds: counts and sizes that no real use reaches, and those of this machine.
+"""Upper bounds: counts and sizes that no real use reaches, and those of this machine; and what final runs may be.
 
 A larger number is a mistake, and its cost (memory, processes, days) is noticed too late.
 """
 
 import os
+from typing import Literal
+
+FinalProtocol = Literal["same", "conventional"]
+"""The protocol of the final runs: the trials', or, of a search over folds, the conventional one."""
 
 MOST_EPOCHS = 1_000_000
 MOST_TRIALS = 1_000_000

@@ -23,7 +23,7 @@ from orchestrator.config.search import (
 )
 from orchestrator.config.space import parse_space
 from orchestrator.config.training import resolve_experiment
-from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
+from orchestrator.errors import InputError, Problems, complaints, shown, suggestion, unknown
 from orchestrator.evaluation.measures import is_minimised
 from orchestrator.method import MethodConfig, find_method
 from orchestrator.storage.events import named_settings
@@ -148,8 +148,7 @@ def _resolved(
     words = {key: get_args(kind) for key, kind in kinds.items() if get_origin(kind) is Literal}
     for key, known in {"algorithm": tuple(ALGORITHMS), **words}.items():
         if key in merged and merged[key] not in known:
-            unknown = merged.pop(key)
-            problems.found.append(f"{source}: {key}: {shown(unknown)} is unknown{suggestion(unknown, known)}")
+            problems.found.append(f"{source}: {key}: {unknown(merged.pop(key), known)}")
     plain = FILE_KEYS.keys() & Search.model_fields.keys() - {
         "budget",
         "scheduler",

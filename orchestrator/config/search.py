@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 from orchestrator.config.algorithms import ALGORITHMS
 from orchestrator.config.algorithms.tpe import Tpe
 from orchestrator.config.files import yaml_text
-from orchestrator.config.limits import MOST_CONCURRENT, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
+from orchestrator.config.limits import MOST_CONCURRENT, MOST_HOURS, MOST_RUNS, MOST_TRIALS, MOST_WORKERS, FinalProtocol
 from orchestrator.config.schedulers import restored_scheduler, stored_scheduler
 from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.none import NoStops
@@ -21,8 +21,6 @@ from orchestrator.errors import suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.storage.ledger import COSTS, best_key
 
-FinalProtocol = Literal["same", "conventional"]
-"""The protocol of the final runs: the trials', or, of a search over folds, the conventional one."""
 VALIDATION_METRICS = [*OBJECTIVES, "train/loss"]
 
 

@@ -115,7 +115,7 @@ def _take_request(conductor: "Conductor") -> None:
         conductor.pausing = True
     Folder(conductor.folder).remove(REQUEST)
     if not sys.stderr.isatty():  # the live display shows it itself
-        say(f"{conductor.stopped_by}: {'ending in order' if note.request == 'stop' else 'nothing new begins'}")
+        say(f"{conductor.stopped_by}: {'its trials stop' if note.request == 'stop' else 'no new trial starts'}")
 
 
 def _is_ours(folder: Path) -> bool:

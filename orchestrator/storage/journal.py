@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 from orchestrator.storage.files import what_is
 from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.paths import shown
-from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_resume
+from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_repair
 from orchestrator.storage.segments import Segments
 
 Event = Record
@@ -159,7 +159,7 @@ def read_noted(path: Path) -> tuple[list[Event], list[str]]:
                 old = "is of an earlier version, without checksums: changes in it are not detected"
                 notes.append(f"{shown(path)}: {old}")
             if os.fstat(file.fileno()).st_size > end.offset:
-                torn = "is not whole and was left out (the process that wrote it was ended, or its machine)"
+                torn = "is incomplete and was left out (the process that wrote it was killed, or its machine stopped)"
                 notes.append(f"{shown(path)}:{end.number + 1}: the last line {torn}")
     except OSError as error:
         raise JournalError(f"{path}: cannot read the journal: {error.strerror}") from None
@@ -228,7 +228,7 @@ def read_events(file: BinaryIO, path: Path, start: Position, limit: float = math
         except ValueError as error:
             if not line.strip(b"\0\n") and not file.read(1):
                 break
-            where, how = f"{path}:{start.number + 1}", how_to_resume(path.parent.name, start.number)
+            where, how = f"{path}:{start.number + 1}", how_to_repair(path.parent.name, start.number)
             raise JournalError(f"{where}: corrupt journal line: {error}{how}") from None
         events.append(record)
     return events, start

@@ -67,19 +67,22 @@ class Places:
         except (OSError, ValueError):
             return True
 
+    def check_exists(self) -> None:
+        """InputError if it is a folder that does not exist."""
+        if paths.address_of(self.storage) is None and not self.storage.is_dir():
+            raise InputError(f"{STORAGE}: {self.storage}: no such folder")
+
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
         path = self.search(name) / JOURNAL
         refresh(path)
-        where = paths.shown(self.storage)
-        if not self.storage.is_dir():
-            raise InputError(f"{STORAGE}: no folder {where}, so no search '{name}' in it")
+        self.check_exists()
         if not has_started(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting and has recorded nothing yet: try again in a moment")
             known = Folder(self.storage / "searches").folders()
             hint = suggestion(name, known) if known else " (none yet)"
-            raise InputError(f"no search '{name}' under {where}{hint}")
+            raise InputError(f"no search '{name}' under {paths.shown(self.storage)}{hint}")
         return path
 
     def journals(self) -> list[Path]:

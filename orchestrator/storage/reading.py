@@ -14,7 +14,7 @@ from orchestrator.storage.journal import TAKEN, Journal, JournalError, read_note
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import LEADERBOARD, PAGE
 from orchestrator.storage.presence import DRIVER, REQUEST, living_driver
-from orchestrator.storage.records import how_to_resume
+from orchestrator.storage.records import how_to_repair
 from orchestrator.text import counted
 
 
@@ -49,7 +49,7 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
     ledger = Ledger.of(events, paths.shown(path))
     if (lost := sent.get(ledger.search_id, 0) - len(events)) > 0:
         where = f"{paths.shown(path)}:{len(events) + 1}"
-        how = how_to_resume(path.parent.name, len(events))
+        how = how_to_repair(path.parent.name, len(events))
         raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
     ledger.notes = notes
     return events, ledger

@@ -47,7 +47,7 @@ def encode(record: Mapping[str, Any], before: Position, default: Any = None) -> 
 def decode(line: bytes, before: Position) -> tuple[Record, Position]:
     """The record of a complete line, and the place after it; ValueError describes any error."""
     if not line.endswith(b"\n"):
-        raise ValueError("it is not whole")
+        raise ValueError("it is incomplete")
     tail = line[-_TAIL:]
     has_sum = tail.startswith(_BEGIN) and tail.endswith(_END)
     content = line[: -_TAIL if has_sum else -2]
@@ -58,7 +58,7 @@ def decode(line: bytes, before: Position) -> tuple[Record, Position]:
     if not isinstance(record, dict) or not {"event", "seq", "time"} <= record.keys():
         raise ValueError("not a record with event, seq and time")
     if type(record["seq"]) is not int or record["seq"] != before.number:
-        raise ValueError(f"it says seq {str(record['seq'])[:40]} where {before.number} belongs")
+        raise ValueError(f"its seq is {str(record['seq'])[:40]}, and should be {before.number}")
     if not isinstance(record["event"], str) or type(record["time"]) is not int:
         raise ValueError("its event should be a word, its time a whole number")
     found = _sum(before, content)
@@ -70,12 +70,12 @@ def decode(line: bytes, before: Position) -> tuple[Record, Position]:
     return record, Position(before.number + 1, before.offset + len(line), found, has_sum)
 
 
-def how_to_resume(name: str, whole: int) -> str:
-    """What to do about the damaged journal of a search whose first `whole` lines are intact."""
-    if not whole:
+def how_to_repair(name: str, intact: int) -> str:
+    """What to do about the damaged journal of a search whose first `intact` lines can be read."""
+    if not intact:
         return "; there is no intact line before it to continue from: start a new search"
-    before = "line 1 is" if whole == 1 else f"lines 1 to {whole} are"
-    return f"; {before} whole: orchestrator resume {name} --cut-damaged continues from there"
+    before = "line 1 is" if intact == 1 else f"lines 1 to {intact} are"
+    return f"; {before} intact: orchestrator resume {name} --cut-damaged continues from there"
 
 
 def _sum(before: Position, content: bytes) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from orchestrator.errors import InputError
-from orchestrator.storage.records import Position, decode, how_to_resume
+from orchestrator.storage.records import Position, decode, how_to_repair
 from orchestrator.storage.s3 import THREADS, Bucket
 
 BUNDLE = 500
@@ -81,14 +81,14 @@ class Segments:
                         if f"/by-{BUNDLE}/" in key:
                             how = ": it is a copy of single records: delete it, and those are read"
                         else:
-                            how = how_to_resume(self.search, end.number)
+                            how = how_to_repair(self.search, end.number)
                         file.flush()
                         raise InputError(what + how) from None
                     lines.append(line)
                     file.write(line)
         file.flush()
         if missing:
-            raise InputError(missing + how_to_resume(self.search, end.number))
+            raise InputError(missing + how_to_repair(self.search, end.number))
         self.tail = lines[len(lines) - len(lines) % BUNDLE :]
 
     def cut(self, first: int, aside: str) -> None:

@@ -10,7 +10,7 @@ from orchestrator.config.schedulers.base import Scheduler
 from orchestrator.config.schedulers.hyperband import Hyperband
 from orchestrator.config.schedulers.median import Median
 from orchestrator.config.schedulers.none import NoStops
-from orchestrator.errors import InputError, complaints, shown, suggestion
+from orchestrator.errors import InputError, complaints, suggestion, unknown
 
 SCHEDULERS: dict[str, type[Scheduler]] = {
     kind.name: kind
@@ -32,8 +32,10 @@ def parse_scheduler(given: str | Mapping[Any, Any], where: str) -> Scheduler:
     values = {"name": given} if isinstance(given, str) else {str(key): value for key, value in given.items()}
     name = values.pop("name", NoStops.name)
     kind = SCHEDULERS.get(name) if isinstance(name, str) else None
-    problems = [] if kind else [f"{where}: name: {shown(name)} is unknown{suggestion(name, SCHEDULERS)}"]
-    known = list(dict.fromkeys(["name", *(key for kind in SCHEDULERS.values() for key in kind.model_fields)]))
+    place = where if isinstance(given, str) else f"{where}: name"
+    problems = [] if kind else [f"{place}: {unknown(name, SCHEDULERS)}"]
+    kinds = [kind] if kind else SCHEDULERS.values()
+    known = dict.fromkeys(["name", *(key for kind in kinds for key in kind.model_fields)])
     for key, value in list(values.items()):
         its = [other for other in SCHEDULERS.values() if key in other.model_fields]
         if not its:

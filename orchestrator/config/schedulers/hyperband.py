@@ -29,7 +29,7 @@ class Hyperband(Asha):
     def problem(self, validations: int | None) -> str | None:
         """It has to know the validations of a trial, and they have to be enough for two brackets."""
         if validations is None:
-            return "max_validations: give the number of validations of a whole trial (asha does not need it)"
+            return "max_validations: unknown from epochs and validate_every; give those of a full trial, or take asha"
         if self.brackets(validations) < 2:
             return (
                 f"{validations} validations make one bracket only: lower grace_validations or reduction_factor, "
