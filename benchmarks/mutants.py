@@ -38,13 +38,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "orchestrator/config/schedulers/median.py": "test_study",
         "orchestrator/search/conductor.py": "test_study test_lost test_control",
         "orchestrator/storage/ledger.py": "test_journal test_study",
-        "orchestrator/config/space.py": "test_spec test_study",
+        "orchestrator/config/space.py": "test_search_files test_study",
     },
     "statistics": {
         "orchestrator/evaluation/intervals.py": "test_intervals",
         "orchestrator/report/significance.py": "test_significance test_standing",
         "orchestrator/report/standing.py": "test_standing test_significance",
-        "orchestrator/report/settings.py": "test_standing test_page",
+        "orchestrator/report/settings.py": "test_standing test_search_page",
         "orchestrator/report/importance.py": "test_importance",
     },
     "loop": {
@@ -79,8 +79,9 @@ GROUPS: dict[str, dict[str, str]] = {
 }
 """The modules of each group, and the tests that hold each."""
 WIDER = {
-    "search": "test_goldens test_standing test_lost test_control test_page test_journal test_faults test_benchmark",
-    "statistics": "test_goldens test_page test_evaluation",
+    "search": "test_goldens test_standing test_lost test_control test_search_page test_journal test_faults "
+    "test_benchmark",
+    "statistics": "test_goldens test_search_page test_evaluation",
     "loop": "test_goldens test_protocols test_loop test_yardstick test_check",
     "evaluation": "test_insight test_goldens test_loop test_yardstick",
     "methods": "test_goldens test_check test_loop",

@@ -26,7 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first; those that need CUDA are skipped without it."""
-    order = ["test_spec", "test_objectives", "test_pfml", "test_method", "test_study", "test_data", "test_evaluation"]
+    order = [
+        "test_search_files",
+        "test_objectives",
+        "test_pfml",
+        "test_method",
+        "test_study",
+        "test_data",
+        "test_evaluation",
+    ]
     last = ["test_tracking", "test_backends", "test_search", "test_cli", "test_faults"]
 
     def place(item: pytest.Item) -> int:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spread
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
+from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spread
 
 from orchestrator.cli.main import main
 from orchestrator.config.search import Search

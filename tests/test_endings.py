@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 from test_cli import run
-from test_page import made, spread
+from test_search_page import made, spread
 
 from orchestrator import __main__, endings
 from orchestrator.cli import main

@@ -21,7 +21,7 @@ import pytest
 import torch
 from PIL import Image
 from test_insight import NAMES, seen
-from test_page import made, spread
+from test_search_page import made, spread
 from typer import rich_utils
 
 from orchestrator.cli.main import COMMANDS

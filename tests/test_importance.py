@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_page import made
+from test_search_page import made
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.space import Parameter

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_page import CHROMIUM, HOSTILE, Elements, complaints, opened
+from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
 from orchestrator.data.store import Store
 from orchestrator.evaluation.insight import (

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_page import made, spread
+from test_search_page import made, spread
 from test_study import EPOCHS, drive, search_of, start
 
 from orchestrator.errors import InputError

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
-from test_page import CHROMIUM, bowl, made, spread
+from test_search_page import CHROMIUM, bowl, made, spread
 
 from orchestrator.cli.main import main
 from orchestrator.data.store import Store

@@ -20,8 +20,8 @@ import pytest
 import torch
 from services import MLflowServer, Postgres
 from test_insight import CURVES, NAMES, view
-from test_page import HOSTILE, Elements, figures, made, spread
 from test_search import LONG, TINY, Terminal, family, terminal, wait
+from test_search_page import HOSTILE, Elements, figures, made, spread
 
 from orchestrator.errors import InputError
 from orchestrator.report.comparison import Comparison
