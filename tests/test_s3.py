@@ -582,6 +582,7 @@ def test_what_cannot_be_reached_is_one_line(
         printed = capfd.readouterr()
         (line,) = printed.err.splitlines()
         assert line.startswith(("error: s3://", "error: --storage")) and told in line and SECRET not in line
+        assert "benchmarks" not in line  # a search was asked for
     s3._bucket.cache_clear()
     assert not [path for path in (tmp_path / "here").rglob("*") if path.is_file() and path.suffix != ".lock"]
 

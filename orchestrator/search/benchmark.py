@@ -26,6 +26,7 @@ from orchestrator.search.preflight import check_data, check_hours
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import BENCHMARK, Ledger
+from orchestrator.storage.paths import address_of, shown
 from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, check_name, has_started, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
@@ -90,7 +91,9 @@ def known(places: Places, name: str) -> Benchmark | None:
         content = Folder(path.parent, patient=False).read(path.name)
         return None if content is None else Benchmark.model_validate_json(content)
     except OSError as error:
-        raise InputError(f"{error.filename or path}: cannot be read ({error.strerror})") from None
+        # a store that does not answer is at fault itself: the name may be a search's
+        where = error.filename or path if address_of(path) is None else shown(places.storage)
+        raise InputError(f"{where}: cannot be read ({error.strerror})") from None
     except ValidationError as error:
         raise InputError(f"{path}: not a benchmark of this version: {describe(error):.300}") from None
     except ValueError as error:
