@@ -26,9 +26,9 @@ from torchvision.datasets import ImageFolder
 from torchvision.io import ImageReadMode, decode_jpeg
 
 from orchestrator.data import encoding
+from orchestrator.data.augmentations.crops import CROPS
 from orchestrator.data.pipeline import Reader, Request
 from orchestrator.data.store import Row, Store, write_store
-from orchestrator.data.transforms import CROPS
 
 BATCH = 64
 QUALITY = 90  # of the files as they are; those at 256 are encoded as the importers do it

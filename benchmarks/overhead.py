@@ -178,6 +178,7 @@ def search(trials: int, epochs: int, slots: int, folder: Path, algorithm: str, s
     from orchestrator.search import driver as searching
     from orchestrator.search import preflight
     from orchestrator.search.study import Study
+    from orchestrator.search.watcher import Watcher
     from orchestrator.storage import places
     from orchestrator.tracking.address import default_tracking_uri
     from orchestrator.tracking.mlflow_store import _open_client
@@ -186,7 +187,7 @@ def search(trials: int, epochs: int, slots: int, folder: Path, algorithm: str, s
     reported: dict[str, float] = {}
     timed(Study, ("ask", "report", "tell"), spent)
 
-    class Watching(searching.Watcher):
+    class Watching(Watcher):
         def begin(self, *_: Any) -> None:
             self.clock = Clock().begin()
             self.tenths = Tenths(self.clock, trials, spent)

@@ -12,6 +12,7 @@ from orchestrator.config.training import Training
 from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.measures.recall import recall
 from orchestrator.method import find_method, registry
+from orchestrator.plugins import installed
 
 PAGE = Path(__file__).with_name("methods.md")
 CONFORMANCE = "## Conformance\n"
@@ -26,7 +27,7 @@ MARKS = {"passed": "✓", "failed": "**failed**", "expected failure": "(✗)", "
 
 def documentation() -> str:
     """All methods: formula, source, hyperparameters with defaults and ranges."""
-    described = [describe_method(method) for _, method in sorted(registry().items())]
+    described = [describe_method(method) for method in installed().values()]
     lines = ["# Methods", "", "Written by `make methods-page`, from what each method says of itself.", ""]
     lines += ["| method | what | source |", "| --- | --- | --- |"]
     for method in described:

@@ -8,20 +8,20 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from torch import Generator, Tensor, nn
 
+from orchestrator.contract import BUILT_IN, announced, unknown_method
+from orchestrator.contract import ENTRY_POINTS as ENTRY_POINTS
+from orchestrator.contract import MethodConfig as MethodConfig
 from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
 from orchestrator.errors import suggestion
-
-ENTRY_POINTS = "orchestrator.methods"
-BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
 
 Outputs = dict[str, Tensor]
 """The network's outputs for a batch: `embedding` (B, D), and one entry per head of the method."""
@@ -36,24 +36,6 @@ SharedSum = Callable[[Callable[[int, int], Tensor]], Tensor]
 
 def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
     return part(0, 1)
-
-
-class MethodConfig(BaseModel):
-    """A method's hyperparameters: frozen, unknown keys refused, defaults from the paper."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """Hyperparameters that only have an effect for one value of another hyperparameter, keyed by the latter."""
-
-    def idle(self) -> dict[str, tuple[str, ...]]:
-        """Hyperparameters without effect, each with the ones that disable it; setting such a one is reported."""
-        return {}
-
-    def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
-        """Hyperparameters without effect because a training of `steps` steps is too short, each with the ones whose
-        values lie beyond its end."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -258,20 +240,20 @@ def plugin_problems() -> list[str]:
 def find_method(name: str) -> type[Method]:
     """The method class called `name`; InputError with a suggestion otherwise."""
     if name not in registry():
-        problems = "".join(f"; {problem}" for problem in plugin_problems())
-        if (Path(name) / "pyproject.toml").is_file():
-            problems += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
-        raise InputError(f"unknown method '{name}'{suggestion(name, registry())}{problems}")
+        raise unknown_method(name, registry(), plugin_problems())
     return registry()[name]
+
+
+def loaded() -> bool:
+    """Whether the plugins were imported in this process."""
+    return _discover.cache_info().currsize > 0
 
 
 @cache
 def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
     methods: dict[str, type[Method]] = {}
     problems: list[str] = []
-    # built-in methods first: a plugin cannot take their names, and they are available without an installation too
-    plugins = (entry for entry in entry_points(group=ENTRY_POINTS) if entry.value != BUILT_IN.value)
-    for entry in (BUILT_IN, *sorted(plugins, key=lambda entry: entry.name)):
+    for entry in announced():
         distribution = entry.dist.name if entry.dist else "this package"
         try:
             found = list(_methods_of(entry))

@@ -15,10 +15,11 @@ from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.method import find_method
 from orchestrator.networks.backbones import BACKBONES, build_backbone
-from orchestrator.networks.backbones.base import Backbone
-from orchestrator.networks.backbones.bn_inception import BLOCKS, BNInception
-from orchestrator.networks.backbones.timm_models import TimmBody
-from orchestrator.networks.embedding import EmbeddingNetwork, Pooling
+from orchestrator.networks.backbones.base import Pooling
+from orchestrator.networks.backbones.network import Backbone
+from orchestrator.networks.bn_inception import BLOCKS, BNInception
+from orchestrator.networks.embedding import EmbeddingNetwork
+from orchestrator.networks.timm_body import TimmBody
 from orchestrator.training.learner import Learner
 from orchestrator.training.optimizer import build_optimizer
 

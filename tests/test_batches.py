@@ -7,8 +7,10 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.data.augmentations import DEGRADATIONS, RECIPES, Degradation, recipe_of
+from orchestrator.data.augmentations.crops import DRAWS
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.transforms import DEGRADATIONS, DRAWS, RECIPES, Degradation, augment, uniforms
+from orchestrator.data.transforms import augment, uniforms
 from orchestrator.errors import DataError
 
 # --- samplers
@@ -148,14 +150,14 @@ def test_affine_differs_by_seed_epoch_and_sample() -> None:
 
 def test_affine_in_the_middle_of_its_range_changes_nothing() -> None:
     images = random_images(3).float() / 255
-    torch.testing.assert_close(RECIPES["affine"](images, np.full((3, DRAWS), 0.5)), images, atol=1e-5, rtol=0)
+    torch.testing.assert_close(recipe_of("affine")(images, np.full((3, DRAWS), 0.5)), images, atol=1e-5, rtol=0)
 
 
 def test_affine_shifts_by_pixels_and_continues_the_border() -> None:
     images = random_images(1, 1, 50, 50).float() / 255
     draws = np.full((1, DRAWS), 0.5)
     draws[:, 4] += 1 / (2 * 0.06 * 50)  # one pixel: each comes from its right neighbour
-    shifted = RECIPES["affine"](images, draws)
+    shifted = recipe_of("affine")(images, draws)
     torch.testing.assert_close(shifted[..., :-1], images[..., 1:], atol=1e-5, rtol=0)
     torch.testing.assert_close(shifted[..., -1], images[..., -1], atol=1e-5, rtol=0)
 
@@ -167,7 +169,7 @@ def test_affine_rotates_in_square_pixels() -> None:
     images[..., height // 2, 20:61] = 1
     draws = np.full((1, DRAWS), 0.5)
     draws[:, 0] = 1.0  # 10 degrees
-    rows, columns = torch.nonzero(RECIPES["affine"](images, draws)[0, 0] > 0.2, as_tuple=True)
+    rows, columns = torch.nonzero(recipe_of("affine")(images, draws)[0, 0] > 0.2, as_tuple=True)
     slope = np.polyfit(columns.numpy(), rows.numpy(), 1)[0]
     assert abs(slope) == pytest.approx(np.tan(np.radians(10)), rel=0.05)
     length = np.hypot(float(columns.max() - columns.min()), float(rows.max() - rows.min()))

@@ -21,10 +21,11 @@ from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, TrialSource, Validated
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.html.comparison_page import comparison_page
-from orchestrator.search import benchmark
-from orchestrator.search.benchmark import SEEDS, Benchmark, Result, asked, known, members
+from orchestrator.search import benchmarking
+from orchestrator.search.benchmark import SEEDS, Benchmark, asked, known, members
+from orchestrator.search.benchmarking import Result
 from orchestrator.search.conductor import Conductor
-from orchestrator.search.driver import Watcher
+from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
 from orchestrator.storage.presence import driver, send_request
@@ -89,7 +90,7 @@ def run(tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> R
     monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
 
     def run(chosen: Benchmark, runner: MadeRunner) -> Result:
-        return benchmark.run(chosen, runner, storage=tmp_path / "s")
+        return benchmarking.run(chosen, runner, storage=tmp_path / "s")
 
     return run
 
@@ -210,7 +211,7 @@ def test_it_can_be_stopped_between_two_searches(run: Run, tmp_path: Path) -> Non
         send_request(Places(tmp_path / "s").benchmark("b"), "stop")
         return Watcher()
 
-    result = benchmark.run(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
+    result = benchmarking.run(chosen, MadeRunner(), storage=tmp_path / "s", watcher=ask_once_begun)
     assert result.stopped == "stopped before its next search" and not result.fault
     assert states(tmp_path / "s", chosen) == {"pfml": "done"}
     assert {path.name for path in (tmp_path / "s" / "benchmarks" / "b").iterdir()} == {"benchmark.json", "report.html"}

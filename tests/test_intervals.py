@@ -9,10 +9,9 @@ import pytest
 from scipy import stats
 
 from orchestrator.evaluation import intervals
+from orchestrator.evaluation.claims import FEWEST_CLASSES, claimed
 from orchestrator.evaluation.intervals import (
-    FEWEST_CLASSES,
     as_metrics,
-    claimed,
     mean_interval,
     of_auroc,
     of_class_means,

@@ -16,9 +16,9 @@ import test_importers as trees
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from orchestrator.data.archives.catalog import ARCHIVES
+from orchestrator.data.manifest import SPLITS
 from orchestrator.data.prepare import prepare
 from orchestrator.data.splits import class_split
-from orchestrator.data.store import SPLITS
 from orchestrator.execution.worker import run, run_test
 from orchestrator.storage.trial_folder import BEST
 from orchestrator.training.embed import evaluate_model_by_query

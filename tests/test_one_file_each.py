@@ -145,12 +145,19 @@ class Separate(Algorithm):
         '''
 """A backbone."""
 
-from torch import nn
+from typing import TYPE_CHECKING
 
-from orchestrator.networks.backbones.base import Architecture, Backbone
+from orchestrator.networks.backbones.base import Architecture
+
+if TYPE_CHECKING:
+    from orchestrator.networks.backbones.network import Backbone
 
 
-def patches(channels: int, class_token: bool = False) -> Backbone:
+def patches(channels: int, class_token: bool = False) -> "Backbone":
+    from torch import nn
+
+    from orchestrator.networks.backbones.network import Backbone
+
     body = nn.Conv2d(channels, 6, 4, stride=4)
     return Backbone(body, feature_dim=6, channels=channels, mean=[0.5] * channels, std=[0.5] * channels, layers=None)
 
@@ -169,12 +176,12 @@ PATCHES = Architecture(name="patches", about="patches, 6 features", build=patche
 
 from pathlib import Path
 
-import numpy as np
-
 from orchestrator.data.archives.listing import Archive, Count, Counts, Listing, Picture, archive_root
 
 
 def read_dots(source: Path) -> Listing:
+    import numpy as np
+
     root = archive_root(source, ["dots.npy"], "dots")
     pixels = np.load(root / "dots.npy")
     pictures = [Picture(f"{row:02d}", row // 8 + 1, pixels=image) for row, image in enumerate(pixels)]
@@ -193,12 +200,12 @@ DOTS = Archive("dots", "dots, for a test", "https://dots.example", read_dots, Co
         '''
 """A metric."""
 
-import numpy as np
-
 from orchestrator.evaluation.measures.base import Floats, Metric, Ranked
 
 
 def _first_place(ranked: Ranked) -> Floats:
+    import numpy as np
+
     first = np.full(len(ranked.relevant_Q), float(ranked.gallery))
     np.minimum.at(first, ranked.query_H, ranked.place_H)
     return first
@@ -222,7 +229,7 @@ FIRST_PLACE = Metric(
         "from orchestrator.evaluation.measures.first_place import FIRST_PLACE\n",
     ),
     "augmentation": Part(
-        "orchestrator/data/flips.py",
+        "orchestrator/data/augmentations/flipped.py",
         '''
 """An augmentation."""
 
@@ -232,29 +239,31 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def flipped(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
+def apply(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
     """Half of the images upside down."""
     chosen = torch.from_numpy(draws[:, 0] < 0.5)
     return torch.where(chosen[:, None, None, None], images.flip(2), images)
 ''',
-        "orchestrator/data/transforms.py",
-        '    "flipped": flipped,',
-        '    "affine": _affine,',
-        "from orchestrator.data.flips import flipped\n",
+        "orchestrator/data/augmentations/__init__.py",
+        '    "flipped",',
+        '    "affine",',
     ),
     "optimiser": Part(
         "orchestrator/config/optimizers/sgd.py",
         '''
 """An optimiser."""
 
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.config.optimizers.base import Optimizer, Settings
 
+if TYPE_CHECKING:
+    import torch
 
-def build(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> torch.optim.Optimizer:
+
+def build(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> "torch.optim.Optimizer":
+    import torch
+
     return torch.optim.SGD(groups, momentum=0.9, weight_decay=settings.weight_decay)
 
 

@@ -21,6 +21,8 @@ from torchvision.transforms import v2
 from orchestrator.config.resolve import single_training
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data import pipeline
+from orchestrator.data.augmentations import Degradation
+from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, DRAWS, Crop
 from orchestrator.data.pipeline import (
     AHEAD,
     EVALUATION,
@@ -34,7 +36,7 @@ from orchestrator.data.pipeline import (
 from orchestrator.data.samplers import UniformSampler
 from orchestrator.data.splits import class_split, noisy_labels, train_labels
 from orchestrator.data.store import Row, Store, write_store
-from orchestrator.data.transforms import CROP_DRAWS, CROPS, DRAWS, Crop, Degradation, uniforms
+from orchestrator.data.transforms import uniforms
 from orchestrator.errors import DataError
 from orchestrator.method import Diagnostics, Embedded, Method, registry
 from orchestrator.search.preflight import check_data

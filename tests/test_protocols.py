@@ -22,11 +22,12 @@ from orchestrator.cli.tables import leaderboard
 from orchestrator.config.resolve import idle_settings
 from orchestrator.config.search import Search
 from orchestrator.config.training import Training
+from orchestrator.data.augmentations import Degradation
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.pipeline import EVALUATION
 from orchestrator.data.splits import class_groups, class_split, image_split
 from orchestrator.data.store import Row, Store, write_store
-from orchestrator.data.transforms import Degradation, augment
+from orchestrator.data.transforms import augment
 from orchestrator.errors import InputError
 from orchestrator.evaluation.metrics import auroc, evaluate_embeddings
 from orchestrator.execution.protocol import Validated, Work

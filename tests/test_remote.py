@@ -21,8 +21,9 @@ from orchestrator.cli.main import main
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data import remote
 from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.manifest import IMAGES, MANIFEST
 from orchestrator.data.remote import open_remote, publish
-from orchestrator.data.store import IMAGES, MANIFEST, Row, Store, write_store
+from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import DataError, InputError
 from orchestrator.storage import s3
 

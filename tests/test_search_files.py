@@ -18,7 +18,7 @@ from orchestrator.config.schedulers import SCHEDULERS
 from orchestrator.config.search import FILE_KEYS, Search
 from orchestrator.config.space import Parameter, parse_space
 from orchestrator.config.training import resolve_experiment
-from orchestrator.data.transforms import DEGRADATIONS
+from orchestrator.data.augmentations import DEGRADATIONS
 from orchestrator.errors import InputError
 from orchestrator.method import registry
 

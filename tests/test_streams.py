@@ -16,8 +16,9 @@ import pytest
 from orchestrator.cli.main import _hung_up
 from orchestrator.config.resolve import resolve_search
 from orchestrator.execution.inline import InlineRunner
-from orchestrator.search.driver import Watcher, start
+from orchestrator.search.driver import start
 from orchestrator.search.signals import interrupts
+from orchestrator.search.watcher import Watcher
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 

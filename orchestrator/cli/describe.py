@@ -1,6 +1,5 @@
 """Descriptions of methods and settings."""
 
-import inspect
 import re
 from collections.abc import Iterator
 from types import NoneType, UnionType
@@ -9,20 +8,19 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from orchestrator.config.presets import presets_of
-from orchestrator.method import Method
+from orchestrator.plugins import Installed
 
 
-def describe_method(method: type[Method]) -> dict[str, Any]:
+def describe_method(method: Installed) -> dict[str, Any]:
     """A method's name, documentation and hyperparameters, as plain values."""
-    documentation = inspect.cleandoc(method.__doc__ or "")
     return {
         "name": method.name,
-        "summary": documentation.splitlines()[0] if documentation else "",
+        "summary": method.documentation.splitlines()[0] if method.documentation else "",
         "paper": method.paper,
-        "documentation": documentation,
+        "documentation": method.documentation,
         "needs_validation": method.needs_validation,
         "sampler": method.sampler,
-        "hyperparameters": describe_settings(method.Config),
+        "hyperparameters": describe_settings(method.fields),
         "presets": presets_of(method.name),
     }
 

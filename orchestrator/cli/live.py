@@ -3,7 +3,7 @@
 import math
 import sys
 import time
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Group
 from rich.live import Live
@@ -15,11 +15,13 @@ from orchestrator.cli.tables import RECENT, trial_table
 from orchestrator.cli.terminal import Terminal
 from orchestrator.report import learning
 from orchestrator.report.selection import selection_text
-from orchestrator.search.conductor import Conductor
-from orchestrator.search.driver import Watcher
+from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import ENDED, TrialRecord
 from orchestrator.text import counted, duration, params_text
-from orchestrator.tracking.trackers import Tracker
+
+if TYPE_CHECKING:
+    from orchestrator.search.conductor import Conductor
+    from orchestrator.tracking.trackers import Tracker
 
 
 class Display(Watcher):
@@ -31,7 +33,7 @@ class Display(Watcher):
         self.status = status
         self.live: Live | None = None
 
-    def begin(self, conductor: Conductor, tracker: Tracker) -> None:
+    def begin(self, conductor: "Conductor", tracker: "Tracker") -> None:
         if self.status is not None:
             self.status.stop()
         self.conductor, self.tracker = conductor, tracker

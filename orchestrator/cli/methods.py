@@ -29,10 +29,10 @@ def methods(
     - `orchestrator methods pfml`
     """
     from orchestrator.cli.describe import describe_method
-    from orchestrator.method import find_method, registry
+    from orchestrator.plugins import find_installed, installed
 
     if name is None:
-        described = [describe_method(method) for _, method in sorted(registry().items())]
+        described = [describe_method(method) for method in installed().values()]
         if json_:
             print(json.dumps(described))
         else:
@@ -46,7 +46,7 @@ def methods(
             echo("details of one: orchestrator methods NAME")
         warn_of_plugins()
         return
-    method = describe_method(find_method(name))
+    method = describe_method(find_installed(name))
     if json_:
         print(json.dumps(method))
         return
@@ -107,6 +107,9 @@ def check(
     - `orchestrator check contrastive --set references=memory`
     """
     with waiting("loading"):
+        from orchestrator.plugins import find_installed
+
+        find_installed(name)  # a wrong name is told at once
         from orchestrator.check import config_of, verdicts
         from orchestrator.method import find_method
 

@@ -26,7 +26,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.files import cell, output_place
 
 if TYPE_CHECKING:
-    from orchestrator.data.transforms import Degradation
+    from orchestrator.data.augmentations import Degradation
     from orchestrator.evaluation.metrics import Evaluation
 
 
@@ -125,7 +125,8 @@ def evaluate(
     """
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.evaluation.intervals import claim_of, evaluated_classes, over_classes, over_queries, too_few
+    from orchestrator.evaluation.claims import claim_of, too_few
+    from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
     from orchestrator.search.models import find_models
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
     from orchestrator.training.folds import evaluate_folds
@@ -276,7 +277,7 @@ def evaluate(
 
 def _degradation(kind: str | None, probability: float, extent: float | None) -> "Degradation | None":
     """What `--degradation` and its two options ask for."""
-    from orchestrator.data.transforms import Degradation
+    from orchestrator.data.augmentations import Degradation
 
     if kind is None:
         if extent is not None or probability != 1:

@@ -249,6 +249,6 @@ def benchmark_of(name: str, storage: Path) -> "Benchmark | None":
     places = places_of(storage)
     if (places.search(name) / JOURNAL).exists() or not places.has_benchmark(name):
         return None
-    from orchestrator.search.benchmark import known  # slow to import
+    from orchestrator.search.benchmark import known
 
     return known(places, name)

@@ -37,7 +37,7 @@ def waiting(doing: str) -> Status:
 
 def warn_of_plugins() -> None:
     """Warn of plugins that were left out, each with the reason."""
-    from orchestrator.method import plugin_problems
+    from orchestrator.plugins import plugin_problems
 
     for problem in plugin_problems():
         echo(f"warning: {problem}", err=True)

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from orchestrator.errors import InputError
-from orchestrator.method import registry
+from orchestrator.plugins import installed
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -62,8 +62,8 @@ def check_method_name(name: str) -> None:
     """InputError for a name that a new method, and its package, cannot have."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
         raise InputError(f"NAME: '{name}' should be a Python name in snake_case, such as my_loss")
-    if name in registry():
-        raise InputError(f"NAME: a method '{name}' is installed already ({registry()[name].__module__})")
+    if name in installed():
+        raise InputError(f"NAME: a method '{name}' is installed already ({installed()[name].module})")
     if name == "tests" or importlib.util.find_spec(name) is not None:
         raise InputError(f"NAME: a Python package '{name}' already exists: choose another name")
 

@@ -213,6 +213,8 @@ def resume(
             from orchestrator.storage.places import JOURNAL
 
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
+        limits = parsed_limits(budget)
+        places_of(storage).journal(name)  # a wrong name is told at once
         from orchestrator.cli.live import Display
         from orchestrator.search.driver import resume as resume_search
 
@@ -224,7 +226,7 @@ def resume(
             tracking_uri=tracking_uri,
             watcher=Display(status=status),
             num_trials=num_trials,
-            budget=parsed_limits(budget),
+            budget=limits,
             workers=workers,
             max_concurrent=max_concurrent,
         )

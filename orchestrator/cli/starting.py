@@ -38,9 +38,7 @@ def resolved_search(
     from orchestrator.config.files import find_search, read_yaml
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
-    from orchestrator.data.catalog import check_known
-    from orchestrator.search.preflight import starting_settings
-    from orchestrator.storage.address import is_address
+    from orchestrator.search.start_from import starting_settings
     from orchestrator.storage.places import check_name
 
     if name is not None and benchmark_of(check_name(name), storage) is not None:
@@ -58,12 +56,19 @@ def resolved_search(
             find_settings=lambda name: starting_settings(name, places_of(storage)),
             **changes,
         )
-    dataset = changes.get("dataset") or raw.get("dataset")
-    if problems.found and isinstance(dataset, str) and not is_address(dataset) and not is_address(str(storage)):
-        with problems.noted():
-            check_known(dataset, places_of(storage).data)
+    with problems.noted():
+        check_dataset(changes.get("dataset") or overrides.get("dataset") or raw.get("dataset"), storage)
     problems.tell()
     return search
+
+
+def check_dataset(name: object, storage: Path) -> None:
+    """DataError for the name of no data set, before anything slow; one at an address is looked for later."""
+    from orchestrator.data.catalog import check_known
+    from orchestrator.storage.address import is_address
+
+    if isinstance(name, str) and not is_address(name) and paths.address_of(storage) is None:
+        check_known(name, places_of(storage).data)
 
 
 def fixed_settings(
@@ -106,7 +111,7 @@ def run_benchmark(
     ray_output: bool,
 ) -> None:
     from orchestrator.cli.live import Display
-    from orchestrator.search.benchmark import members, run, to_do
+    from orchestrator.search.benchmark import members, to_do
     from orchestrator.text import counted
 
     searches = to_do(chosen, places_of(storage))
@@ -128,6 +133,8 @@ def run_benchmark(
         return
     for search in searches.values():
         note_idle(search)
+    from orchestrator.search.benchmarking import run
+
     runner = ray_runner(address, ray_output)
 
     def watcher(label: str, place: int) -> Display:

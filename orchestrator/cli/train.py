@@ -15,7 +15,7 @@ from orchestrator.cli.options import (
     not_empty,
 )
 from orchestrator.cli.output import waiting, warn_of_plugins
-from orchestrator.cli.starting import conclude, fresh_name, note_idle, ray_runner, show_plan
+from orchestrator.cli.starting import check_dataset, conclude, fresh_name, note_idle, ray_runner, show_plan
 from orchestrator.config.limits import MOST_EPOCHS, MOST_RUNS
 from orchestrator.errors import InputError
 
@@ -55,12 +55,8 @@ def train(
     - `orchestrator train --preset pfml/cub200/resnet50`
     """
     with waiting("starting") as status:
-        from orchestrator.cli.live import Display
         from orchestrator.config.presets import find_preset
         from orchestrator.config.resolve import beneath, single_training
-        from orchestrator.execution.inline import InlineRunner
-        from orchestrator.execution.protocol import Runner
-        from orchestrator.search.driver import start
 
         chosen = None if preset is None else find_preset(preset)
         for option, value in (("method", method), ("dataset", dataset)):
@@ -76,6 +72,7 @@ def train(
         training = single_training(
             name or fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
         )
+        check_dataset(training.settings.get("dataset"), storage)
         if dry_run:
             from orchestrator.execution.inline import check_threads
             from orchestrator.search.plan import plan
@@ -87,6 +84,11 @@ def train(
             note_idle(training)
             show_plan(planned, as_json=json_)
             return
+        from orchestrator.cli.live import Display
+        from orchestrator.execution.inline import InlineRunner
+        from orchestrator.execution.protocol import Runner
+        from orchestrator.search.driver import start
+
         runner: Runner = InlineRunner()
         if repeats > 1:
             runner = ray_runner()

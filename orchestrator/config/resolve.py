@@ -23,9 +23,10 @@ from orchestrator.config.search import (
 )
 from orchestrator.config.space import parse_space
 from orchestrator.config.training import resolve_experiment
+from orchestrator.contract import MethodConfig
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion, unknown
 from orchestrator.evaluation.measures import is_minimised
-from orchestrator.method import MethodConfig, find_method
+from orchestrator.plugins import find_installed
 from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
 from orchestrator.storage.places import check_name
@@ -320,7 +321,7 @@ def _with_preset(
             f"--preset {preset.name}: is for '{method}', but {source} searches '{settings['method']}': "
             f"give a preset for that method, or a search of '{method}'"
         )
-    dependent = find_method(method).Config.dependent
+    dependent = find_installed(method).fields.dependent
     left_out = searched.union(*(dependent.get(key, ()) for key in searched))
     stated = {key: value for key, value in beneath(preset.settings, overrides).items() if key not in left_out}
     if isinstance(space, list):  # alternatives that do not search such a setting take it from the preset
@@ -332,7 +333,7 @@ def _with_preset(
 def beneath(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """What remains of `lower` beneath `upper`: no hyperparameters of a base objective that `upper` changes."""
     method = upper.get("method", lower.get("method"))
-    config = find_method(method).Config if isinstance(method, str) else MethodConfig
+    config = find_installed(method).fields if isinstance(method, str) else MethodConfig
     gone: set[str] = set()
     for key, dependent in config.dependent.items():
         default = config.model_fields[key].default

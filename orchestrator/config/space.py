@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from orchestrator.config.limits import MOST_TRIALS
 from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion
-from orchestrator.method import find_method
+from orchestrator.plugins import find_installed
 
 MOST_POINTS = MOST_TRIALS
 """The maximum number of points of a grid."""
@@ -274,7 +274,7 @@ def _is_integer_setting(key: str, fixed: Mapping[str, Any]) -> bool:
     fields = dict(Training.model_fields)
     names = [fixed["method"]] if "method" in fixed else list(fixed.get("_methods", []))
     for name in names:
-        fields |= find_method(name).Config.model_fields
+        fields |= find_installed(name).fields.model_fields
     annotation = fields[key].annotation if key in fields else None
     return annotation is int or (int in get_args(annotation) and float not in get_args(annotation))
 

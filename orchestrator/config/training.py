@@ -19,13 +19,13 @@ from orchestrator.config.limits import (
 )
 from orchestrator.config.optimizers import DESCRIPTION, OPTIMIZERS
 from orchestrator.config.optimizers.adam import ADAM
-from orchestrator.data.transforms import AUGMENTATIONS, DEGRADATIONS, Degradation
+from orchestrator.contract import MethodConfig
+from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
-from orchestrator.method import MethodConfig, find_method
 from orchestrator.networks.backbones import architecture_of
-from orchestrator.networks.backbones.base import InputConvention
-from orchestrator.networks.embedding import Pooling
+from orchestrator.networks.backbones.base import InputConvention, Pooling
+from orchestrator.plugins import config_of
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
 
 if TYPE_CHECKING:
@@ -239,13 +239,13 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
     if not isinstance(settings["method"], str):
         raise InputError(f"{where}: method: {shown(settings['method'])} should be a method's name")
     try:
-        method = find_method(settings["method"])
+        method, config = settings["method"], config_of(settings["method"])
     except InputError as error:
         raise InputError(f"{where}: method: {error}") from None
-    method_keys = set(method.Config.model_fields)
+    method_keys = set(config.model_fields)
     training_keys = set(Training.model_fields)
     if clash := method_keys & training_keys:
-        raise InputError(f"method '{method.name}': {sorted(clash)[0]} is already a setting of every training")
+        raise InputError(f"method '{method}': {sorted(clash)[0]} is already a setting of every training")
     mine: dict[str, Any] = {}
     its: dict[str, Any] = {}
     problems: list[str] = []
@@ -256,18 +256,18 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
             mine[key] = value
         elif key != "method":
             known = method_keys | training_keys
-            problems.append(f"{where}: {key}: no such setting of '{method.name}'{suggestion(key, known)}")
+            problems.append(f"{where}: {key}: no such setting of '{method}'{suggestion(key, known)}")
     made: list[BaseModel] = []
-    for kind, values in ((Training, mine), (method.Config, its)):
+    for kind, values in ((Training, mine), (config, its)):
         try:
             made.append(kind(**values))
         except ValidationError as error:
             problems += [f"{where}: {complaint}" for complaint in complaints(error)]
     if problems:
         raise InputError(*problems)
-    training, config = made
-    assert isinstance(training, Training) and isinstance(config, MethodConfig)
-    return Experiment(method.name, config, training)
+    training, chosen = made
+    assert isinstance(training, Training) and isinstance(chosen, MethodConfig)
+    return Experiment(method, chosen, training)
 
 
 SHAPING = (

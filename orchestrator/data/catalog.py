@@ -6,15 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.data.archives.catalog import ARCHIVES
-from orchestrator.data.remote import exists, fetched, open_remote, remote_manifest
-from orchestrator.data.store import MANIFEST, Store
+from orchestrator.data.manifest import MANIFEST, fetched
 from orchestrator.errors import DataError, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.address import is_address
 from orchestrator.storage.files import read_json
+
+if TYPE_CHECKING:
+    from orchestrator.data.store import Store
 
 Say = Callable[[str], None]
 
@@ -33,7 +35,7 @@ class DatasetInfo:
     images: int
     classes: int
     how_to_get: str
-    build: Callable[[Path, Say], Store] | None = None
+    build: "Callable[[Path, Say], Store] | None" = None
 
 
 def datasets() -> dict[str, DatasetInfo]:
@@ -47,7 +49,7 @@ def check_known(name: str, root: Path | str) -> None:
         raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
 
 
-def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Store:
+def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Store":
     """The store of a data set at `root / name`; drawn first if it can be drawn and is not there. A name may be an
     address, `s3://bucket/prefix`: it is fetched first. If the folder stands for one on an object store, a data set
     that cannot be drawn is one that was published there.
@@ -55,6 +57,9 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> Stor
     `say` receives one line when something takes time. Raises DataError for an unknown name, for one that the
     user must prepare first, for a store that is damaged or cannot be reached, and for a folder that cannot be written.
     """
+    from orchestrator.data.remote import exists, open_remote
+    from orchestrator.data.store import Store
+
     if is_address(name):
         return open_remote(name, root, say=say)
     path = Path(root).absolute() / name
@@ -116,6 +121,8 @@ def overview(root: Path | str) -> dict[str, dict[str, Any]]:
 
 def describe_remote(address: str) -> dict[str, Any]:
     """The entry of `overview` for an address, which is queried. Raises DataError if there is no data set."""
+    from orchestrator.data.remote import remote_manifest
+
     return _remote(address, remote_manifest(address), "not fetched")
 
 
@@ -144,7 +151,7 @@ def _manifest(path: Path) -> dict[str, Any]:
     return manifest if whole else {}
 
 
-def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws: int) -> Store:
+def _draw_glyphs(path: Path, say: Say, *, name: str, classes: int | None, draws: int) -> "Store":
     from orchestrator.data.glyphs import GlyphSettings, build_glyphs  # matplotlib is needed for drawing only
 
     say(f"drawing the data set {name} into {path} (once, well under a minute)")

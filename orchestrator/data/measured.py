@@ -3,17 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from orchestrator.data.splits import Split
-from orchestrator.data.store import Store
-from orchestrator.evaluation.chance import chance_levels
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from orchestrator.data.splits import Split
+    from orchestrator.data.store import Store
+
+FOLDS = 4
+"""Folds of the protocol `mlrc`."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +36,13 @@ class Measured:
 
     @classmethod
     def of(
-        cls, store: Store, parts: Sequence[NDArray[np.int64]], recall_at: Sequence[int] = DEFAULT_RECALL_AT
+        cls, store: "Store", parts: "Sequence[NDArray[np.int64]]", recall_at: Sequence[int] = DEFAULT_RECALL_AT
     ) -> "Measured | None":
         """From the rows of each fold (or of the only set); None if one of them has no query."""
+        import numpy as np
+
+        from orchestrator.evaluation.chance import chance_levels
+
         levels, queries = [], []
         for rows in parts:
             labels, apart = store.labels[rows].astype(np.int64), store.splits[rows] == "query"
@@ -90,9 +98,11 @@ def told_at(dataset: str) -> Sequence[int]:
     return RECALL_AT.get(dataset, DEFAULT_RECALL_AT)
 
 
-def sizes(store: Store, splits: Sequence[Split]) -> dict[str, Any]:
+def sizes(store: "Store", splits: "Sequence[Split]") -> dict[str, Any]:
     """What a search's numbers are measured on, for its journal: the held-out set (None if nothing is held out) and the
     test set of its first point; and its training set, the largest one if there are several folds."""
+    import numpy as np
+
     held_out = [split.validation for split in splits if len(split.validation)]
     validation = Measured.of(store, held_out) if held_out else None
     test = Measured.of(store, [splits[0].test], told_at(store.name)) if len(splits[0].test) else None

@@ -27,10 +27,13 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from orchestrator.data.augmentations import Degradation
+from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS
 from orchestrator.data.encoding import as_mode
+from orchestrator.data.manifest import MODES
 from orchestrator.data.splits import Split
-from orchestrator.data.store import MODES, Store
-from orchestrator.data.transforms import CROP_DRAWS, CROPS, Degradation, augment, degrade, uniforms
+from orchestrator.data.store import Store
+from orchestrator.data.transforms import augment, degrade, uniforms
 from orchestrator.errors import DataError
 from orchestrator.storage.files import read_json
 

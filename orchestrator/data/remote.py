@@ -16,11 +16,11 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
-from orchestrator.data.store import IMAGES, MANIFEST, Store, check_manifest, only_one, sync, writing_problem
+from orchestrator.data.manifest import IMAGES, MANIFEST, check_manifest
+from orchestrator.data.store import Store, only_one, sync, writing_problem
 from orchestrator.errors import DataError
-from orchestrator.storage.address import FOLDER, Address
+from orchestrator.storage.address import Address
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.s3 import Bucket
 
@@ -28,12 +28,6 @@ PIECE = 8 * 2**20
 THREADS = 8
 
 Say = Callable[[str], None]
-
-
-def fetched(root: Path | str) -> dict[str, Path]:
-    """The stores that were fetched into a folder of data sets, by address."""
-    manifests = sorted((Path(root) / FOLDER).glob(f"[!.]*/{MANIFEST}"))
-    return {f"s3://{unquote(path.parent.name)}": path.parent for path in manifests}
 
 
 def open_remote(address: str, root: Path | str, *, say: Say | None = None) -> Store:

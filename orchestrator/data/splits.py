@@ -7,12 +7,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.data.measured import FOLDS
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError
 
 Rows = NDArray[np.int64]
-FOLDS = 4
-"""Folds of the protocol `mlrc`."""
 
 
 @dataclass(frozen=True, eq=False)

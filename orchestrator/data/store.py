@@ -36,15 +36,11 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from orchestrator.data.encoding import as_mode
+from orchestrator.data.manifest import FORMAT_VERSION, IMAGES, MANIFEST, MODES, SPLITS, check_manifest
 from orchestrator.errors import DataError, suggestion
 from orchestrator.storage.files import read_json
 
-FORMAT_VERSION = 1
-IMAGES = "images.arrow"
-MANIFEST = "manifest.json"
 LOCK = "lock"
-SPLITS = ("train", "test", "query", "gallery")
-MODES = {1: "L", 3: "RGB"}  # Pillow's mode for a number of channels
 ROWS_PER_BATCH = 1024
 BYTES_PER_BATCH = 2**28  # Arrow's binary columns are limited to 2 GiB per batch, held in memory when written
 LIBRARIES = ("pillow", "matplotlib")  # what the bytes of drawn images depend on
@@ -405,30 +401,6 @@ def _counts(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: in
         "classes": num_classes if contiguous else -1,
         "splits": {split: int((splits == split).sum()) for split in SPLITS if (splits == split).any()},
     }
-
-
-def check_manifest(manifest: object, path: Path | str, remedy: str) -> None:
-    """Raise DataError unless this is a manifest of this format; `path` and `remedy` are for the message."""
-    needed = {
-        "format_version": int,
-        "name": str,
-        "images": int,
-        "classes": int,
-        "splits": dict,
-        "channels": int,
-    }
-    needed["digest"] = str
-    if not isinstance(manifest, dict):
-        raise DataError(f"{path}: a {type(manifest).__name__}, not an object; {remedy}")
-    if manifest.get("format_version", FORMAT_VERSION) != FORMAT_VERSION:
-        raise DataError(
-            f"{path}: format_version {manifest['format_version']!r}, this version reads {FORMAT_VERSION}; {remedy}"
-        )
-    for key, kind in needed.items():
-        if not isinstance(manifest.get(key), kind):
-            raise DataError(f"{path}: {key} is {manifest.get(key, 'missing')!r}, not of type {kind.__name__}; {remedy}")
-    if manifest["channels"] not in MODES:
-        raise DataError(f"{path}: channels is {manifest['channels']}, not 1 or 3; {remedy}")
 
 
 def _remove_leftovers(path: Path) -> None:

@@ -8,31 +8,26 @@ Suffixes of array names: Q queries, C classes, M metrics, B resamples.
 
 import csv
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+from orchestrator.evaluation.claims import FEWEST_CLASSES, SUFFIXES, Ends, Over
 
 if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
     from orchestrator.evaluation.metrics import Evaluation
     from orchestrator.evaluation.neighbours import ArrayLike
 
-Over = Literal["classes", "queries"]
-Ends = tuple[float, float]
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-FEWEST_CLASSES = 5
-"""With fewer, no interval over classes is claimed: their deviation is hardly known."""
 RESAMPLES = {"classes": 4000, "queries": 1000}
 """Few classes need more of them: their quantiles lie far out."""
 ENTRIES = 1 << 20  # bounds a block of resamples x units
-SUFFIXES = ("_low", "_high")
-"""The suffixes of the keys of an interval's ends, whatever it is over."""
 
 
 def over_queries(
@@ -220,58 +215,3 @@ def as_metrics(evaluation: "Evaluation", prefix: str = "") -> dict[str, float]:
         for name, ends in found.items()
         for suffix, end in zip(SUFFIXES, ends, strict=True)
     }
-
-
-# What was recorded -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Claim:
-    """The interval for the claim that a test makes, and what it is over."""
-
-    over: Over
-    low: float | None
-    high: float | None
-    why: str = ""
-    """Why there is no interval, or why it is not for the claim; empty if it is."""
-
-    def text(self, units: str) -> str:
-        """`95% over 50 classes: 0.4970 to 0.5960`; `units` is what `over` is called, with its number if known."""
-        if self.low is None or self.high is None:
-            return self.why
-        return f"95% over {units}: {self.low:.4f} to {self.high:.4f}" + (f"; {self.why}" if self.why else "")
-
-
-def claim_of(protocol: str | None) -> Over:
-    """What a test under this protocol claims to hold for: new classes, or new images of the classes trained on."""
-    return "queries" if protocol == "classification" else "classes"
-
-
-def too_few(classes: int | None = None) -> str:
-    """Why there is no interval over classes."""
-    return f"no interval: {'too few' if classes is None else classes} classes, {FEWEST_CLASSES} are needed"
-
-
-def claimed(test: Mapping[str, Any], name: str, protocol: str | None, classes: int | None = None) -> Claim | None:
-    """The interval that a recorded test has for its claim; None if it recorded none for this metric.
-
-    In records from before intervals over classes, `<metric>_low` is over queries; it is returned as such.
-    """
-
-    def ends(stem: str) -> Ends | None:
-        low, high = (test.get(stem + suffix) for suffix in SUFFIXES)
-        return None if low is None or high is None else (low, high)
-
-    over = claim_of(protocol)
-    if (found := ends(f"{name}_over_{over}")) is not None:
-        return Claim(over, *found)
-    if ends(f"{name}_over_queries") is not None:
-        return Claim("classes", None, None, too_few(classes))
-    if (found := ends(name)) is not None:
-        return Claim("queries", *found, "" if over == "queries" else "too narrow for classes never seen")
-    return None
-
-
-def is_end(name: str) -> bool:
-    """Whether a metric's key is an end of an interval."""
-    return name.endswith(SUFFIXES)

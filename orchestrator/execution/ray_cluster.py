@@ -16,6 +16,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.contract import ENTRY_POINTS
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
@@ -45,8 +46,6 @@ COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-
 def code() -> list[str]:
     """The code that the nodes of a cluster need, as Ray's `py_modules`: this package, the methods, and every plugin
     with its entry point metadata. So all trials run the driver's code, whatever is installed on the nodes."""
-    from orchestrator.method import ENTRY_POINTS  # imports torch
-
     folders: dict[str, None] = {}
     names = {"orchestrator": None, "methods": None, "search_spaces": None}
     for entry in entry_points(group=ENTRY_POINTS):

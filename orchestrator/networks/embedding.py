@@ -1,14 +1,10 @@
 """Backbone, pooling and linear layer: an image -> its embedding."""
 
-from typing import Literal
-
 from torch import Tensor, nn
 
 from orchestrator.method import Outputs
-from orchestrator.networks.backbones.base import Backbone
-
-Pooling = Literal["average", "max", "average+max", "token"]
-"""Over the places of the feature maps: mean, largest, their sum; or a vision transformer's class token."""
+from orchestrator.networks.backbones.base import Pooling
+from orchestrator.networks.backbones.network import Backbone
 
 
 class EmbeddingNetwork(nn.Module):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from orchestrator.evaluation.intervals import Claim, claimed, is_end
+from orchestrator.evaluation.claims import Claim, claimed, is_end
 from orchestrator.report.learning import test_set
 from orchestrator.storage.leaderboard import Interval, Repeated
 from orchestrator.storage.ledger import Ledger, TrialRecord

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from orchestrator.config.search import Search
 from orchestrator.data.samplers import steps_per_epoch
 from orchestrator.errors import InputError
-from orchestrator.method import find_method
+from orchestrator.plugins import config_of
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import assigned
 
@@ -32,7 +32,7 @@ def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
     """The searched settings of a trial that have no effect, each with the cause: `references="proxies"`; with
     the number of its training images also those for which its training is too short."""
     try:
-        kind = find_method(str(trial.settings.get("method"))).Config
+        kind = config_of(str(trial.settings.get("method")))
         config = kind(**{key: value for key, value in trial.settings.items() if key in kind.model_fields})
         found = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
         if images is not None and OF_THE_SPLIT.isdisjoint(trial.params):

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.data.measured import Measured
-from orchestrator.data.splits import FOLDS
+from orchestrator.data.measured import FOLDS, Measured
 
 FEW_CLASSES = 10
 """With fewer held-out classes there is a warning: an interval over so few is wider than trials differ."""

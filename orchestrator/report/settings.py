@@ -12,7 +12,7 @@ from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
-from orchestrator.method import find_method
+from orchestrator.plugins import find_installed
 from orchestrator.report.standing import Comparable
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted, value_text
@@ -177,7 +177,7 @@ def _moot(
 def _is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
     """Whether a setting allows nothing beyond this value."""
     try:
-        fields = {**Training.model_fields, **find_method(str(settings.get("method"))).Config.model_fields}
+        fields = {**Training.model_fields, **find_installed(str(settings.get("method"))).fields.model_fields}
     except InputError:
         return False
     limits = [getattr(rule, name, None) for rule in (fields[key].metadata if key in fields else ()) for name in BOUNDS]
@@ -196,7 +196,7 @@ def _marked(key: str, ledger: Ledger, settings: Mapping[str, Any]) -> Marked | N
         if name in known and key in known[name].settings:
             return Marked(known[name].settings[key], f"paper ({name})")
     try:
-        info = find_method(str(settings.get("method"))).Config.model_fields.get(key)
+        info = find_installed(str(settings.get("method"))).fields.model_fields.get(key)
     except InputError:
         return None
     if info is None or info.default is None or info.is_required():

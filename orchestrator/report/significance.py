@@ -79,8 +79,6 @@ def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
 
     Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979.
     """
-    from scipy.stats import t
-
     found = []
     for one, other in combinations(values, 2):
         seeds = sorted(values[one].keys() & values[other].keys())
@@ -92,7 +90,9 @@ def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
             interval = Interval.of(apart)
             error = interval.standard_deviation / math.sqrt(len(seeds))
             if error > 0:
-                p = float(2 * t.sf(abs(mean) / error, len(seeds) - 1))
+                from scipy.special import stdtr  # of Student's t; scipy.stats, which calls it, takes long to import
+
+                p = float(2 * stdtr(len(seeds) - 1, -abs(mean) / error))
             elif mean:
                 p = 0.0
         found.append(Difference(one, other, len(seeds), mean, interval, p, p))

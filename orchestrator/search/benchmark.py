@@ -4,10 +4,8 @@ Each is an ordinary search, named BENCHMARK-METHOD, with its own journal; the be
 lists them. To resume it, the driver looks for the searches that are missing or unfinished.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,22 +14,17 @@ from orchestrator.config.files import find_search, read_yaml, shipped_searches
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError, describe, suggestion
-from orchestrator.execution.protocol import Runner
-from orchestrator.method import registry
-from orchestrator.report.comparison import Comparison
-from orchestrator.search.control import between_searches
-from orchestrator.search.driver import Watcher, resume, start, suited_to_data
-from orchestrator.search.finish import Outcome
-from orchestrator.search.preflight import check_data, check_hours
+from orchestrator.plugins import installed
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
-from orchestrator.storage.ledger import BENCHMARK, Ledger
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.paths import address_of, shown
-from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, check_name, has_started, writable
+from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, check_name, has_started
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.scratch import scratch
 
-PAGE = "report.html"
+if TYPE_CHECKING:
+    from orchestrator.report.comparison import Comparison
+
 OWN_BUDGET = ("num_trials", "budget", "start_from", "final", "final_trials", "final_seeds", "final_workers", "seed")
 """A search file's values for these are ignored here: they are the same for all searches."""
 SEEDS = 5
@@ -70,18 +63,6 @@ class Benchmark(BaseModel):
             alone = "; --set is for all of them: a setting of one method belongs in a search file of its own"
             told = (f"{told}{alone if told.startswith('--set: ') else ''}" for told in error.problems)
             raise InputError(*told) from None
-
-
-@dataclass(frozen=True)
-class Result:
-    """The result of a benchmark so far."""
-
-    comparison: Comparison
-    page: Path
-    stopped: str | None
-    """Why it stopped early, if it did."""
-    fault: bool
-    """Whether it stopped because of a fault of the machine, not on request."""
 
 
 def known(places: Places, name: str) -> Benchmark | None:
@@ -135,53 +116,14 @@ def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     return {label: read_journal(path)[1] for label, path in journals.items() if has_started(path)}
 
 
-def compared(benchmark: Benchmark, places: Places) -> Comparison:
+def compared(benchmark: Benchmark, places: Places) -> "Comparison":
     """The comparison so far; InputError if no search has begun."""
+    from orchestrator.report.comparison import Comparison
+
     started = members(benchmark, places)
     if not started:
         raise InputError(f"benchmark '{benchmark.name}': none of its searches has started")
     return Comparison.of(benchmark.name, started, [label for label in benchmark.labels if label not in started])
-
-
-def run(
-    benchmark: Benchmark,
-    runner: Runner,
-    *,
-    storage: Path,
-    tracking_uri: str | None = None,
-    watcher: Callable[[str, int], Watcher] = lambda label, place: Watcher(),
-) -> Result:
-    """Search with every method that has not used its budget yet, and compare them all. `watcher` is called for each
-    search, with its label and place."""
-    from orchestrator.report.html.comparison_page import write_comparison
-
-    places = Places(writable(storage))
-    searches = to_do(benchmark, places)
-    for search in searches.values():
-        check_data(suited_to_data(search, places)[0], places)
-    own = Folder(places.benchmark(benchmark.name))
-    outcome: Outcome | None = None
-    stopped: str | None = None
-    if searches:
-        with scratch(), runner.ready(next(iter(searches.values())), places.storage):
-            for search in searches.values():
-                check_hours(search, runner)
-                with runner.ready(search, places.storage):
-                    pass  # check that each of them fits
-            own.write(BENCHMARK_RECORD, benchmark.model_dump_json(indent=1).encode())
-            with between_searches(own.path) as asked_to:
-                for place, (label, search) in enumerate(searches.items(), start=1):
-                    if asked_to() is not None:
-                        stopped = "stopped before its next search"
-                        break
-                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
-                    if outcome.state == "interrupted":
-                        stopped = outcome.fault or outcome.ledger.reason or "interrupted"
-                        break
-    comparison = compared(benchmark, places)
-    with own.output(PAGE) as page:
-        write_comparison(comparison, page)
-    return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
 
 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
@@ -216,40 +158,16 @@ def _with_budget(ledger: Ledger, benchmark: Benchmark) -> Search:
     return Search.model_validate(config)
 
 
-def _advance(
-    search: Search,
-    runner: Runner,
-    places: Places,
-    tracking_uri: str | None,
-    watcher: Watcher,
-    benchmark: str,
-) -> Outcome:
-    if not has_started(places.search(search.name) / JOURNAL):
-        return start(
-            search,
-            runner,
-            storage=places.storage,
-            tracking_uri=tracking_uri,
-            watcher=watcher,
-            tags={BENCHMARK: benchmark},
-        )
-    before = read_journal(places.search(search.name) / JOURNAL)[1].config
-    more: Mapping[str, Any] = {}
-    if before != search.model_dump():
-        more = {"num_trials": search.num_trials, "budget": search.budget.model_dump()}
-    return resume(search.name, runner, storage=places.storage, tracking_uri=tracking_uri, watcher=watcher, **more)
-
-
 def _space_of(method: str) -> Path:
     """The search file of a method: the one given or named like it, else the shipped one that searches it."""
     shipped = shipped_searches()
     if "/" in method or method.endswith((".yaml", ".yml")) or method in shipped:
         return find_search(method)
-    if method in registry():
+    if method in installed():
         own = {name: read_yaml(path) for name, path in shipped.items()}
         found = [name for name, raw in own.items() if raw.get("method") == method]
         found.sort(key=lambda name: is_exhaustive(own[name].get("algorithm")))
         if found:
             return shipped[found[0]]
         raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")
-    raise InputError(f"--methods: {method}: no such method or search{suggestion(method, {*registry(), *shipped})}")
+    raise InputError(f"--methods: {method}: no such method or search{suggestion(method, {*installed(), *shipped})}")

@@ -14,9 +14,10 @@ from typing import Any
 
 from orchestrator.config.search import Search
 from orchestrator.config.training import Experiment, untrained_key
-from orchestrator.evaluation.intervals import SUFFIXES, of_class_tables
+from orchestrator.evaluation.claims import SUFFIXES
+from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
-from orchestrator.method import find_method
+from orchestrator.plugins import find_installed
 from orchestrator.search.final_runs import FOLDS, final_runs
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
@@ -196,7 +197,7 @@ class Conductor:
             folder=paths.portable(self.trial_folder(trial)),
             objective=search.objective.model_dump(),
             stop_after=self._stop_after(trial, experiment),
-            hold_out=not final or find_method(experiment.method).needs_validation,
+            hold_out=not final or find_installed(experiment.method).needs_validation,
             test=final or search.test_trials,
             untrained=not final and self._is_to_measure(trial.trial_id, experiment),
             workers=search.workers_of_final if final else search.workers,

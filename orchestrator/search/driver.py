@@ -20,6 +20,7 @@ from orchestrator.search.control import driver_lease, starting
 from orchestrator.search.finish import Outcome, conclude, fetch_artifacts, write_report
 from orchestrator.search.preflight import check_data, check_hours, check_room
 from orchestrator.search.signals import interrupts, short_switch_interval
+from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.events import FORMAT
 from orchestrator.storage.folder import Folder
@@ -33,20 +34,7 @@ from orchestrator.storage.reading import opened, read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import remove_unfinished
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
-from orchestrator.tracking.trackers import MLflowTracker, Tracker
-
-
-class Watcher:
-    """Observes a search; the display is a watcher."""
-
-    def begin(self, conductor: Conductor, tracker: Tracker) -> None:
-        """Called before the first trial."""
-
-    def __call__(self, event: str, trial: TrialRecord) -> None:
-        """`started`, `restarted`, `anew`, `validated` or `ended`."""
-
-    def end(self) -> None:
-        """Called after the last event."""
+from orchestrator.tracking.trackers import MLflowTracker
 
 
 def start(

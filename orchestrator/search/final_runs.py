@@ -1,7 +1,7 @@
 """Which trials are trained again at the end of a search, with which seeds, and for how long."""
 
 from orchestrator.config.search import Search
-from orchestrator.method import find_method
+from orchestrator.plugins import find_installed
 from orchestrator.report.standing import to_confirm
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
@@ -33,7 +33,7 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
         note = f"retrained from trial {trial.trial_id}"
         if conventional:
             note += " as one model"
-        if find_method(experiment.method).needs_validation and experiment.training.selection == "validation":
+        if find_installed(experiment.method).needs_validation and experiment.training.selection == "validation":
             note += ", held-out classes kept for the method's own use"
         if experiment.training.protocol == "mlrc":
             note += f", {FOLDS}"

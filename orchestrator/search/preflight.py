@@ -5,15 +5,13 @@ import warnings
 from typing import Any
 
 from orchestrator.config.limits import memory
-from orchestrator.config.presets import find_preset
 from orchestrator.config.search import Search
-from orchestrator.config.training import Training, resolve_experiment
+from orchestrator.config.training import Training
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.storage.ledger import Ledger, budget_used
 from orchestrator.storage.places import Places
-from orchestrator.storage.reading import read_journal
 
 
 def check_room(search: Search, ledger: Ledger) -> None:
@@ -40,21 +38,6 @@ def check_hours(search: Search, runner: Runner) -> None:
         if is_limited:
             instead = "cpu_hours" if where == "budget" else "cost/seconds"
             raise InputError(f"{search.source}: {where}: gpu_hours: trials use no GPU here: use {instead}")
-
-
-def starting_settings(name: str, places: Places) -> list[dict[str, Any]]:
-    """The settings that a name in `start_from` means: those of a preset, or of the best k trials of an earlier
-    search (`NAME` or `NAME:K`), best first."""
-    if "/" in name:
-        return [resolve_experiment(find_preset(name, "start_from").settings, name).flat()]
-    earlier, _, words = name.partition(":")
-    if words and not (words.isdecimal() and int(words) > 0):
-        raise InputError(f"start_from: {name}: should be SEARCH or SEARCH:K, for its best K trials")
-    ledger = read_journal(places.journal(earlier))[1]
-    best = ledger.finished()[: int(words or 1)]
-    if not best:
-        raise InputError(f"start_from: {name}: this search has no finished trial")
-    return [resolve_experiment({**ledger.config["settings"], **trial.params}, name).flat() for trial in best]
 
 
 def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
@@ -111,7 +94,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
 
 def _check_memory(training: Training, store: Store) -> None:
     """InputError for a batch whose images alone leave no memory for training on this machine."""
-    from orchestrator.data.transforms import CROPS
+    from orchestrator.data.augmentations.crops import CROPS
 
     crop = CROPS.get(training.augmentation)
     pixels = store.image(0).size if crop is None else store.channels * crop.size**2

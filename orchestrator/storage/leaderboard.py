@@ -45,10 +45,10 @@ class Interval:
     @classmethod
     def of(cls, values: Sequence[float]) -> "Interval":
         """mean +- t(0.975, n - 1) sd / sqrt(n), of at least two values."""
-        from scipy.stats import t
+        from scipy.special import stdtrit  # of Student's t; scipy.stats, which calls it, takes long to import
 
         mean, deviation = statistics.mean(values), statistics.stdev(values)
-        half = float(t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
+        half = float(stdtrit(len(values) - 1, 0.975)) * deviation / math.sqrt(len(values))
         return cls(mean, deviation, mean - half, mean + half)
 
 

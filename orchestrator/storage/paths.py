@@ -55,10 +55,15 @@ def split_path(path: Path) -> tuple[str, str] | None:
     return unquote(store.replace("=", "%")).partition("/")[2], "/".join(rest)
 
 
-def _root() -> Path:
+def cache_folder() -> Path:
+    """The folder of this machine's copies, which may be deleted while nothing runs."""
     cache = os.environ.get("ORCHESTRATOR_CACHE")
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return (Path(cache) if cache else Path(home) / "orchestrator").resolve() / "storages"
+    return (Path(cache) if cache else Path(home) / "orchestrator").resolve()
+
+
+def _root() -> Path:
+    return cache_folder() / "storages"
 
 
 def endpoint_url() -> str | None:

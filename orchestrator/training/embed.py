@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from orchestrator.data.augmentations import Degradation
 from orchestrator.data.pipeline import Reader, Request
 from orchestrator.data.store import Store
-from orchestrator.data.transforms import Degradation
 from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.evaluation.claims import Ends, Over
 from orchestrator.evaluation.insight import Insight, insight
-from orchestrator.evaluation.intervals import Ends, Over, of_auroc
+from orchestrator.evaluation.intervals import of_auroc
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.evaluation.measures.search import QUERIES_LEFT_OUT
 from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries

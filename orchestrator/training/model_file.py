@@ -14,6 +14,7 @@ from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.method import Diagnostics, find_method
+from orchestrator.plugins import own_config
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.learner import Learner
@@ -32,7 +33,7 @@ def build_learner(
     training = experiment.training
     return Learner(
         find_method(experiment.method),
-        experiment.config,
+        own_config(experiment.method, experiment.config),
         num_classes=num_classes,
         class_names=class_names,
         batch_size=training.batch_size,

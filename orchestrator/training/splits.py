@@ -10,11 +10,11 @@ import numpy as np
 import torch
 
 from orchestrator.config.training import Training
+from orchestrator.data.augmentations import Degradation
 from orchestrator.data.pipeline import Reader, Request, as_float, check_images, describe_unreadable, find_unreadable
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
 from orchestrator.data.splits import Split, class_folds, class_split, image_split, rows_for_testing
 from orchestrator.data.store import Store
-from orchestrator.data.transforms import Degradation
 from orchestrator.errors import InputError
 from orchestrator.method import Method
 from orchestrator.training.distributed import broadcast_object, rank, world_size

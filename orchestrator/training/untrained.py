@@ -20,7 +20,8 @@ from orchestrator.data.pipeline import without
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
-from orchestrator.evaluation.intervals import SUFFIXES, mean_interval, over_classes
+from orchestrator.evaluation.claims import SUFFIXES
+from orchestrator.evaluation.intervals import mean_interval, over_classes
 from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder

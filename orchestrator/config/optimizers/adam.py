@@ -4,19 +4,25 @@ Source: Kingma and Ba, ICLR 2015; Loshchilov and Hutter, Decoupled Weight Decay 
 """
 
 from functools import partial
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.config.optimizers.base import Optimizer, Settings
 
+if TYPE_CHECKING:
+    import torch
+
 
 def build(
-    groups: list[dict[str, Any]], settings: Settings, fused: bool, *, kind: type[torch.optim.Adam]
-) -> torch.optim.Optimizer:
+    groups: list[dict[str, Any]], settings: Settings, fused: bool, *, kind: Literal["Adam", "AdamW"]
+) -> "torch.optim.Optimizer":
     """torch's."""
-    return kind(groups, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay, fused=fused)
+    import torch
+
+    made: torch.optim.Optimizer = getattr(torch.optim, kind)(
+        groups, betas=(0.9, settings.beta2), weight_decay=settings.weight_decay, fused=fused
+    )
+    return made
 
 
-ADAM = Optimizer("adam", "Adam", partial(build, kind=torch.optim.Adam))
-ADAMW = Optimizer("adamw", "AdamW (decoupled weight decay)", partial(build, kind=torch.optim.AdamW))
+ADAM = Optimizer("adam", "Adam", partial(build, kind="Adam"))
+ADAMW = Optimizer("adamw", "AdamW (decoupled weight decay)", partial(build, kind="AdamW"))

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 class Settings(Protocol):
@@ -31,4 +32,4 @@ class Optimizer:
 
     name: str
     about: str
-    build: Callable[[list[dict[str, Any]], Settings, bool], torch.optim.Optimizer]
+    build: Callable[[list[dict[str, Any]], Settings, bool], "torch.optim.Optimizer"]

@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from orchestrator.data.archives.listing import (
     UNPACK_AGAIN,
     Archive,
@@ -97,6 +95,8 @@ class _Annotation(NamedTuple):
 
 
 def _annotations(path: Path, names: Mapping[int, str], fields: Sequence[str]) -> Iterator[_Annotation]:
+    import numpy as np
+
     table = np.atleast_1d(_mat_variable(path, "annotations"))
     edges = ("bbox_x1", "bbox_y1", "bbox_x2", "bbox_y2")
     for needed in (*fields, "class", *edges):
@@ -120,6 +120,8 @@ def _matlab_box(edges: Sequence[float]) -> Box:
 
 
 def _mat(path: Path, variable: str) -> dict[int, str]:
+    import numpy as np
+
     names = np.atleast_1d(_mat_variable(path, variable))
     return {number: str(name) for number, name in enumerate(names, start=1)}
 

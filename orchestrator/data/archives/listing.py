@@ -1,16 +1,17 @@
 """What is in an archive, and what its readers share: text files, paths, counts."""
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from orchestrator.data.encoding import Content
 from orchestrator.errors import DataError
+
+if TYPE_CHECKING:
+    from orchestrator.data.encoding import Content
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 
@@ -54,7 +55,7 @@ class Listing:
         """What the user named, or the archive's own folder in it."""
         return self.table or self.root
 
-    def content(self, picture: Picture) -> Content:
+    def content(self, picture: Picture) -> "Content":
         """The file or the pixels of a picture."""
         return str(self.root / picture.source) if picture.pixels is None else picture.pixels
 
@@ -225,7 +226,7 @@ def parsed_number(text: str, where: str) -> float:
         number = float(text)
     except ValueError:
         number = float("nan")
-    if not np.isfinite(number):
+    if not math.isfinite(number):
         raise DataError(f"{where}: bounding box '{text}' should be a number")
     return number
 

@@ -21,7 +21,7 @@ from orchestrator.data.archives.listing import (
     refuse_twice,
     subfolders,
 )
-from orchestrator.data.store import SPLITS
+from orchestrator.data.manifest import SPLITS
 from orchestrator.errors import DataError, suggestion
 
 

@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+else:  # numpy is imported where something is computed: reports and settings only read the table
+    Floats = Integers = Any
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,10 @@ class Ranked:
         """precision@j at each right place j."""
         return self.right_H / (self.place_H + 1)
 
-    def sums(self, values_H: NDArray[np.generic]) -> Floats:
+    def sums(self, values_H: "NDArray[np.generic]") -> Floats:
         """(Q,) sum of each query's values."""
+        import numpy as np
+
         return np.asarray(np.bincount(self.query_H, values_H, len(self.relevant_Q)), np.float64)
 
 

@@ -1,7 +1,5 @@
 """How well clusters agree with classes."""
 
-import numpy as np
-
 from orchestrator.evaluation.measures.base import Integers, Metric
 
 
@@ -13,6 +11,8 @@ def normalized_mutual_information(labels: Integers, clusters: Integers) -> float
 
 def pairwise_f1(labels: Integers, clusters: Integers) -> float:
     """F1 of the pairs in one cluster against the pairs of one class; 1 if there are neither. (Q,), (Q,)"""
+
+    import numpy as np
 
     def pairs(groups: Integers) -> int:
         _, sizes = np.unique(groups, axis=-1, return_counts=True)

@@ -3,8 +3,6 @@
 Source: R-precision and MAP@R as in Musgrave et al., A Metric Learning Reality Check, ECCV 2020.
 """
 
-import numpy as np
-
 from orchestrator.evaluation.measures.base import Floats, Metric, Random, Ranked
 
 DEPTH = 1000
@@ -20,6 +18,8 @@ def _map_at_r(ranked: Ranked) -> Floats:
 
 
 def _map_at_1000(ranked: Ranked) -> Floats:
+    import numpy as np
+
     return ranked.sums(ranked.precision_H * (ranked.place_H < DEPTH)) / np.minimum(ranked.relevant_Q, DEPTH)
 
 

@@ -1,7 +1,5 @@
 """Recall at k."""
 
-import numpy as np
-
 from orchestrator.evaluation.measures.base import Floats, Metric, Random, Ranked
 
 DEFAULT_RECALL_AT = (1, 2, 4, 8)
@@ -13,6 +11,8 @@ def recall(k: int) -> Metric:
     """Whether a same-class item is among the k nearest, k clipped to the gallery."""
 
     def by_query(ranked: Ranked) -> Floats:
+        import numpy as np
+
         found = np.zeros(len(ranked.relevant_Q))
         found[ranked.query_H[ranked.place_H < min(k, ranked.gallery)]] = 1
         return found

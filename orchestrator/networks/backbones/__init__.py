@@ -2,14 +2,17 @@
 folder, and a line of the table."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError, suggestion
-from orchestrator.networks.backbones.base import Architecture, Backbone, InputConvention, no_class_token
+from orchestrator.networks.backbones.base import Architecture, InputConvention, no_class_token
 from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
 from orchestrator.networks.backbones.small_cnn import SMALL_CNN
 from orchestrator.networks.backbones.timm_models import DINO_SMALL, TIMM, VIT_SMALL, VIT_SMALL_IN21K, timm_model
 from orchestrator.networks.backbones.torchvision_resnets import RESNET18, RESNET50
-from orchestrator.networks.backbones.weights import load, weights_of_file
+
+if TYPE_CHECKING:
+    from orchestrator.networks.backbones.network import Backbone
 
 BACKBONES: dict[str, Architecture] = {
     architecture.name: architecture
@@ -42,13 +45,15 @@ def build_backbone(
     sha256: str | None = None,
     input_convention: InputConvention = "default",
     class_token: bool = False,
-) -> Backbone:
+) -> "Backbone":
     """The backbone called `name` for images of `channels` channels.
 
     `weights`: `default` (the pretrained ones, if there are any), `random`, or the path of a state-dict file, which
     must have the digest `sha256` if one is given. `class_token`: return only that token, not the image's.
     InputError if the weights cannot be loaded, or the network cannot do what is asked.
     """
+    from orchestrator.networks.backbones.weights import load, weights_of_file
+
     architecture = architecture_of(name)
     if class_token and not architecture.has_tokens:
         raise no_class_token(name)

@@ -1,15 +1,21 @@
 """A small network for the embedded data."""
 
-from torch import nn
+from typing import TYPE_CHECKING
 
-from orchestrator.networks.backbones.base import Architecture, Backbone
+from orchestrator.networks.backbones.base import Architecture
+
+if TYPE_CHECKING:
+    from orchestrator.networks.backbones.network import Backbone
 
 
-def small_cnn(channels: int, class_token: bool = False) -> Backbone:
+def small_cnn(channels: int, class_token: bool = False) -> "Backbone":
     """Three 3x3 convolutions (32, 64, 128, the first two of stride 2) with GroupNorm; trained from scratch.
 
     GroupNorm keeps no batch statistics, so one process and several compute the same.
     """
+    from torch import nn
+
+    from orchestrator.networks.backbones.network import Backbone
 
     def block(inputs: int, outputs: int, stride: int) -> nn.Sequential:
         # strides, not max pooling, which is several times slower on a CPU

@@ -2,17 +2,22 @@
 
 from collections import OrderedDict
 from functools import partial
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
+from orchestrator.networks.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Architecture, not_to_be_had
 
-from orchestrator.networks.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Architecture, Backbone
-from orchestrator.networks.backbones.weights import not_to_be_had
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from orchestrator.networks.backbones.network import Backbone
 
 
-def torchvision_resnet(channels: int, class_token: bool = False, *, name: str) -> Backbone:
+def torchvision_resnet(channels: int, class_token: bool = False, *, name: str) -> "Backbone":
     """torchvision's ResNet without its classifier, with random weights."""
+    from torch import nn
     from torchvision import models
+
+    from orchestrator.networks.backbones.network import Backbone
 
     model = getattr(models, name)(weights=None)
     body = nn.Sequential(
@@ -23,7 +28,8 @@ def torchvision_resnet(channels: int, class_token: bool = False, *, name: str) -
     return Backbone(body, feature_dim=features, channels=3, mean=IMAGENET_MEAN, std=IMAGENET_STD, layers=layers)
 
 
-def torchvision_weights(name: str) -> dict[str, Tensor]:
+def torchvision_weights(name: str) -> "dict[str, Tensor]":
+    import torch
     from torchvision.models import get_model_weights
 
     # V1: the papers' weights; V2 must not be used for comparisons with them

@@ -11,15 +11,6 @@ CLASSIFIERS = ("fc.", "last_linear.", "head.", "head_dist.", "aux_head.", "class
 """Prefixes of the names of a classifier's weights, which a file may contain and a backbone does not need."""
 
 
-def not_to_be_had(name: str, source: str, error: Exception) -> InputError:
-    """The error for pretrained weights that could not be fetched."""
-    reason = (str(error) or type(error).__name__).splitlines()[0][:120].strip()
-    return InputError(
-        f"weights: the pretrained weights of {name} could not be fetched from {source} ({reason}): "
-        "give a local state-dict file (weights=/path/to/file.pth) or ask for random ones (weights=random)"
-    )
-
-
 def weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
     """A state dict; InputError if the file is none, or has another digest."""
     if not path.is_file():

@@ -1,0 +1,46 @@
+"""The part of the Method contract that needs no torch: a method's configuration, and where methods are announced."""
+
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from orchestrator.errors import InputError, suggestion
+
+ENTRY_POINTS = "orchestrator.methods"
+BUILT_IN = EntryPoint("builtin", "methods", ENTRY_POINTS)
+
+
+class MethodConfig(BaseModel):
+    """A method's hyperparameters: frozen, unknown keys refused, defaults from the paper."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    dependent: ClassVar[Mapping[str, frozenset[str]]] = {}
+    """Hyperparameters that only have an effect for one value of another hyperparameter, keyed by the latter."""
+
+    def idle(self) -> dict[str, tuple[str, ...]]:
+        """Hyperparameters without effect, each with the ones that disable it; setting such a one is reported."""
+        return {}
+
+    def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
+        """Hyperparameters without effect because a training of `steps` steps is too short, each with the ones whose
+        values lie beyond its end."""
+        return {}
+
+
+def announced() -> tuple[EntryPoint, ...]:
+    """The packages of methods: the built-in one first, so that no plugin can take its methods' names; it is there
+    without an installation too."""
+    plugins = (entry for entry in entry_points(group=ENTRY_POINTS) if entry.value != BUILT_IN.value)
+    return BUILT_IN, *sorted(plugins, key=lambda entry: entry.name)
+
+
+def unknown_method(name: str, known: Iterable[str], problems: Iterable[str]) -> InputError:
+    """The error for a name of no method; `problems` of plugins may be why."""
+    told = "".join(f"; {problem}" for problem in problems)
+    if (Path(name) / "pyproject.toml").is_file():
+        told += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
+    return InputError(f"unknown method '{name}'{suggestion(name, known)}{told}")

@@ -1,0 +1,83 @@
+"""How photographs are cut: in training at random, in evaluation at the centre."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+DRAWS = 12
+"""Random numbers per sample: the first 8 are the recipe's, the next 3 the degradation's."""
+CROP_DRAWS = 32
+"""Of a photograph: those, and from DRAWS on two for each of a crop's attempts."""
+ATTEMPTS = 10
+SHORTER_SIDE = 256
+
+
+@dataclass(frozen=True)
+class Crop:
+    """How a photograph becomes `size` x `size` pixels.
+
+    In training, with `resize`, the shorter side is first resized to 256. Without `scale` a window of `size` is then
+    cropped anywhere; with it, a window whose area is a share of the image's drawn from `scale`, its aspect (width /
+    height) log-uniform in `ratio`, which is then resized: torchvision's RandomResizedCrop. If ten draws do not fit the
+    image, the largest window of an aspect in `ratio` is taken. Half of the images are flipped.
+
+    In evaluation the shorter side is resized to 256 and the centre cropped. All resizing is bilinear with antialiasing,
+    in uint8.
+    """
+
+    size: int
+    resize: bool
+    scale: tuple[float, float] | None = None
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def training(self, image: "Tensor", draws: "NDArray[np.float64]") -> "Tensor":
+        """A random view of an image, uint8 (C, H, W) -> (C, size, size). `draws`: its CROP_DRAWS uniforms."""
+        from torchvision.transforms.v2 import functional  # takes a second to import, which other data need not pay
+
+        if self.resize:
+            image = functional.resize(image, [SHORTER_SIDE], antialias=True)
+        top, left, height, width = self.window(image.shape[-2], image.shape[-1], draws)
+        view: Tensor = functional.resized_crop(image, top, left, height, width, [self.size, self.size], antialias=True)
+        return functional.horizontal_flip(view) if draws[2] < 0.5 else view
+
+    def evaluation(self, image: "Tensor") -> "Tensor":
+        """The centre crop of an image, uint8 (C, H, W) -> (C, size, size)."""
+        from torchvision.transforms.v2 import functional
+
+        resized = functional.resize(image, [SHORTER_SIDE], antialias=True)
+        return functional.center_crop(resized, [self.size, self.size])  # type: ignore[no-any-return]
+
+    def window(self, height: int, width: int, draws: "NDArray[np.float64]") -> tuple[int, int, int, int]:
+        """Top, left, height and width of the training window in an image of this height and width, in pixels."""
+        tall, wide = self._extent(height, width, draws)
+        return int(draws[0] * (height - tall + 1)), int(draws[1] * (width - wide + 1)), tall, wide
+
+    def _extent(self, height: int, width: int, draws: "NDArray[np.float64]") -> tuple[int, int]:
+        if self.scale is None:
+            return self.size, self.size
+        (least, most), (narrow, broad) = self.scale, self.ratio
+        for attempt in range(ATTEMPTS):
+            u, v = draws[DRAWS + 2 * attempt : DRAWS + 2 * attempt + 2]
+            area = height * width * (least + (most - least) * u)
+            aspect = math.exp(math.log(narrow) + (math.log(broad) - math.log(narrow)) * v)
+            tall, wide = round(math.sqrt(area / aspect)), round(math.sqrt(area * aspect))
+            if 0 < tall <= height and 0 < wide <= width:
+                return tall, wide
+        return min(height, max(1, round(width / narrow))), min(width, max(1, round(height * broad)))
+
+
+CROPS = {
+    "random_crop_224": Crop(224, resize=True),
+    "random_resized_crop_224": Crop(224, resize=False, scale=(0.08, 1.0)),
+    "random_resized_crop_227": Crop(227, resize=True, scale=(0.16, 1.0), ratio=(0.75, 1.33)),
+}
+"""`random_crop_224`: IDML and Anti-Collapse say so (resized to 256 x 256, random crops of 224, flips); PFML gives its
+evaluation only (centre crops of 224 from 256) and refers to ProxyAnchor-type papers. We keep the aspect: 256 is the
+shorter side. `random_resized_crop_224`: ImageNet's, which the released code of ProxyAnchor and its descendants uses,
+with torchvision's default area of 8% to 100%. `random_resized_crop_227`: Musgrave et al., A Metric Learning Reality
+Check, ECCV 2020 (MLRC), and CCP, with areas of 16% to 100% as in MLRC's configuration files."""

@@ -1,0 +1,261 @@
+"""The installed methods, as far as their names, texts and settings go.
+
+To import the methods is to import torch, which takes seconds. So what a look or the check of a setting needs is read
+from a record of the last import, a file in the cache folder. It is valid as long as the plugins that are announced and
+every file imported then are unchanged, and so are the folders on Python's path and those of the plugins' packages. No
+record is kept while a plugin is left out: its reason may lie anywhere. In a process that has imported the methods, they
+are asked themselves.
+"""
+
+import contextlib
+import hashlib
+import inspect
+import json
+import os
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, cast, get_args, get_origin
+
+from pydantic import Field, create_model
+from pydantic.fields import FieldInfo
+
+from orchestrator.contract import MethodConfig, announced, unknown_method
+from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.paths import cache_folder
+
+FORMAT = 1
+KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
+BOUNDS = ("gt", "ge", "lt", "le")
+FREE = ("idle", "idle_within", "dependent")
+"""What a configuration may override without a change of what it accepts."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A method as it describes itself.
+
+    Attributes:
+        name, paper, documentation, needs_validation, sampler: of its class.
+        module: where it is defined.
+        fields: a configuration with its hyperparameters, to read their types, bounds, defaults and descriptions.
+        exact: `fields` accepts what the method's own does, with the same errors: the method has no checks besides.
+    """
+
+    name: str
+    module: str
+    paper: str
+    documentation: str
+    needs_validation: bool
+    sampler: str
+    fields: type[MethodConfig]
+    exact: bool
+
+
+def installed() -> Mapping[str, Installed]:
+    """Every installed method by name, sorted. InputError if the built-in ones cannot be found."""
+    if not _imported() and (recorded := _recorded()) is not None:
+        return recorded
+    began = time.time_ns()
+    fresh = not _imported()
+    from orchestrator.method import plugin_problems, registry
+
+    methods = {
+        name: Installed(
+            name=name,
+            module=method.__module__,
+            paper=method.paper,
+            documentation=inspect.cleandoc(method.__doc__ or ""),
+            needs_validation=method.needs_validation,
+            sampler=method.sampler,
+            fields=method.Config,
+            exact=True,
+        )
+        for name, method in sorted(registry().items())
+    }
+    if fresh and not plugin_problems():
+        _record(methods, began)
+    return methods
+
+
+def plugin_problems() -> list[str]:
+    """One line per plugin, or method of a plugin, that was left out."""
+    if not _imported() and _recorded() is not None:
+        return []
+    from orchestrator.method import plugin_problems
+
+    installed()
+    return plugin_problems()
+
+
+def find_installed(name: str) -> Installed:
+    """The method called `name`; InputError with a suggestion otherwise."""
+    methods = installed()
+    if name not in methods:
+        raise unknown_method(name, methods, plugin_problems())
+    return methods[name]
+
+
+def config_of(name: str) -> type[MethodConfig]:
+    """A configuration that accepts what the method's own accepts; InputError for an unknown method."""
+    found = find_installed(name)
+    if found.exact:
+        return found.fields
+    from orchestrator.method import find_method
+
+    return find_method(name).Config
+
+
+def _imported() -> bool:
+    contract: Any = sys.modules.get("orchestrator.method")
+    return contract is not None and bool(contract.loaded())
+
+
+# The record -----------------------------------------------------------------------------------------------------
+
+
+def _place() -> Path:
+    return cache_folder() / f"methods-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
+
+
+def _key() -> list[Any]:
+    """What a record is for: this format, this Python, its path, and the plugins that are announced."""
+    plugins = [[e.name, e.value, *((e.dist.name, e.dist.version) if e.dist else ())] for e in announced()]
+    here = str(Path.cwd()) if "" in sys.path else ""
+    return [FORMAT, sys.version, sys.prefix, sys.path, here, plugins]
+
+
+def _state(path: str) -> list[int] | None:
+    try:
+        status = os.stat(path)  # noqa: PTH116 (of thousands of files, each time)
+    except OSError:
+        return None
+    return [status.st_mtime_ns, status.st_size, status.st_ino]
+
+
+@cache
+def _recorded() -> Mapping[str, Installed] | None:
+    """The methods of a valid record, read once in a process; None without one."""
+    try:
+        text = _place().read_bytes()
+    except (OSError, RuntimeError):  # no home
+        return None
+    try:
+        record = json.loads(text)
+        if record["key"] != _key() or any(_state(path) != state for path, state in record["files"].items()):
+            return None
+        return {
+            name: Installed(**known | {"fields": _built(name, known["fields"])})
+            for name, known in record["methods"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):  # damaged
+        return None
+
+
+def _record(methods: Mapping[str, Installed], began: int) -> None:
+    """Keep the methods, imported since `began`, unless a file was changed meanwhile or something cannot be written."""
+    with contextlib.suppress(OSError, RuntimeError, ValueError, TypeError):
+        files = {path: _state(path) for path in sorted(_watched())}
+        if any(state is None or state[0] >= began for state in files.values()):
+            return
+        plain = {name: _plain(method) for name, method in methods.items()}
+        if None not in plain.values():
+            write_whole(_place(), json.dumps({"key": _key(), "files": files, "methods": plain}).encode())
+
+
+def _watched() -> set[str]:
+    """The files imported in this process but those of Python itself, whose version is in the key; the folders on the
+    path; and everything in the plugins' packages."""
+    own = sysconfig.get_path("stdlib")
+    inside = Path(own, "site-packages")
+    found = {Path(file) for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
+    watched = {path for path in found if path.is_relative_to(inside) or not path.is_relative_to(own)}
+    watched |= {path for path in map(Path, sys.path) if path.is_dir()}
+    for entry in announced():
+        for folder in getattr(sys.modules.get(entry.module), "__path__", ()):
+            for root, folders, names in os.walk(folder):
+                folders[:] = [name for name in folders if name != "__pycache__"]
+                watched |= {Path(root), *(Path(root, name) for name in names)}
+    return {str(path) for path in watched if path.is_absolute()}
+
+
+def _plain(method: Installed) -> dict[str, Any] | None:
+    """A method as plain values; None if one of its hyperparameters is of a kind that cannot be written."""
+    rows: dict[str, Any] = {}
+    for key, info in method.fields.model_fields.items():
+        bounds = {name: getattr(rule, name) for rule in info.metadata for name in BOUNDS if hasattr(rule, name)}
+        kind = _written(info.annotation)
+        scalar = info.default is None or type(info.default) in KINDS.values()
+        if kind is None or not scalar or len(bounds) != len(info.metadata) or info.alias or info.default_factory:
+            return None
+        rows[key] = {"kind": kind, "default": info.default, "description": info.description, "bounds": bounds}
+    config = method.fields
+    above = [base for base in config.__mro__ if base not in MethodConfig.__mro__]
+    checks = config.__pydantic_decorators__
+    hooks = {name for base in above for name in vars(base) if hasattr(MethodConfig, name) and name not in FREE}
+    exact = (
+        not any(getattr(checks, kind.name) for kind in dataclass_fields(checks))
+        and config.model_config == MethodConfig.model_config
+        and not hooks - _GENERATED
+    )
+    idles = any(name in vars(base) for base in above for name in ("idle", "idle_within"))
+    dependent = {key: sorted(names) for key, names in config.dependent.items()}
+    return vars(method) | {"fields": {"rows": rows, "dependent": dependent, "idles": idles}, "exact": exact}
+
+
+class _Bare(MethodConfig):
+    """What Python and pydantic give every configuration."""
+
+    value: int = 0
+
+
+_GENERATED = set(vars(_Bare))
+
+
+def _written(kind: Any) -> Any:
+    """An annotation as plain values: `float`, a union as a list, {"literal": [...]}; None if it is of another kind."""
+    if get_origin(kind) in (Union, UnionType):
+        parts = [_written(part) for part in get_args(kind)]
+        return None if None in parts else parts
+    if get_origin(kind) is Literal:
+        return {"literal": list(get_args(kind))} if all(type(v) in KINDS.values() for v in get_args(kind)) else None
+    return next((name for name, known in KINDS.items() if kind is known), None)
+
+
+def _read(kind: Any) -> Any:
+    if isinstance(kind, list):
+        return Union[*map(_read, kind)]
+    return Literal[*kind["literal"]] if isinstance(kind, dict) else KINDS[kind]
+
+
+def _built(name: str, fields: Mapping[str, Any]) -> type[MethodConfig]:
+    """A configuration with these hyperparameters."""
+
+    class Base(MethodConfig):
+        dependent = {key: frozenset(names) for key, names in fields["dependent"].items()}  # noqa: RUF012
+
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            return own_config(name, self).idle() if fields["idles"] else {}
+
+        def idle_within(self, steps: int) -> dict[str, tuple[str, ...]]:
+            return own_config(name, self).idle_within(steps) if fields["idles"] else {}
+
+    def field(row: Mapping[str, Any]) -> FieldInfo:
+        return cast(FieldInfo, Field(row["default"], description=row["description"], **row["bounds"]))
+
+    made = {key: (_read(row["kind"]), field(row)) for key, row in fields["rows"].items()}
+    return cast(type[MethodConfig], create_model("Config", __base__=Base, **cast(Any, made)))
+
+
+def own_config(name: str, config: MethodConfig) -> MethodConfig:
+    """The same values in the method's own configuration, which methods are made from; this imports the method."""
+    from orchestrator.method import find_method
+
+    kind = find_method(name).Config
+    return config if isinstance(config, kind) else kind(**config.model_dump())

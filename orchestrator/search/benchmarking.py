@@ -1,0 +1,100 @@
+"""A benchmark as it runs: its searches one after the other, then their comparison."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config.search import Search
+from orchestrator.execution.protocol import Runner
+from orchestrator.report.comparison import Comparison
+from orchestrator.search.benchmark import Benchmark, compared, to_do
+from orchestrator.search.control import between_searches
+from orchestrator.search.driver import resume, start, suited_to_data
+from orchestrator.search.finish import Outcome
+from orchestrator.search.preflight import check_data, check_hours
+from orchestrator.search.watcher import Watcher
+from orchestrator.storage.folder import Folder
+from orchestrator.storage.ledger import BENCHMARK
+from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, has_started, writable
+from orchestrator.storage.reading import read_journal
+from orchestrator.storage.scratch import scratch
+
+PAGE = "report.html"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a benchmark so far."""
+
+    comparison: Comparison
+    page: Path
+    stopped: str | None
+    """Why it stopped early, if it did."""
+    fault: bool
+    """Whether it stopped because of a fault of the machine, not on request."""
+
+
+def run(
+    benchmark: Benchmark,
+    runner: Runner,
+    *,
+    storage: Path,
+    tracking_uri: str | None = None,
+    watcher: Callable[[str, int], Watcher] = lambda label, place: Watcher(),
+) -> Result:
+    """Search with every method that has not used its budget yet, and compare them all. `watcher` is called for each
+    search, with its label and place."""
+    from orchestrator.report.html.comparison_page import write_comparison
+
+    places = Places(writable(storage))
+    searches = to_do(benchmark, places)
+    for search in searches.values():
+        check_data(suited_to_data(search, places)[0], places)
+    own = Folder(places.benchmark(benchmark.name))
+    outcome: Outcome | None = None
+    stopped: str | None = None
+    if searches:
+        with scratch(), runner.ready(next(iter(searches.values())), places.storage):
+            for search in searches.values():
+                check_hours(search, runner)
+                with runner.ready(search, places.storage):
+                    pass  # check that each of them fits
+            own.write(BENCHMARK_RECORD, benchmark.model_dump_json(indent=1).encode())
+            with between_searches(own.path) as asked_to:
+                for place, (label, search) in enumerate(searches.items(), start=1):
+                    if asked_to() is not None:
+                        stopped = "stopped before its next search"
+                        break
+                    outcome = _advance(search, runner, places, tracking_uri, watcher(label, place), benchmark.name)
+                    if outcome.state == "interrupted":
+                        stopped = outcome.fault or outcome.ledger.reason or "interrupted"
+                        break
+    comparison = compared(benchmark, places)
+    with own.output(PAGE) as page:
+        write_comparison(comparison, page)
+    return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
+
+
+def _advance(
+    search: Search,
+    runner: Runner,
+    places: Places,
+    tracking_uri: str | None,
+    watcher: Watcher,
+    benchmark: str,
+) -> Outcome:
+    if not has_started(places.search(search.name) / JOURNAL):
+        return start(
+            search,
+            runner,
+            storage=places.storage,
+            tracking_uri=tracking_uri,
+            watcher=watcher,
+            tags={BENCHMARK: benchmark},
+        )
+    before = read_journal(places.search(search.name) / JOURNAL)[1].config
+    more: Mapping[str, Any] = {}
+    if before != search.model_dump():
+        more = {"num_trials": search.num_trials, "budget": search.budget.model_dump()}
+    return resume(search.name, runner, storage=places.storage, tracking_uri=tracking_uri, watcher=watcher, **more)
