@@ -21,6 +21,7 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import check_page, say, waiting, write_html, write_output
+from orchestrator.cli.starting import check_dataset
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.storage.files import cell, output_place
@@ -126,12 +127,7 @@ def evaluate(
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.evaluation.claims import claim_of, too_few
-    from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
     from orchestrator.search.models import find_models
-    from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
-    from orchestrator.training.folds import evaluate_folds
-    from orchestrator.training.model_file import saved_model
-    from orchestrator.training.splits import rows_to_test
 
     for option, path in (("--per-query", per_query), ("--per-class", per_class)):
         _refuse_table(option, path)
@@ -159,6 +155,13 @@ def evaluate(
         raise InputError(f"--degradation: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     if gallery is not None and len(models) > 1:
         raise InputError(f"--gallery: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
+    check_dataset(dataset, storage)
+    from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
+    from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
+    from orchestrator.training.folds import evaluate_folds
+    from orchestrator.training.model_file import saved_model
+    from orchestrator.training.splits import rows_to_test
+
     store = open_dataset(dataset, places.data, say=say)
     saved = saved_model(models[0])
     training = resolve_experiment(saved["experiment"], str(models[0])).training
@@ -342,18 +345,19 @@ def export(
         raise InputError(f"--output: {output}: needs --to, the form to write")
     with waiting("reading the model"):
         from orchestrator.data.catalog import open_dataset
-        from orchestrator.search.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
-        from orchestrator.search.export import export as write
         from orchestrator.search.models import find_models, owner_of
         from orchestrator.tracking.address import redact, tracking_address
-        from orchestrator.tracking.mlflow_store import reach
-        from orchestrator.tracking.models import register_model
-        from orchestrator.training.model_file import saved_model
 
         places = places_of(storage)
         models = find_models(run, places)
         if len(models) > 1:
             raise InputError(f"RUN: {run} has one model per fold; name one, such as {models[0]}")
+        from orchestrator.search.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
+        from orchestrator.search.export import export as write
+        from orchestrator.tracking.mlflow_store import reach
+        from orchestrator.tracking.models import register_model
+        from orchestrator.training.model_file import saved_model
+
         path = None
         if to is not None:
             check_packages(to)

@@ -57,18 +57,20 @@ def resolved_search(
             **changes,
         )
     with problems.noted():
-        check_dataset(changes.get("dataset") or overrides.get("dataset") or raw.get("dataset"), storage)
+        dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
+        check_dataset(dataset, storage, prepared=not problems.found)
     problems.tell()
     return search
 
 
-def check_dataset(name: object, storage: Path) -> None:
-    """DataError for the name of no data set, before anything slow; one at an address is looked for later."""
-    from orchestrator.data.catalog import check_known
+def check_dataset(name: object, storage: Path, *, prepared: bool = True) -> None:
+    """DataError for the name of no data set (`prepared`: or of one that is not there), before anything slow; one at an
+    address is looked for later."""
+    from orchestrator.data.catalog import check_known, check_prepared
     from orchestrator.storage.address import is_address
 
     if isinstance(name, str) and not is_address(name) and paths.address_of(storage) is None:
-        check_known(name, places_of(storage).data)
+        (check_prepared if prepared else check_known)(name, places_of(storage).data)
 
 
 def fixed_settings(

@@ -24,7 +24,8 @@ from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degrada
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
-from orchestrator.networks.backbones.base import InputConvention, Pooling
+from orchestrator.networks.backbones.base import Pooling
+from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.plugins import config_of
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
 

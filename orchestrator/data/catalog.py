@@ -49,6 +49,21 @@ def check_known(name: str, root: Path | str) -> None:
         raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
 
 
+def check_prepared(name: str, root: Path | str) -> None:
+    """DataError for a data set that `open_dataset` cannot open in this folder on a disk."""
+    check_known(name, root)
+    path = Path(root).absolute() / name
+    if name in _CATALOG and _CATALOG[name].build is None and not path.exists():
+        raise _not_prepared(name, path)
+
+
+def _not_prepared(name: str, path: Path) -> DataError:
+    return DataError(
+        f"data set '{name}' is not prepared in {path.parent}: {_PREPARE.format(name)} "
+        f"--storage {shlex.quote(str(path.parent.parent))}"
+    )
+
+
 def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Store":
     """The store of a data set at `root / name`; drawn first if it can be drawn and is not there. A name may be an
     address, `s3://bucket/prefix`: it is fetched first. If the folder stands for one on an object store, a data set
@@ -76,10 +91,7 @@ def open_dataset(name: str, root: Path | str, *, say: Say | None = None) -> "Sto
         return Store.open(path)
     build = _CATALOG[name].build
     if build is None:
-        raise DataError(
-            f"data set '{name}' is not prepared in {path.parent}: {_PREPARE.format(name)} "
-            f"--storage {shlex.quote(str(path.parent.parent))}"
-        )
+        raise _not_prepared(name, path)
     return build(path, say or (lambda line: None))
 
 

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.data.splits import Split
     from orchestrator.data.store import Store
 
-FOLDS = 4
-"""Folds of the protocol `mlrc`."""
-
 
 @dataclass(frozen=True)
 class Measured:

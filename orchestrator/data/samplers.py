@@ -7,14 +7,10 @@ block of each with `rank_block`. P: classes per batch, K: images per class.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.errors import DataError
 
 Batches = NDArray[np.int64]
-
-
-def steps_per_epoch(images: int, batch: int) -> int:
-    """Whole batches among this many images; at least one, in which images repeat."""
-    return max(1, images // batch)
 
 
 class ClassBalancedSampler:

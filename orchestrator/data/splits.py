@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.data.measured import FOLDS
+from orchestrator.data.protocol import FOLDS
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.config.search import Search
-from orchestrator.data.samplers import steps_per_epoch
+from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.errors import InputError
 from orchestrator.plugins import config_of
 from orchestrator.storage.ledger import Ledger, TrialRecord

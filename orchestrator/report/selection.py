@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.data.measured import FOLDS, Measured
+from orchestrator.data.measured import Measured
+from orchestrator.data.protocol import FOLDS
 
 FEW_CLASSES = 10
 """With fewer held-out classes there is a warning: an interval over so few is wider than trials differ."""

@@ -11,7 +11,7 @@ from orchestrator.config.search import Search
 from orchestrator.config.training import Experiment, untrained_key
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
-from orchestrator.data.samplers import steps_per_epoch
+from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK

@@ -5,7 +5,8 @@ from torch import Generator, Tensor, nn
 from orchestrator.errors import TrainingFailed
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import build_backbone
-from orchestrator.networks.backbones.base import InputConvention, Pooling
+from orchestrator.networks.backbones.base import Pooling
+from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.training.distributed import gather, sum_over_shares
 

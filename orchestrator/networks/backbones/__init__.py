@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError, suggestion
-from orchestrator.networks.backbones.base import Architecture, InputConvention, no_class_token
+from orchestrator.networks.backbones.base import Architecture, no_class_token
 from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
+from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.backbones.small_cnn import SMALL_CNN
 from orchestrator.networks.backbones.timm_models import DINO_SMALL, TIMM, VIT_SMALL, VIT_SMALL_IN21K, timm_model
 from orchestrator.networks.backbones.torchvision_resnets import RESNET18, RESNET50

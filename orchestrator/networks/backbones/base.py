@@ -6,17 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from orchestrator.errors import InputError
+from orchestrator.networks.backbones.colours import InputConvention
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from orchestrator.networks.backbones.network import Backbone
-
-IMAGENET_MEAN, IMAGENET_STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-
-InputConvention = Literal["default", "bgr_255", "rgb_255"]
-"""How a network takes colours: as it was pretrained, or each in [0, 255] minus its mean, blue or red first."""
-CAFFE_MEAN = [104 / 255, 117 / 255, 128 / 255]
 
 Pooling = Literal["average", "max", "average+max", "token"]
 """Over the places of the feature maps: mean, largest, their sum; or a vision transformer's class token."""

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
-from orchestrator.networks.backbones.base import CAFFE_MEAN, Architecture
+from orchestrator.networks.backbones.base import Architecture
+from orchestrator.networks.backbones.colours import CAFFE_MEAN
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.errors import InputError
-from orchestrator.networks.backbones.base import CAFFE_MEAN, InputConvention
+from orchestrator.networks.backbones.colours import CAFFE_MEAN, InputConvention
 
 
 class Wrapped(nn.Module):

@@ -4,7 +4,8 @@ from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
-from orchestrator.networks.backbones.base import IMAGENET_MEAN, IMAGENET_STD, Architecture, not_to_be_had
+from orchestrator.networks.backbones.base import Architecture, not_to_be_had
+from orchestrator.networks.backbones.colours import IMAGENET_MEAN, IMAGENET_STD
 
 if TYPE_CHECKING:
     from torch import Tensor
