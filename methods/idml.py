@@ -13,7 +13,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
-from scipy.stats import vonmises_fisher
 from torch import Generator, Tensor, nn
 
 from methods.baselines import BASELINES, over
@@ -173,6 +172,8 @@ def von_mises_fisher(means: Tensor, concentration: float, rng: Generator) -> Ten
         raise ValueError(f"needs a concentration of at least 0 and 2 dimensions, got {concentration:g} and {dim}")
     if concentration == 0:
         return F.normalize(torch.randn(size, dim, dtype=torch.float64, generator=rng), dim=1)
+    from scipy.stats import vonmises_fisher  # takes a second to import, which other methods need not pay
+
     pole = torch.zeros(dim, dtype=torch.float64)
     pole[0] = 1
     numpy_rng = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))

@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from methods.distances import full_precision
@@ -123,6 +122,8 @@ def proxy_wasserstein_distance(
     shared = set(proxy_labels.tolist()) & set(labels.tolist())
     if not shared:
         raise ValueError("proxy_wasserstein_distance needs a class with both proxies and embeddings, found none")
+    from scipy.optimize import linear_sum_assignment  # takes a second to import; most trainings never get here
+
     total = 0.0
     for label in sorted(shared):
         p = proxies[proxy_labels == label].detach().double()

@@ -1,0 +1,146 @@
+"""Which heavy libraries each command loads: a look and a refusal load none, so that they take half a second.
+
+Each command runs in a process of its own, forked from one that has imported the command line only; what is in
+`sys.modules` when it ends counts. The slow test holds what the commands that compute may load.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+HEAVY = (
+    *("torch", "ray", "mlflow", "faiss", "pyarrow", "numpy", "pandas", "optuna", "boto3", "plotly", "scipy", "sklearn"),
+    *("torchvision", "timm", "PIL", "matplotlib", "jinja2"),
+)
+MOST_MEMORY = 150
+"""Megabytes, of a command that loads none of these."""
+
+LIGHT = {
+    "search --help": 0,
+    "list": 0,
+    "status golden": 0,
+    "status nope": 2,
+    "stop golden": 2,
+    "pause nope": 2,
+    "report golden": 0,
+    "report golden --json": 0,
+    "report golden --format csv": 0,
+    "report nope": 2,
+    "report golden --format nope": 2,
+    "compare golden nope": 2,
+    "presets": 0,
+    "presets pfml/cub200/resnet50": 0,
+    "presets nope": 2,
+    "datasets": 0,
+    "datasets cub200": 0,
+    "datasets nope": 2,
+    "methods": 0,
+    "methods idml": 0,
+    "methods nope": 2,
+    "check nope": 2,
+    "new-method 1": 2,
+    "nope": 2,
+    "list --nope": 2,
+    "search nope": 2,
+    "search nope.yaml": 2,
+    "search wrong.yaml": 2,
+    "search demo --preset nope": 2,
+    "search demo --scheduler nope --set lr=-1": 2,
+    "search demo --set delta=-1 --set nope=1": 2,
+    "search demo --dataset cub200": 2,
+    "search demo --start-from nope": 2,
+    "train --method nope --dataset glyphs-small": 2,
+    "train --preset pfml/cub200/resnet50": 2,
+    "benchmark --methods nope,pfml --dataset glyphs-small --num-trials 2": 2,
+    "resume nope": 2,
+    "sync nope": 2,
+    "evaluate nope --dataset glyphs-small": 2,
+    "export nope --to onnx": 2,
+    "ui nope": 2,
+}
+"""The commands that load none of the heavy libraries, and their exit codes."""
+
+CHECK = {"torch", "numpy", "pyarrow", "PIL", "faiss", "scipy", "pandas", "sklearn", "torchvision"}
+HEAVIER = {
+    "report golden --format markdown": {"torch", "numpy"},
+    "report golden --html page.html": {
+        "torch",
+        "numpy",
+        "jinja2",
+        "plotly",
+        "faiss",
+        "pandas",
+        "pyarrow",
+        "PIL",
+        "scipy",
+    },
+    "search demo --dry-run": {*CHECK, "optuna", "matplotlib"},
+    "check contrastive": CHECK,
+}
+"""What the others may load."""
+
+WRONG = "method: pfml\ndataset: glyphs-small\nsead: 1\nspace:\n  delta: {low: -5, high: 0.3}\nnum_trials: 2\n"
+
+RUN = """
+import json, os, resource, sys
+from orchestrator.cli.main import main
+
+heavy, commands = json.loads(sys.argv[1])
+for command in commands:
+    read, write = os.pipe()
+    if not (child := os.fork()):
+        code, nothing = 0, os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.dup2(nothing, 2)
+        try:
+            main(command.split())
+        except SystemExit as ended:
+            code = ended.code
+        loaded = [name for name in heavy if name in sys.modules]
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        os.write(write, json.dumps([code, loaded, memory]).encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        print(json.dumps([command, *json.loads(answer.read() or '["killed", [], 0]')]), flush=True)
+    os.waitpid(child, 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to work in, with a search, a wrong file, and a record of the installed methods."""
+    folder = tmp_path_factory.mktemp("imports")
+    shutil.copytree(ROOT / "tests" / "goldens" / "begun", folder / "runs" / "searches" / "golden")
+    (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
+    assert list(answers(folder, ["methods"])) == ["methods"]
+    return folder
+
+
+def answers(folder: Path, commands: list[str]) -> dict[str, Any]:
+    """Of each command: its exit code, the heavy libraries that it loaded, its peak memory in megabytes."""
+    environment = os.environ | {"ORCHESTRATOR_CACHE": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-P", "-c", RUN, json.dumps([HEAVY, commands])]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    return {name: found for name, *found in map(json.loads, done.stdout.splitlines())}
+
+
+def test_a_look_and_a_refusal_load_nothing_heavy(folder: Path) -> None:
+    found = answers(folder, list(LIGHT))
+    assert {name: one for name, one in found.items() if one[1] or one[2] > MOST_MEMORY} == {}
+    assert {name: one[0] for name, one in found.items()} == LIGHT
+
+
+@pytest.mark.slow
+def test_what_computes_loads_what_it_needs_only(folder: Path) -> None:
+    found = answers(folder, list(HEAVIER))
+    assert {name: extra for name, one in found.items() if (extra := set(one[1]) - HEAVIER[name])} == {}
+    assert {one[0] for one in found.values()} == {0}
