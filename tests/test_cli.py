@@ -724,21 +724,6 @@ def test_help_teaches_by_example_and_is_quick(command: str, capsys: pytest.Captu
     assert max(len(line) for line in ran.out.splitlines()) <= 80
 
 
-def test_a_look_imports_no_heavy_library(finished: Path) -> None:
-    """Of one process after the other: the first with a heavy library is named."""
-    looks = ["search --help", f"list --storage {finished}", f"status {TRAINED} --storage {finished}"]
-    looks += [f"status nope --storage {finished}", f"stop {TRAINED} --storage {finished}", "search demo --misspelt"]
-    code = (
-        "import sys, orchestrator.cli.main\n"
-        "heavy = {'torch', 'ray', 'mlflow', 'faiss', 'optuna', 'numpy', 'pyarrow'}\n"
-        f"for look in {looks}:\n"
-        "    try: orchestrator.cli.main.main(look.split())\n"
-        "    except SystemExit: print(look, sorted(heavy & set(sys.modules)))"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert [line for line in ran.stdout.splitlines() if line.endswith("]")] == [f"{look} []" for look in looks]
-
-
 def test_json_is_one_object_on_one_line(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, f"report {TRAINED} --storage {finished} --json")
     assert ran.out.count("\n") == 1
