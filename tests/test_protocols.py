@@ -23,7 +23,7 @@ from orchestrator.config.resolve import idle_settings
 from orchestrator.config.search import Search
 from orchestrator.config.training import Training
 from orchestrator.data.augmentations import Degradation
-from orchestrator.data.catalog import open_dataset, overview
+from orchestrator.data.catalog import check_known, open_dataset, overview
 from orchestrator.data.pipeline import EVALUATION
 from orchestrator.data.splits import class_groups, class_split, image_split
 from orchestrator.data.store import Row, Store, write_store
@@ -446,6 +446,7 @@ def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("orchestrator.search.driver.start", start)
     monkeypatch.setattr("orchestrator.search.models.find_models", find_models)
+    monkeypatch.setattr("orchestrator.data.catalog.check_prepared", check_known)
     words = shlex.split(command)[1:]
     ends = SystemExit if words[0] == "presets" else Resolved
     with pytest.raises(ends) as ended:

@@ -233,9 +233,8 @@ def test_missing_and_damaged_records_are_named(storage: str, server: Server, tmp
     elsewhere(monkeypatch, tmp_path / "there")
     object_ = f"{storage.removeprefix('s3://')}/searches/x/journal/00000001.jsonl"
     put(server, object_, b'{"event": "note", "seq": 7, "time": 1}\n')
-    with pytest.raises(
-        InputError, match=f"^s3://{object_}: damaged: not the journal's record 1: .* seq 7 .*; line 1 is"
-    ):
+    damage = "damaged: not the journal's record 1: its seq is 7, and should be 1; line 1 is intact"
+    with pytest.raises(InputError, match=f"^s3://{object_}: {damage}"):
         refresh(journal_of(storage))
     server.files().delete_file(object_)
     with pytest.raises(InputError, match=r"/journal/: record 1 is missing, the next is 00000002.jsonl; line 1 is"):

@@ -137,7 +137,7 @@ def search(
     # options called like keys of the file, such as final_seeds, are read by given_keys
     if dry_run:
         with waiting("timing a few steps"):
-            resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage)
+            resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage, prepared=False)
             from orchestrator.search.plan import plan
             from orchestrator.tracking.address import check_tracking_uri
 

@@ -34,7 +34,10 @@ def resolved_search(
     words: list[str],
     changes: dict[str, Any],
     storage: Path,
+    *,
+    prepared: bool = True,
 ) -> "Search":
+    """The search that the options describe; `prepared`: its data set must be there."""
     from orchestrator.config.files import find_search, read_yaml
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
@@ -58,7 +61,7 @@ def resolved_search(
         )
     with problems.noted():
         dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
-        check_dataset(dataset, storage, prepared=not problems.found)
+        check_dataset(dataset, storage, prepared=prepared and not problems.found)
     problems.tell()
     return search
 

@@ -72,7 +72,7 @@ def train(
         training = single_training(
             name or fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
         )
-        check_dataset(training.settings.get("dataset"), storage)
+        check_dataset(training.settings.get("dataset"), storage, prepared=not dry_run)
         if dry_run:
             from orchestrator.execution.inline import check_threads
             from orchestrator.search.plan import plan
