@@ -390,9 +390,11 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
 
 
 def test_train_takes_a_preset(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained: list[Search] = []
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "cub200").symlink_to(data_folder / "glyphs-small")  # not read: it is refused before
 
     def record(one: Search, *_: Any, **__: Any) -> None:
         trained.append(one)

@@ -86,7 +86,7 @@ def test_a_validation_searches_for_queries_in_the_gallery(data_folder: Path) -> 
             {"settings": {"selection": "test", "protocol": "mlrc"}},
             "settings: selection: 'test': cannot be combined with protocol",
         ),
-        ({"settings": {"selection": "tests"}}, "settings: selection: 'tests': should be 'validation' or 'test'"),
+        ({"settings": {"selection": "tests"}}, "settings: selection: 'tests' is unknown \\(known: test, validation\\)"),
         ({"space": {"selection": ["validation", "test"]}}, "space.selection: selection cannot be searched"),
         (
             {"settings": {"selection": "test"}, "space": {"validation_share": [0.2, 0.3]}},
@@ -201,7 +201,7 @@ def test_a_method_that_needs_held_out_classes_keeps_them(tmp_path: Path) -> None
     [
         ({"settings": {"epochs": 2}}, "conventional: is for searches over folds: set protocol: mlrc"),
         ({"space": {"protocol": ["mlrc", "conventional"]}, "settings": {}}, "conventional: is for searches over folds"),
-        ({"final_protocol": "convetional"}, "'convetional' is unknown \\(did you mean 'conventional'\\?"),
+        ({"final_protocol": "convetional"}, "'convetional' is unknown \\(known: conventional, same\\)"),
         ({"final_protocol": 3}, "3 should be text"),
     ],
 )
