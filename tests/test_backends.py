@@ -165,7 +165,7 @@ def test_two_workers_train_as_one_and_test_as_one(work: Build) -> None:
 
     assert "test/map_at_r" in one[-1]
     for mine, other in zip(one, two, strict=True):
-        assert mine == pytest.approx(other, rel=0, abs=1e-9)
+        assert mine == pytest.approx(other, rel=1e-12, abs=1e-9)  # the order of a sum over the workers
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from torch import nn
 from orchestrator.config.optimizers import OPTIMIZERS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
+from orchestrator.training.eager import spare_compiler, step_plainly
 from orchestrator.training.learner import Learner
 
 
@@ -24,7 +25,9 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
                 f"method '{learner.method.name}': parameter {name} is in {grouped.count(id(parameter))} "
                 "optimiser groups, it should be in one: see parameter_groups"
             )
+    spare_compiler()
     optimizer = OPTIMIZERS[training.optimizer].build(groups, training, fused)
+    step_plainly(optimizer)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]
     return optimizer
