@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,35 @@ print("torch._dynamo" in sys.modules)
 )
 def test_a_training_does_not_import_the_compiler(given: list[str], imported: str) -> None:
     done = subprocess.run([sys.executable, "-c", TRAINED, *given], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == imported
+
+
+PARALLEL = """
+import contextlib, sys
+import torch
+from torch.nn.parallel import DistributedDataParallel
+from orchestrator.training.eager import no_compiler
+
+torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+torch.manual_seed(0)
+layer = torch.nn.Linear(3, 3)
+layer(torch.ones(2, 3)).square().sum().backward()
+alone = layer.weight.grad.clone()
+layer.zero_grad()
+with no_compiler() if sys.argv[2] == "no_compiler" else contextlib.nullcontext():
+    parallel = DistributedDataParallel(layer)
+parallel(torch.ones(2, 3)).square().sum().backward()
+assert layer.weight.grad.equal(alone)
+print("torch._dynamo" in sys.modules, "_dynamo" in vars(torch))
+import torch._dynamo
+assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"  # what the stand-in says
+"""
+
+
+@pytest.mark.parametrize(("given", "imported"), [("no_compiler", "False False"), ("nothing", "True True")])
+def test_workers_do_not_import_the_compiler(given: str, imported: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", PARALLEL, str(tmp_path / "group"), given]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == imported
 
 

@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from orchestrator.training.eager import no_compiler
+
 _place: tuple[int, int] | None = None
 """Rank and size of the group that this process does not leave."""
 
@@ -135,4 +137,5 @@ def data_parallel(module: nn.Module, *, unsynchronised: list[str]) -> nn.Module:
         return module
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, unsynchronised)  # type: ignore[no-untyped-call]
     device = next(module.parameters()).device
-    return DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)
+    with no_compiler():
+        return DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)

@@ -1,15 +1,20 @@
-"""torch's optimisers without its compiler.
+"""torch's optimisers and its data parallel module without its compiler.
 
 `torch.optim` imports `torch._dynamo` (4 to 5 s of a processor) at the first step of every optimiser, only to mark where
-a compiled graph must end; a step that nobody compiles needs no mark. The step itself is torch's, to the same bits.
+a compiled graph must end; a step that nobody compiles needs no mark. `DistributedDataParallel` imports it to ask for a
+setting of the compiler and to mark its forward pass. What they compute is torch's, to the same bits.
 """
 
+import contextlib
 import inspect
+import sys
+from collections.abc import Iterator
 from functools import cache
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 MARKED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
@@ -23,9 +28,29 @@ def spare_compiler() -> None:
     make it where there is none; the plain function itself is that form while nothing is compiled.
     """
     for name in MARKED:
-        plain = inspect.unwrap(getattr(Optimizer, name))
-        if isinstance(plain, FunctionType):
-            plain.__dict__.setdefault("__dynamo_disable", plain)
+        _leave_unmarked(getattr(Optimizer, name))
+
+
+def _leave_unmarked(method: Any) -> None:
+    plain = inspect.unwrap(method)
+    if isinstance(plain, FunctionType):
+        plain.__dict__.setdefault("__dynamo_disable", plain)
+
+
+@contextlib.contextmanager
+def no_compiler() -> Iterator[None]:
+    """Where a module is made data parallel: torch's compiler, if it is not loaded, answers as it does by default."""
+    _leave_unmarked(DistributedDataParallel._inside_ddp_forward)
+    if "torch._dynamo" in sys.modules:
+        yield
+        return
+    stand_in = SimpleNamespace(utils=SimpleNamespace(get_optimize_ddp_mode=lambda: "ddp_optimizer"))
+    torch.__dict__["_dynamo"] = stand_in
+    try:
+        yield
+    finally:
+        if torch.__dict__["_dynamo"] is stand_in:
+            del torch.__dict__["_dynamo"]
 
 
 def step_plainly(optimizer: Optimizer) -> None:
