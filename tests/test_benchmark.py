@@ -44,6 +44,7 @@ class MadeRunner:
     reports: int = 0
     ran: list[str] = field(default_factory=list)
     failing: tuple[str, ...] = ()
+    own_processes: bool = False
 
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:
@@ -132,6 +133,17 @@ def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None
     result = run(more, again)
     assert {word.split()[0] for word in again.ran} == {"multi_similarity"}
     assert len(result.comparison.members) == 3
+
+
+@pytest.mark.parametrize("own_processes", [False, True])
+def test_imports_begin_with_a_final_run_in_other_processes(
+    run: Run, own_processes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str] = []
+    beside = contextlib.nullcontext(lambda: begun.append("final"))
+    monkeypatch.setattr("orchestrator.search.driver.imports_beside", lambda: beside)
+    run(asked_for("pfml"), MadeRunner(own_processes=own_processes))
+    assert begun == (["final"] if own_processes else [])
 
 
 def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from orchestrator.execution.protocol import TrialSource
 class InlineRunner:
     """One trial at a time in this process. For single trainings and debugging."""
 
+    own_processes = False
+
     @contextlib.contextmanager
     def ready(self, search: Search, storage: Path) -> Iterator[int]:
         from orchestrator.training.device import choose_device

@@ -132,6 +132,9 @@ class TrialSource(Protocol):
 class Runner(Protocol):
     """Where trials run."""
 
+    own_processes: bool
+    """Whether trials run in other processes than the search."""
+
     def ready(self, search: "Search", storage: Path) -> contextlib.AbstractContextManager[int]:
         """Acquire the machines; gives how many trials run at once. InputError if not even one can, or if a machine
         does not see the storage."""

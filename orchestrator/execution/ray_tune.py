@@ -66,6 +66,7 @@ class RayRunner:
     ray_output: bool = False
     trial: "type[Trial] | None" = None
     """A replacement for our trial class, to measure the overhead of a search without training."""
+    own_processes: bool = True
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:

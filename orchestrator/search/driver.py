@@ -17,7 +17,7 @@ from orchestrator.errors import InputError, describe, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease, starting
-from orchestrator.search.finish import Outcome, conclude, fetch_artifacts, write_report
+from orchestrator.search.finish import Outcome, conclude, fetch_artifacts, imports_beside, write_report
 from orchestrator.search.preflight import check_data, check_hours, check_room
 from orchestrator.search.signals import interrupts, short_switch_interval
 from orchestrator.search.watcher import Watcher
@@ -184,6 +184,8 @@ def run(
     def tell(event: str, trial: TrialRecord) -> None:
         tracker.notify()
         watcher(event, trial)
+        if event == "started" and trial.kind == "final" and runner.own_processes:
+            begin_imports()
 
     conductor = Conductor(
         search,
@@ -196,7 +198,7 @@ def run(
         listener=tell,
     )
     remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
-    with driver_lease(conductor):
+    with driver_lease(conductor), imports_beside() as begin_imports:
         try:
             with interrupts(conductor), short_switch_interval():
                 watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly

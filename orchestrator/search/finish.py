@@ -1,6 +1,10 @@
 """The outputs of an ended search: its report, its models, its last records in the tracker."""
 
+import contextlib
+import importlib
 import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +24,22 @@ from orchestrator.tracking.views import MOST_COMPARED
 TRACKER_SECONDS = 60.0
 """How long the end of a search waits for the tracker to take the remaining events."""
 
+IMPORTED = (
+    "orchestrator.report.html.search_page",
+    "orchestrator.report.html.model_page",
+    "orchestrator.report.html.gallery",
+    "orchestrator.report.note",
+    "sklearn.cluster",
+    "matplotlib.figure",
+    "orchestrator.search.export",
+    "mlflow.pytorch",
+    "torch.export._trace",
+)
+"""What the outputs of a search with a final model import: 8 to 10 s of a processor."""
+
+IMPORTS = "imports of the outputs"
+"""The thread that imports them."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -37,6 +57,30 @@ class Outcome:
     """Why the tracker's pages have no views of this search, if they have none."""
     fault: str | None = None
     """The fault of the disk or the machine, if it stopped the search."""
+
+
+@contextlib.contextmanager
+def imports_beside() -> Iterator[Callable[[], None]]:
+    """Gives a function that begins to import, in a thread, what the outputs of a search need: the process that drives
+    trials in other processes has little to do meanwhile. After the block no further module is begun."""
+    over, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        for name in IMPORTED:
+            if over.is_set():
+                return
+            with contextlib.suppress(Exception):  # whoever needs it reports why it cannot be imported
+                importlib.import_module(name)
+
+    def begin() -> None:
+        if not begun.is_set():
+            begun.set()
+            threading.Thread(target=work, name=IMPORTS).start()  # not a daemon: Python must not end within an import
+
+    try:
+        yield begin
+    finally:
+        over.set()
 
 
 def fetch_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) -> None:

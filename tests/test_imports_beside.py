@@ -1,0 +1,66 @@
+"""What the outputs of a search import is imported while the final run trains in other processes."""
+
+import importlib
+import importlib.util
+import threading
+
+import pytest
+
+from orchestrator.search import finish
+
+
+def ended() -> None:
+    for thread in threading.enumerate():
+        if thread.name == finish.IMPORTS:
+            thread.join(30)
+
+
+@pytest.fixture
+def imported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the modules that are asked for, in order."""
+    names: list[str] = []
+
+    def note(name: str) -> None:
+        names.append(name)
+        if name == "missing":
+            raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", note)
+    return names
+
+
+def test_every_module_once_and_a_missing_one_is_left_to_its_user(
+    imported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finish, "IMPORTED", ("missing", "second"))
+    with finish.imports_beside() as begin:
+        begin()
+        begin()
+        ended()
+    assert imported == ["missing", "second"]
+
+
+def test_nothing_is_imported_unasked_and_nothing_further_after_the_end(
+    imported: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with finish.imports_beside():
+        pass
+    reached, let = threading.Event(), threading.Event()
+
+    def wait(name: str) -> None:
+        imported.append(name)
+        reached.set()
+        let.wait(30)
+
+    monkeypatch.setattr(importlib, "import_module", wait)
+    with finish.imports_beside() as begin:
+        begin()
+        assert reached.wait(30)
+    let.set()
+    ended()
+    assert imported == [finish.IMPORTED[0]]
+
+
+def test_the_modules_exist() -> None:
+    for name in finish.IMPORTED:
+        assert importlib.util.find_spec(name) is not None, name
