@@ -19,7 +19,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from methods.baselines import BASELINES, Baseline, over
+from methods.baselines import BASELINES, Baseline
+from methods.bases import over
 from methods.distances import cosine_similarity, full_precision
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
 

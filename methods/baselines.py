@@ -1,22 +1,32 @@
 """The losses that the papers build on and compare with: an objective over a metric between the batch and references.
 
 One class, `Baseline`, holds what they share; each method below it names its objective, what that reads, and its
-hyperparameters. Composed methods (IDML, CCP, Anti-Collapse) take any of them as their base objective.
+hyperparameters. Composed methods (IDML, CCP, Anti-Collapse) take any of them as their base objective (`bases.py`).
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods import objectives
 from methods.memory import Memory
 from methods.pfml import proxy_diagnostics
 from methods.proxies import Proxies
-from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Network, Outputs, Task
+from orchestrator.method import (
+    Batch,
+    Diagnostics,
+    Embedded,
+    InputError,
+    Method,
+    MethodConfig,
+    Network,
+    Outputs,
+    Task,
+)
 
 References = Literal["batch", "proxies", "memory", "batch+memory"]
 Metric = Literal["euclidean", "squared_euclidean", "cosine"]
@@ -64,6 +74,8 @@ class Baseline(Method, abstract=True):
 
     reads: ClassVar[Literal["distance", "similarity"]]
     function: ClassVar[Callable[..., Tensor]]
+    fused: ClassVar[str | None] = None
+    """The loss of `methods.kernels.proxy_losses` that is the objective on proxies."""
     Config: ClassVar[type[ComparisonConfig]] = ReferencesConfig
     config: ComparisonConfig
 
@@ -73,6 +85,22 @@ class Baseline(Method, abstract=True):
             self.proxies = Proxies(task, config.proxies_per_class)
         elif isinstance(config, ReferencesConfig) and config.references != "batch":
             self.memory = Memory(config.memory_size, config.memory_start, task.embedding_dim)
+        self._fused: Callable[..., Tensor] | None = None
+
+    def use_kernels(self, kernels: str) -> None:
+        """On proxies, by products or their squared distances."""
+        config = self.config
+        if self.fused is None:
+            super().use_kernels(kernels)
+            return
+        if config.references != "proxies" or config.metric == "euclidean":
+            raise InputError(
+                f"kernels: {kernels!r}: {self.name} has them for references: proxies and metric: cosine or "
+                f"squared_euclidean, not for references: {config.references} and metric: {config.metric}"
+            )
+        from methods.kernels.proxy_losses import LOSSES
+
+        self._fused = LOSSES[self.fused]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         own = list(self.parameters())
@@ -103,6 +131,9 @@ class Baseline(Method, abstract=True):
 
     def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
         """The objective of the batch against itself or against the proxies, by `measure` or by its own metric."""
+        if self._fused is not None and measure is None:
+            points = outputs["embedding"], labels, self.proxies(), self.proxies.labels
+            return self._fused(*points, metric=self.config.metric, **self._hyperparameters())
         measure = measure or self.measure
         if self.config.references == "proxies":
             positive, negative = objectives.pair_masks(labels, self.proxies.labels, same=False)
@@ -292,6 +323,7 @@ class ProxyNCA(Baseline):
     paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
     reads = "distance"
     function = objectives.proxy_nca
+    fused = "proxy_nca"
 
     class Config(ProxyConfig):
         metric: Metric = Field("squared_euclidean", description="distance between embeddings; cosine is 1 - s")
@@ -326,6 +358,7 @@ class ProxyAnchor(Baseline):
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     reads = "similarity"
     function = objectives.proxy_anchor
+    fused = "proxy_anchor"
 
     class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
@@ -343,6 +376,7 @@ class NormalizedSoftmax(Baseline):
     paper = "Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019"
     reads = "similarity"
     function = objectives.normalized_softmax
+    fused = "normalized_softmax"
 
     class Config(ProxyConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
@@ -395,91 +429,3 @@ def _baselines(cls: type[Baseline]) -> Iterator[type[Baseline]]:
 BASELINES: dict[str, type[Baseline]] = {
     baseline.name: baseline for baseline in _baselines(Baseline) if baseline.__module__ == __name__
 }
-
-
-# As the base of other methods ------------------------------------------------------------------------------
-
-
-class OverConfig(MethodConfig):
-    """The hyperparameters of a method over a base objective: its name, and the objective's own beside the method's.
-
-    A hyperparameter left out has the base objective's default, one that the base objective does not have is refused.
-    """
-
-    bases: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """Base objectives by name, each with the defaults that differ from its own."""
-    taken: ClassVar[frozenset[str]]
-    """All their hyperparameters."""
-    objective: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _complete(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        objective = given.get("objective", cls.model_fields["objective"].default)
-        if objective not in cls.bases:
-            return given  # refused by its own field
-        own = {key: value for key, value in _defaults(cls, objective).items() if key in cls.taken}
-        for key in cls.taken - own.keys():
-            if given.get(key) is not None:
-                raise ValueError(f"{key}: {objective} has no such hyperparameter; it has {', '.join(sorted(own))}")
-        return own | given
-
-    @model_validator(mode="after")
-    def _checked(self) -> Self:
-        try:
-            self.base_config()
-        except ValidationError as error:
-            first = error.errors()[0]
-            message = first["msg"].replace("Input should", "should")
-            raise ValueError(f"{first['loc'][0]}: {first['input']!r}: {message}, with {self.objective}") from None
-        return self
-
-    def idle(self) -> dict[str, tuple[str, ...]]:
-        idle = self.base_config().idle()
-        return {key: (*because, "objective") for key, because in idle.items() if key in self.taken}
-
-    def base_config(self) -> ComparisonConfig:
-        """The base objective's configuration."""
-        baseline = BASELINES[self.objective]
-        chosen = _defaults(type(self), self.objective)
-        chosen |= {key: getattr(self, key) for key in chosen if key in self.taken}
-        return baseline.Config(**chosen)
-
-
-def _whose(defaults: Mapping[str, str], count: int) -> str:
-    """The base objectives that have a hyperparameter, and their defaults."""
-    if len(defaults) == count and len(set(defaults.values())) == 1:
-        return f"of every base objective; default {next(iter(defaults.values()))}"
-    return "of the base objective; defaults: " + ", ".join(f"{name} {value}" for name, value in defaults.items())
-
-
-def _defaults(config: type[OverConfig], objective: str) -> dict[str, Any]:
-    fields = BASELINES[objective].Config.model_fields
-    return {name: field.default for name, field in fields.items()} | dict(config.bases[objective])
-
-
-def over(bases: Mapping[str, Mapping[str, Any]], *, fixed: tuple[str, ...] = ()) -> Any:
-    """A Config class to derive from: `objective` among `bases`, and their hyperparameters but for the `fixed` ones.
-
-    `bases` gives for each baseline the defaults that differ from its own; the first one is the default objective.
-    """
-    annotations: dict[str, Any] = {}
-    defaults: dict[str, dict[str, str]] = {}
-    for name, others in bases.items():
-        for key, field in BASELINES[name].Config.model_fields.items():
-            if key not in fixed:
-                defaults.setdefault(key, {})[name] = str(others.get(key, field.default)).replace("None", "null")
-                known = annotations.get(key)
-                annotations[key] = field.annotation if known is None else known | field.annotation
-    fields: dict[str, Any] = {
-        key: (annotation | None, Field(None, description=_whose(defaults[key], len(bases))))
-        for key, annotation in annotations.items()
-    }
-    names = tuple(bases)
-    fields["objective"] = (Literal[names], Field(names[0], description="base objective"))
-    config = create_model("Over", __base__=OverConfig, **fields)
-    config.bases, config.taken = dict(bases), frozenset(annotations)
-    config.dependent = {"objective": config.taken}
-    return config

@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from methods.baselines import BASELINES, over
+from methods.baselines import BASELINES
+from methods.bases import over
 from methods.objectives import pair_masks
 from methods.proxies import Proxies
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Scope, Task

@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Generator, Tensor, nn
 
-from methods.baselines import BASELINES, over
+from methods.baselines import BASELINES
+from methods.bases import over
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task

@@ -17,10 +17,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from methods.derivatives import differentiable_once
 from methods.distances import full_precision
 from methods.potentials import InversePower, Potential, SquaredHinge
 from methods.proxies import Proxies
-from orchestrator.method import Diagnostics, Embedded, Method, MethodConfig, Outputs, Task
+from orchestrator.method import Diagnostics, Embedded, InputError, Method, MethodConfig, Outputs, Task
 
 TILE = 1024  # points per side of the block of the distance matrix that is in memory at a time
 # Pairs closer than this share of the largest norm are measured by true differences, not by a matrix product.
@@ -28,6 +29,7 @@ CLOSE = {torch.float32: 0.2, torch.float64: 0.01}
 FEW, SPARSE = 2**10, 1 / 256  # so many pairs of a block, or this share, are listed: cheaper, exact
 CROWD = 2**15  # more close pairs than this are not listed
 PAIR_ELEMENTS = 2**16  # numbers in one list of differences, to stay in the cache
+ONCE = "potential_energy and contrastive_potential_energy"  # have no second derivative
 
 
 def potential_energy(
@@ -40,6 +42,7 @@ def potential_energy(
     alpha: float,
     delta_rep: float | None = None,
     share: tuple[int, int] = (0, 1),
+    kernels: str | None = None,
 ) -> Tensor:
     """The potential energy of a batch and all proxies, PFML's loss (Eq. 6).
 
@@ -65,6 +68,7 @@ def potential_energy(
         alpha: exponent of the decay, >= 0; 0 leaves a constant potential without any force, with a warning.
         delta_rep: radius beyond which the repulsion is constant, > 0; None means delta.
         share: (i, n) for the i-th of n parts, 0 <= i < n, which together are U: about a n-th of the work each.
+        kernels: "triton" for one fused kernel on a GPU, in float32; None for torch.
 
     Returns:
         U, a scalar in float64 whatever the inputs: with 20,000 points it reaches 5e14, where float32 steps by
@@ -72,10 +76,10 @@ def potential_energy(
         differentiating them again raises RuntimeError.
 
     Raises:
-        ValueError: if a shape, a type of labels, delta, alpha, delta_rep or share is not as above.
+        ValueError: if a shape, a type of labels, delta, alpha, delta_rep, share or kernels is not as above.
     """
     potential = _inverse_power(delta, delta_rep, alpha)
-    return _energy(embeddings, labels, proxies, proxy_labels, potential, share)
+    return _energy(embeddings, labels, proxies, proxy_labels, potential, share, kernels)
 
 
 def contrastive_potential_energy(
@@ -87,6 +91,7 @@ def contrastive_potential_energy(
     delta: float,
     delta_rep: float | None = None,
     share: tuple[int, int] = (0, 1),
+    kernels: str | None = None,
 ) -> Tensor:
     """The energy of CPML, the paper's comparison whose forces grow with distance (supplement, Eq. 8).
 
@@ -96,7 +101,7 @@ def contrastive_potential_energy(
     Arguments, result and errors are those of `potential_energy`, without alpha.
     """
     potential = SquaredHinge(float(delta), _check_radii(delta, delta_rep))
-    return _energy(embeddings, labels, proxies, proxy_labels, potential, share)
+    return _energy(embeddings, labels, proxies, proxy_labels, potential, share, kernels)
 
 
 def proxy_wasserstein_distance(
@@ -152,13 +157,16 @@ def _energy(
     proxy_labels: Tensor,
     potential: Potential,
     share: tuple[int, int],
+    kernels: str | None,
 ) -> Tensor:
     _check_points(embeddings, labels, proxies, proxy_labels)
+    if kernels not in (None, "triton"):
+        raise ValueError(f"kernels must be None or 'triton', got {kernels!r}")
     if not 0 <= share[0] < share[1]:
         raise ValueError(f"share must be (i, n) with 0 <= i < n, got {share}")
     point_labels = torch.cat([labels, proxy_labels])
     needs_gradient = torch.is_grad_enabled() and (embeddings.requires_grad or proxies.requires_grad)
-    energy: Tensor = _PairEnergy.apply(embeddings, proxies, point_labels, potential, share, needs_gradient)
+    energy: Tensor = _PairEnergy.apply(embeddings, proxies, point_labels, potential, share, needs_gradient, kernels)
     return energy
 
 
@@ -174,11 +182,18 @@ class _PairEnergy(torch.autograd.Function):
         potential: Potential,
         share: tuple[int, int],
         needs_gradient: bool,
+        kernels: str | None,
     ) -> Tensor:
         dtype = torch.promote_types(torch.promote_types(embeddings.dtype, proxies.dtype), torch.float32)
         points = torch.cat([embeddings.to(dtype), proxies.to(dtype)])
-        with full_precision(points.device):
-            energy, gradient = _sum_over_pairs(points, labels, potential, share, needs_gradient)
+        if kernels == "triton":
+            from methods.kernels.energy import excess_energy
+
+            energy, gradient = excess_energy(points, labels, potential, share, needs_gradient)
+            energy = energy + _resting_energy(labels, potential) if share[0] == 0 else energy
+        else:
+            with full_precision(points.device):
+                energy, gradient = _sum_over_pairs(points, labels, potential, share, needs_gradient)
         if gradient is not None:
             ctx.save_for_backward(gradient, embeddings, proxies)
         ctx.split = len(embeddings), len(proxies)
@@ -188,30 +203,13 @@ class _PairEnergy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, ...]:
         gradient, *points = ctx.saved_tensors
-        if torch.is_grad_enabled():
-            gradient = _NoSecondDerivative.apply(gradient, *points)
-        parts = gradient.split(ctx.split)
+        gradient = differentiable_once(gradient, *points, what=ONCE)
+        parts = torch.split(gradient, ctx.split)
         on_points = (
             (part * scale).to(dtype) if needed else None
             for part, dtype, needed in zip(parts, ctx.dtypes, ctx.needs_input_grad, strict=False)
         )
-        return *on_points, None, None, None, None
-
-
-class _NoSecondDerivative(torch.autograd.Function):
-    """A gradient that depends on the points, but cannot be differentiated by them.
-
-    torch's once_differentiable refuses only where the gradient that comes in depends on something; elsewhere the second
-    derivative would be zero.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, gradient: Tensor, *points: Tensor) -> Tensor:
-        return gradient.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        raise RuntimeError("potential_energy and contrastive_potential_energy can be differentiated once")
+        return *on_points, None, None, None, None, None
 
 
 def _sum_over_pairs(
@@ -381,6 +379,17 @@ class PotentialField(Method, abstract=True):
         super().__init__(config, task)
         self.proxies = Proxies(task, config.proxies_per_class)
         self._potential = self.potential()
+        self._kernels: str | None = None
+
+    def use_kernels(self, kernels: str) -> None:
+        """The energy of all pairs, and its gradient."""
+        from methods.kernels.energy import check_potential
+
+        try:
+            check_potential(self._potential)
+        except ValueError as error:
+            raise InputError(f"kernels: {kernels!r}: {error}: leave kernels out") from None
+        self._kernels = kernels
 
     def potential(self) -> Potential:
         """psi by the configuration, in one class and across classes."""
@@ -392,7 +401,9 @@ class PotentialField(Method, abstract=True):
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         z, proxies, potential = outputs["embedding"], self.proxies(), self._potential
         own, known = labels[:, 0], self.proxies.labels
-        energy = self.shared_sum(lambda index, shares: _energy(z, own, proxies, known, potential, (index, shares)))
+        energy = self.shared_sum(
+            lambda index, shares: _energy(z, own, proxies, known, potential, (index, shares), self._kernels)
+        )
         constant = _resting_energy(torch.cat([own, known]), potential).to(energy.dtype)
         return {"interaction": energy - constant, "constant": constant}
 

@@ -170,6 +170,14 @@ class Method(nn.Module):
         Keep a reference to it only in a tuple: as an attribute it would become a submodule of the method.
         """
 
+    def use_kernels(self, kernels: str) -> None:
+        """Called once, before the first step, if the setting `kernels` names some: they compute the loss from now on.
+
+        Code that imports a library of kernels lies in a subpackage or module called `kernels` of the method's package,
+        which is imported here, not with the methods. InputError if the method has none, or not with its config.
+        """
+        raise InputError(f"kernels: {kernels!r}: {self.name} has none: leave it out")
+
     def heads(self) -> nn.ModuleDict:
         """Extra outputs on the backbone's pooled features (B, feature_dim); created here, owned by the network."""
         return nn.ModuleDict()
@@ -295,7 +303,8 @@ def _methods_of(entry: EntryPoint) -> Iterator[type[Method]]:
     if entry is BUILT_IN:
         _refuse_shadow(package.__file__)
     inside = pkgutil.walk_packages(getattr(package, "__path__", []), package.__name__ + ".")
-    modules = [package, *(importlib.import_module(info.name) for info in inside)]
+    names = (info.name for info in inside if "kernels" not in info.name.split("."))
+    modules = [package, *map(importlib.import_module, names)]
     for module in modules:
         for value in vars(module).values():
             own = isinstance(value, type) and issubclass(value, Method) and value.__module__ == module.__name__

@@ -48,6 +48,7 @@ DOORS = {
     "boto3": {"storage.s3"},
     "pyarrow.fs": set(),
     "botocore": {"storage.s3"},
+    "triton": {f"methods.kernels.{name}" for name in ("energy", "log_sums", "tiles")},
 }
 """Who may import what, also inside functions: modules, or all modules of a package; others go through these."""
 
@@ -59,7 +60,7 @@ LONGER: dict[str, int] = {}
 def modules() -> dict[str, Path]:
     """Module name, without the package, -> file; the plugins of `methods/` by their full name."""
     package = {".".join(p.relative_to(ROOT / "orchestrator").with_suffix("").parts): p for p in files("orchestrator")}
-    return package | {f"methods.{path.stem}": path for path in files("methods")}
+    return package | {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in files("methods")}
 
 
 def files(folder: str) -> list[Path]:
@@ -160,7 +161,10 @@ HELPED = ("schedulers", "algorithms", "single_algorithms", "formats", "final_pro
     "imported, absent",
     [
         ("orchestrator.training.loop, orchestrator.evaluation.metrics", "ray mlflow optuna typer"),
-        ("orchestrator.method; orchestrator.method.registry()", "ray mlflow optuna typer faiss"),
+        (
+            "orchestrator.method; orchestrator.method.registry()",
+            "ray mlflow optuna typer faiss triton methods.kernels.tiles",
+        ),
         ("orchestrator.search.conductor, orchestrator.search.driver", "ray mlflow"),
         ("orchestrator.cli.main", "ray mlflow optuna torch jinja2"),
     ],

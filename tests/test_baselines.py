@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationError
 from torch import Generator, Tensor
 
-from methods.baselines import BASELINES, Baseline, over
+from methods.baselines import BASELINES, Baseline
+from methods.bases import over
 from methods.memory import Memory
 from orchestrator.method import Batch, Task
 

@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 
 HEAVY = (
     *("torch", "ray", "mlflow", "faiss", "pyarrow", "numpy", "pandas", "optuna", "boto3", "plotly", "scipy", "sklearn"),
-    *("torchvision", "timm", "PIL", "matplotlib", "jinja2"),
+    *("torchvision", "timm", "PIL", "matplotlib", "jinja2", "triton", "methods.kernels.tiles"),
 )
 MOST_MEMORY = 150
 """Megabytes, of a command that loads none of these."""
@@ -68,7 +68,7 @@ LIGHT = {
 }
 """The commands that load none of the heavy libraries, and their exit codes."""
 
-CHECK = {"torch", "numpy", "pyarrow", "PIL", "faiss", "scipy", "pandas", "sklearn", "torchvision"}
+CHECK = {"torch", "numpy", "pyarrow", "PIL", "faiss", "scipy", "pandas", "sklearn", "torchvision", "triton"}
 HEAVIER = {
     "report golden --format markdown": {"torch", "numpy"},
     "report golden --html page.html": {
@@ -85,7 +85,7 @@ HEAVIER = {
     "search demo --dry-run": {*CHECK, "optuna", "matplotlib"},
     "check contrastive": CHECK,
 }
-"""What the others may load."""
+"""What the others may load; torchvision loads triton, the methods' kernels none of these."""
 
 WRONG = "method: pfml\ndataset: glyphs-small\nsead: 1\nspace:\n  delta: {low: -5, high: 0.3}\nnum_trials: 2\n"
 

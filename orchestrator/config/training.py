@@ -146,6 +146,11 @@ class Training(BaseModel):
     )
     channels_last: bool = Field(False, description="channels-last memory layout: faster convolutions on a GPU")
     compile: bool = Field(False, description="torch.compile the network: slower to start, faster after")
+    kernels: Literal["triton"] | None = Field(
+        None,
+        description="fused Triton kernels for the loss of methods that have them, in float32, on device: cuda; "
+        "null: torch",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="'auto' takes a GPU if there is one")
     threads: int = Field(
         1, ge=1, le=MOST_THREADS, description="CPU threads of a training; part of what makes it repeatable"
@@ -204,6 +209,15 @@ class Training(BaseModel):
                 f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
                 f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are allowed"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _kernels_on_a_gpu(self) -> Self:
+        if self.kernels is not None:
+            if self.device != "cuda":
+                raise ValueError(f"kernels: {self.kernels!r}: needs device: cuda, not {self.device}")
+            if self.precision == "float64":
+                raise ValueError(f"kernels: {self.kernels!r}: computes in float32, not in precision: float64")
         return self
 
     @property

@@ -1,0 +1,29 @@
+"""Gradients that can be computed, but not differentiated again."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def differentiable_once(gradient: Tensor, *points: Tensor, what: str) -> Tensor:
+    """In a backward pass: the gradient, whose own derivative by the points is a RuntimeError that names `what`.
+
+    torch's once_differentiable refuses only where the gradient that comes in depends on something; elsewhere the second
+    derivative would be zero.
+    """
+    if not torch.is_grad_enabled():
+        return gradient
+    refused: Tensor = _NoSecondDerivative.apply(gradient, what, *points)
+    return refused
+
+
+class _NoSecondDerivative(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, what: str, *points: Tensor) -> Tensor:
+        ctx.what = what
+        return gradient.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError(f"{ctx.what} can be differentiated once")
