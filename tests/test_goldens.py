@@ -329,9 +329,11 @@ def test_journal(golden: Golden, searched: tuple[Outcome, MemoryTracker]) -> Non
 
 
 def decided(events: Sequence[Mapping[str, Any]]) -> str:
-    """What was measured and decided, without numbers of lines and what depends on files of models."""
+    """What was measured and decided, without numbers of lines, what depends on files of models, and causes in words."""
     kinds = ("trial_started", "validation", "trial_ended", "search_ended")
-    return journal_text([{k: v for k, v in event.items() if k != "seq"} for event in events if event["event"] in kinds])
+    left_out = ("seq", "idle")
+    kept = [event for event in events if event["event"] in kinds]
+    return journal_text([{k: v for k, v in event.items() if k not in left_out} for event in kept])
 
 
 def test_a_search_begun_by_an_earlier_version_goes_on(searched: tuple[Outcome, MemoryTracker], tmp_path: Path) -> None:

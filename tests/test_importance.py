@@ -1,21 +1,24 @@
 """What a search says of its settings, where the right answer is known: importances, ranges, settings without effect."""
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from test_search_page import made
+from test_study import start as begun
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.space import Parameter
 from orchestrator.report.comparison import Comparison
-from orchestrator.report.effect import unreached
+from orchestrator.report.effect import idle, unreached
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.search_page import page
 from orchestrator.report.importance import Importances, explained
 from orchestrator.report.settings import Searched
+from orchestrator.storage.reading import read_journal
 
 SHARES = {"a": 0.6, "b": 0.3, "c": 0.1, "d": 0.0, "e": 0.0}
 
@@ -176,6 +179,24 @@ def test_an_edge_that_can_move_is_told_as_an_edge(tmp_path: Path) -> None:
 
 
 # Without effect
+
+
+def test_what_has_no_effect_is_recorded_with_the_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a report imports no method; trials of older records are asked as before."""
+    space = {"proxies_per_class": [0, 5], "proxy_lr_multiplier": [1.0, 2.0]}
+    raw = {"method": "pfml", "dataset": "cub200", "space": space, "algorithm": "grid"}
+    conductor = begun(resolve_search(raw, name="s", source="s.yaml"), tmp_path, slots=4)
+    assert [conductor.next() is not None for _ in range(4)] == [True] * 4
+    conductor.journal.close()
+    trials = read_journal(tmp_path / "journal.jsonl")[1].trials.values()
+    recorded = {trial.trial_id: trial.idle for trial in trials}
+    assert recorded == {
+        trial.trial_id: {"proxy_lr_multiplier": "proxies_per_class=0"} if trial.params["proxies_per_class"] == 0 else {}
+        for trial in trials
+    }
+    assert {trial.trial_id: idle(replace(trial, idle=None)) for trial in trials} == recorded
+    monkeypatch.setattr("orchestrator.report.effect.config_of", None)
+    assert {trial.trial_id: idle(trial) for trial in trials} == recorded
 
 
 def test_settings_without_effect_are_told(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ LIGHT = {
     "report golden": 0,
     "report golden --json": 0,
     "report golden --format csv": 0,
+    "report today --format markdown": 0,
+    "report today --format latex": 0,
     "report nope": 2,
     "report golden --format nope": 2,
     "compare golden nope": 2,
@@ -120,6 +122,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder to work in, with a search, a wrong file, and a record of the installed methods."""
     folder = tmp_path_factory.mktemp("imports")
     shutil.copytree(ROOT / "tests" / "goldens" / "begun", folder / "runs" / "searches" / "golden")
+    shutil.copytree(ROOT / "tests" / "goldens" / "begun", folder / "runs" / "searches" / "today")
+    journal = folder / "runs" / "searches" / "today" / "journal.jsonl"
+    events = [json.loads(line) for line in journal.read_text("utf-8").splitlines()]
+    for event in events:
+        del event["sum"]  # a journal without checksums may be changed
+        event |= {"idle": {}} if event["event"] == "trial_started" else {}
+    journal.write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
     (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
     assert list(answers(folder, ["methods"])) == ["methods"]
     return folder

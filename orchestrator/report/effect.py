@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orchestrator.config.search import Search
+from orchestrator.contract import MethodConfig
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.errors import InputError
 from orchestrator.plugins import config_of
@@ -29,19 +30,29 @@ def training_images(ledger: Ledger) -> int | None:
 
 
 def idle(trial: TrialRecord, images: int | None = None) -> dict[str, str]:
-    """The searched settings of a trial that have no effect, each with the cause: `references="proxies"`; with
-    the number of its training images also those for which its training is too short."""
+    """The searched settings of a trial that have no effect, each with the cause; see `idle_params`. As recorded when
+    the trial began; from its settings in older records."""
+    if trial.idle is not None:
+        return trial.idle
     try:
-        kind = config_of(str(trial.settings.get("method")))
-        config = kind(**{key: value for key, value in trial.settings.items() if key in kind.model_fields})
-        found = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
-        if images is not None and OF_THE_SPLIT.isdisjoint(trial.params):
-            steps = steps_of(trial.settings, images)
-            for key, because in config.idle_within(steps).items():
-                found.setdefault(key, f"{assigned(because, dict(config))}, not reached in {steps} steps")
+        config = config_of(str(trial.settings.get("method")))
+        config_fields = {key: value for key, value in trial.settings.items() if key in config.model_fields}
+        return idle_params(config(**config_fields), trial.settings, trial.params, images)
     except (InputError, ValidationError, KeyError):  # from a plugin that is missing here, or from another version
         return {}
-    return {key: because for key, because in found.items() if key in trial.params}
+
+
+def idle_params(
+    config: MethodConfig, settings: Mapping[str, Any], params: Mapping[str, Any], images: int | None
+) -> dict[str, str]:
+    """Which of `params`, the searched settings among a trial's, have no effect, each with the cause:
+    `references="proxies"`; with the number of its training images also those for which its training is too short."""
+    found = {key: assigned(because, dict(config)) for key, because in config.idle().items()}
+    if images is not None and OF_THE_SPLIT.isdisjoint(params):
+        steps = steps_of(settings, images)
+        for key, because in config.idle_within(steps).items():
+            found.setdefault(key, f"{assigned(because, dict(config))}, not reached in {steps} steps")
+    return {key: because for key, because in found.items() if key in params}
 
 
 def idle_by_trial(ledger: Ledger) -> dict[str, dict[str, str]]:

@@ -18,6 +18,7 @@ from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.plugins import find_installed
+from orchestrator.report.effect import idle_params, training_images
 from orchestrator.search.final_runs import FOLDS, final_runs
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
@@ -221,7 +222,11 @@ class Conductor:
 
     def _start(self, trial: TrialRecord) -> Experiment:
         experiment = self.search.experiment(trial.params)
-        more: dict[str, Any] = {"resources": self.resources} if trial.kind == "trial" else {}
+        more: dict[str, Any] = {}
+        if trial.kind == "trial":
+            images = training_images(self.ledger)
+            more["idle"] = idle_params(experiment.config, experiment.flat(), trial.params, images)
+            more["resources"] = self.resources
         if trial.kind == "final":
             more["stop_after"] = trial.stop_after
         if attempts := self.study.attempts.get(trial.trial_id, 0):

@@ -130,6 +130,7 @@ class _TrialStarted(_Event):
     tags: dict[str, Any] = {}
     note: str | None = None
     source: TrialId | None = None
+    idle: dict[str, str] | None = None
     resources: dict[str, FiniteFloat] = {}
     attempts: Attempts = 0
     stop_after: Annotated[Whole, Field(ge=0)] | None = None

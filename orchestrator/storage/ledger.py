@@ -60,6 +60,8 @@ class TrialRecord:
     """The validation after which a final run ends; None if not recorded, or if it trains to its end."""
     settings: dict[str, Any] = field(default_factory=dict)
     """All settings of its training, including the point."""
+    idle: dict[str, str] | None = None
+    """The settings of its point that have no effect, each with the cause; None if not recorded."""
 
 
 @dataclass
@@ -170,7 +172,7 @@ class Ledger:
         if trial.source is not None and trial.source not in self.trials:
             raise InputError(f"its source '{trial.source}' was never started")
         trial.among, trial.stop_after = len(self.trials), event.get("stop_after")
-        trial.settings = event.get("config", {})
+        trial.settings, trial.idle = event.get("config", {}), event.get("idle")
         trial.resources = event.get("resources", {})
         trial.epochs_planned = event.get("config", {}).get("epochs", 0)
         group[trial_id] = self._unfinished[trial_id] = trial

@@ -137,5 +137,5 @@ def data_parallel(module: nn.Module, *, unsynchronised: list[str]) -> nn.Module:
         return module
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, unsynchronised)  # type: ignore[no-untyped-call]
     device = next(module.parameters()).device
-    with no_compiler():
+    with no_compiler(DistributedDataParallel):
         return DistributedDataParallel(module, device_ids=[device] if device.type == "cuda" else None)

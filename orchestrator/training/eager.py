@@ -14,7 +14,6 @@ from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 MARKED = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
@@ -38,9 +37,10 @@ def _leave_unmarked(method: Any) -> None:
 
 
 @contextlib.contextmanager
-def no_compiler() -> Iterator[None]:
-    """Where a module is made data parallel: torch's compiler, if it is not loaded, answers as it does by default."""
-    _leave_unmarked(DistributedDataParallel._inside_ddp_forward)
+def no_compiler(data_parallel: Any) -> Iterator[None]:
+    """Where `DistributedDataParallel`, as given, is made: torch's compiler, if it is not loaded, answers as it does by
+    default."""
+    _leave_unmarked(data_parallel._inside_ddp_forward)
     if "torch._dynamo" in sys.modules:
         yield
         return
