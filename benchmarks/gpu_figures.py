@@ -5,6 +5,8 @@
 - `environment`: whether torch computes on the device; its name, memory and versions;
 - `energy`:      `methods.pfml.potential_energy` and its gradient, beside the two products of N x N x D numbers that no
                  exact form can do without, in float32;
+- `fused`:       the Triton kernels: the energy and gradient of 1,000,000 x 512 beside the device's rate of products,
+                 and of 100,000 beside torch; a softmax over 100,000 and 1,000,000 classes beside torch;
 - `neighbours`:  all retrieval metrics of 60,502 x 512 embeddings, all among all;
 - `million`:     those of 20,000 queries among 1,000,000 x 512;
 - `trials`:      a search of 16 trials with one, two and four at a time on a GPU;
@@ -13,6 +15,7 @@
 
 import argparse
 import json
+import math
 import os
 import platform
 import statistics
@@ -21,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,8 @@ from pfml_energy import points
 
 ROOT = Path(__file__).resolve().parents[1]
 TILE = 4096
+SHARES, LONGEST = 64, 40.0
+"""Of the energy of all points one of SHARES parts is tried; then as much of it as takes at most LONGEST seconds."""
 
 
 def seconds(device: str, call: Callable[[], Any], rounds: int = 3) -> float:
@@ -94,6 +100,77 @@ def energy(device: str) -> dict[str, Any]:
             found[f"{size}: peak memory MiB"] = torch.cuda.max_memory_allocated() / 2**20
         found[f"{size}: products s"] = seconds(device, products)
         found[f"{size}: energy / products"] = found[f"{size}: energy s"] / found[f"{size}: products s"]
+    return found
+
+
+def once(device: str, call: Callable[[], Any]) -> tuple[float, dict[str, float]]:
+    """Seconds of one call, and on a GPU the most memory during it."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    wait(device)
+    began = time.perf_counter()
+    call()
+    wait(device)
+    taken = time.perf_counter() - began
+    return taken, {"peak memory MiB": torch.cuda.max_memory_allocated() / 2**20} if device == "cuda" else {}
+
+
+def fused(device: str) -> dict[str, Any]:
+    """By the Triton kernels, on a CPU by Triton's interpreter; rates count the products of distances and of forces."""
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
+    from methods import objectives
+    from methods.distances import full_precision
+    from methods.kernels.proxy_losses import normalized_softmax
+    from methods.pfml import potential_energy
+
+    big = device == "cuda"
+    side, count, dim, batch = (8192, 1_000_000, 512, 180) if big else (256, 200, 16, 20)
+    square = torch.randn(side, side, device=device)
+    with full_precision(square.device):
+        rate = 2 * side**3 / seconds(device, partial(torch.mm, square, square)) / 1e12
+    found: dict[str, Any] = {"product rate, TFLOP/s in float32": rate}
+
+    rows, labels = points(count - batch, batch, dim, 2)
+    rows, labels = rows.to(device).requires_grad_(), labels.to(device)
+
+    def energies(kernels: str | None, delta_rep: float, most: int, share: tuple[int, int] = (0, 1)) -> None:
+        rows.grad = None
+        z, p, y, c = rows[:batch], rows[batch:most], labels[:batch], labels[batch:most]
+        value = potential_energy(z, y, p, c, delta=0.2, alpha=4.0, delta_rep=delta_rep, share=share, kernels=kernels)
+        torch.autograd.backward(value)
+
+    for kind, delta_rep in (("few pairs interact", 0.2), ("all pairs interact", 1.6)):
+        energies("triton", delta_rep, min(count, 3000))  # compiles
+        part, _ = once(device, partial(energies, "triton", delta_rep, count, (0, SHARES)))
+        shares = max(1, math.ceil(part * SHARES / LONGEST))
+        taken, memory = once(device, partial(energies, "triton", delta_rep, count, (0, shares)))
+        name = f"{count:,} x {dim}, {kind}"
+        products = 4 * count**2 * dim / shares / taken / 1e12
+        found |= {f"{name}: share of the pairs": 1 / shares, f"{name}: seconds": taken}
+        found |= {f"{name}: two products' TFLOP/s": products, f"{name}: of the product rate": products / rate}
+        found |= {f"{name}: {key}": value for key, value in memory.items()}
+        fewer = min(count, 100_180)
+        for kernels in (None, "triton"):
+            taken, memory = once(device, partial(energies, kernels, delta_rep, fewer))
+            found[f"{fewer:,} x {dim}, {kind}: seconds by {kernels or 'torch'}"] = taken
+
+    def softmax(kernels: str | None, classes: int) -> None:
+        rows.grad = None
+        z, p, y = rows[:batch], rows[:classes], torch.arange(classes, device=device)
+        if kernels:
+            value = normalized_softmax(z, y[:batch, None], p, y, metric="cosine", temperature=0.05)
+        else:
+            positive, negative = objectives.pair_masks(y[:batch], y, same=False)
+            value = objectives.normalized_softmax(objectives.cosine_similarity(z, p), positive, negative)
+        torch.autograd.backward(value)
+
+    for classes in (count // 10, count):
+        for kernels in (None, "triton"):
+            softmax(kernels, classes)
+            taken, memory = once(device, partial(softmax, kernels, classes))
+            name = f"softmax over {classes:,} classes by {kernels or 'torch'}"
+            found |= {f"{name}: seconds": taken} | {f"{name}: {key}": value for key, value in memory.items()}
     return found
 
 
@@ -169,7 +246,7 @@ def workers(device: str) -> dict[str, Any]:
     return {"seconds of a trial over two workers": search({"device": device}, trials=1, workers=2, max_concurrent=1)}
 
 
-WHAT = {call.__name__: call for call in (environment, energy, neighbours, million, trials, workers)}
+WHAT = {call.__name__: call for call in (environment, energy, fused, neighbours, million, trials, workers)}
 
 
 def main() -> None:

@@ -1,5 +1,7 @@
 """What needs CUDA: the same numbers as on the CPU, half precision, layouts, compilation, memory faults."""
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from orchestrator.training import loop
 from orchestrator.training.device import memory_faults
 
 pytestmark = pytest.mark.gpu
+NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="no triton")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -56,7 +59,12 @@ class Strict(loop.Clock):
         return found
 
 
-@pytest.mark.parametrize("extra", [{}, {"precision": "bf16"}, {"precision": "fp16"}, {"channels_last": True}])
+WITH_KERNELS = pytest.param({"method": "pfml", "kernels": "triton"}, marks=NEEDS_TRITON)
+
+
+@pytest.mark.parametrize(
+    "extra", [{}, {"precision": "bf16"}, {"precision": "fp16"}, {"channels_last": True}, WITH_KERNELS]
+)
 def test_a_step_does_not_wait(extra: dict[str, Any], data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "Clock", Strict)
     settings = {"method": "multi_similarity", "device": "cuda", "validate_every": "6 steps", "clip_norm": 1.0} | extra
@@ -98,6 +106,65 @@ def test_the_energy_is_the_cpu_s() -> None:
         gradients.append(z.grad.cpu())
     assert values[1] == pytest.approx(values[0], rel=1e-6)
     assert torch.allclose(gradients[0], gradients[1], rtol=1e-3, atol=1e-3 * float(gradients[0].abs().max()))
+
+
+@NEEDS_TRITON
+def test_kernels_are_right_to_float32() -> None:
+    """The cases of the interpreter; the GPU's exponentials and logarithms are less exact."""
+    import kernels
+
+    from methods.kernels.tiles import TILE
+
+    errors = {name: case(device="cuda", tile=TILE) for name, case in kernels.cases()}
+    errors |= {name: kernels.method_error(name, "cuda") for name in kernels.METHODS}
+    assert {name: error for name, error in errors.items() if not error <= 3} == {}
+
+
+def by_kernels(count: int, dimensions: int, batch: int) -> tuple[list[torch.Tensor], list[float]]:
+    """An energy in which all pairs interact and a loss on proxies, each with its gradients; the most bytes of each."""
+    from methods.kernels.proxy_losses import normalized_softmax
+
+    torch.manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(count, dimensions, device="cuda"), dim=-1).requires_grad_()
+    labels = torch.arange(count, device="cuda") // 10
+    found: list[torch.Tensor] = []
+    most: list[float] = []
+    losses: list[Callable[..., torch.Tensor]] = [
+        lambda z, y, p, c: potential_energy(z, y, p, c, delta=0.2, delta_rep=1.6, alpha=4, kernels="triton"),
+        lambda z, y, p, c: normalized_softmax(z, y[:, None], p, c, metric="cosine", temperature=0.05),
+    ]
+    for loss in losses:
+        rows.grad = None
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        value = loss(rows[:batch], labels[:batch], rows[batch:], labels[batch:])
+        torch.autograd.backward(value)
+        assert rows.grad is not None
+        most.append(torch.cuda.max_memory_allocated() - before)
+        found += [value.detach(), rows.grad]
+    return found, most
+
+
+@NEEDS_TRITON
+def test_kernels_give_the_same_bits_twice() -> None:
+    first, second = (by_kernels(20_001, 96, 300)[0] for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+
+
+@NEEDS_TRITON
+def test_memory_of_kernels_grows_with_the_points() -> None:
+    """The matrices would have 40 GB and 1.6 GB."""
+    _, most = by_kernels(100_000, 64, 4096)
+    assert max(most) < 12 * 100_000 * 64 * 4
+
+
+@NEEDS_TRITON
+@pytest.mark.parametrize("method", ["pfml", "proxy_anchor"])
+def test_a_training_by_kernels_is_that_by_torch(method: str, data_folder: Path) -> None:
+    settings = {"method": method, "device": "cuda", "precision": "float32"}
+    by_torch = train(None, data_folder, settings, stop_after=1)
+    fused = train(None, data_folder, settings | {"kernels": "triton"}, stop_after=1)
+    assert fused[0][3] == pytest.approx(by_torch[0][3], rel=0.02, abs=0.02)
 
 
 def test_evaluation_is_the_cpu_s() -> None:

@@ -6,6 +6,7 @@ force costs its distances only.
 """
 
 import torch
+import torch.nn.functional as F
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -60,17 +61,19 @@ def excess_energy(
     points, labels = points.contiguous(), labels.contiguous()
     count, dimensions = points.shape
     first, last = (count * part // share[1] for part in (share[0], share[0] + 1))
-    whole = torch.zeros_like(points) if needs_gradient else None
     if first == last:
-        return points.new_zeros((), dtype=torch.float64), whole
+        return points.new_zeros((), dtype=torch.float64), torch.zeros_like(points) if needs_gradient else None
     squares = torch.linalg.vector_norm(points, dim=1).square_()
     limit = squares.max()
-    parts, blocks = tile.parts(last - first, count), triton.cdiv(last - first, tile.rows)
+    blocks, parts, part_size = tile.grid(last - first, count)
+    columns = tile.by_dimension(points)
     energies = points.new_empty((blocks, parts, tile.rows), dtype=torch.float64)
     gradients = points.new_zeros((parts, last - first, dimensions) if needs_gradient else (0,))
     scratch = points.new_empty((blocks, parts, tile.rows, tile.others) if needs_gradient else (0,))
     _pairs[blocks, parts](
         points,
+        columns,
+        columns.shape[1],
         labels,
         squares,
         limit,
@@ -81,7 +84,7 @@ def excess_energy(
         dimensions,
         first,
         last,
-        triton.cdiv(count, parts),
+        part_size,
         potential.delta**2,
         potential.delta_rep**2,
         potential.delta_rep,
@@ -97,15 +100,18 @@ def excess_energy(
         **tile.options(),
     )
     nothing = limit * 0  # not a number if a point is not: comparisons would silently leave its pairs out
-    if whole is not None:
-        torch.sum(gradients, 0, out=whole[first:last])
-        whole += nothing
-    return energies.sum() + nothing, whole
+    if not needs_gradient:
+        return energies.sum() + nothing, None
+    gradient = gradients[0] if parts == 1 else gradients.sum(0)
+    gradient = gradient if last - first == count else F.pad(gradient, (0, 0, first, count - last))
+    return energies.sum() + nothing, gradient.add_(nothing)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "first", "last"])
 def _pairs(
     points,
+    columns,
+    stride,
     labels,
     squares,
     limit,
@@ -158,7 +164,7 @@ def _pairs(
         y = points + others.to(tl.int64)[:, None] * dimensions
         same = row_labels[:, None] == tl.load(labels + others, mask=other_in, other=0)[None, :]
         squared = row_squares[:, None] + tl.load(squares + others, mask=other_in, other=0.0)[None, :]
-        squared -= 2 * products(x, y, row_in, other_in, dimensions, ROWS, OTHERS, DEPTH)
+        squared -= 2 * products(x, columns, row_in, others, stride, dimensions, ROWS, OTHERS, DEPTH)
         margin = rounding * largest
         reach = tl.where(same, squared >= near - margin, squared < far + margin)
         reach = reach & row_in[:, None] & other_in[None, :]

@@ -57,11 +57,13 @@ class _LogSums(torch.autograd.Function):
         tile: Tile,
     ) -> Tensor:
         x, y, bias, x_labels, y_labels = (part.contiguous() for part in (x, y, bias, x_labels, y_labels))
-        parts = tile.parts(len(x), len(y))
+        blocks, parts, part_size = tile.grid(len(x), len(y))
+        columns = tile.by_dimension(y)
         found = x.new_empty(2, parts, len(x))
-        _sums[triton.cdiv(len(x), tile.rows), parts](
+        _sums[blocks, parts](
             x,
-            y,
+            columns,
+            columns.shape[1],
             bias,
             x_labels,
             y_labels,
@@ -69,8 +71,9 @@ class _LogSums(torch.autograd.Function):
             len(x),
             len(y),
             x.shape[1],
-            triton.cdiv(len(y), parts),
-            *slopes,
+            part_size,
+            float(slopes[0]),
+            float(slopes[1]),
             OWN_LABELS=x_labels.shape[1],
             LABELS=y_labels.shape[1],
             **tile.options(),
@@ -113,12 +116,15 @@ def _gradient(
 ) -> tuple[Tensor, Tensor]:
     """The gradient on the owned rows (N, D), which are the anchors or the others, and on a bias of theirs (N,)."""
     count, dimensions = own.shape
-    parts, blocks = tile.parts(count, len(others)), triton.cdiv(count, tile.rows)
+    blocks, parts, part_size = tile.grid(count, len(others))
+    columns = tile.by_dimension(others)
     gradients = own.new_zeros(parts, count, dimensions)
     totals = own.new_empty(parts, count)
     _weighted[blocks, parts](
         own,
         others,
+        columns,
+        columns.shape[1],
         bias,
         own_labels,
         other_labels,
@@ -130,8 +136,9 @@ def _gradient(
         count,
         len(others),
         dimensions,
-        triton.cdiv(len(others), parts),
-        *slopes,
+        part_size,
+        float(slopes[0]),
+        float(slopes[1]),
         ANCHORS=anchors,
         OWN_LABELS=own_labels.shape[1],
         LABELS=other_labels.shape[1],
@@ -140,10 +147,11 @@ def _gradient(
     return gradients.sum(0), totals.sum(0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "other_count"])
 def _sums(
     own,
-    others,
+    columns,
+    stride,
     bias,
     own_labels,
     other_labels,
@@ -174,8 +182,7 @@ def _sums(
     for start in range(part * part_size, end, OTHERS):
         at = start + tl.arange(0, OTHERS)
         at_in = at < end
-        y = others + at.to(tl.int64)[:, None] * dimensions
-        score = products(x, y, row_in, at_in, dimensions, ROWS, OTHERS, DEPTH)
+        score = products(x, columns, row_in, at, stride, dimensions, ROWS, OTHERS, DEPTH)
         score += tl.load(bias + at, mask=at_in, other=0.0)[None, :]
         positive = _shared(own_labels, other_labels, rows, at, row_in, at_in, OWN_LABELS, LABELS, ROWS, OTHERS)
         high_positive, sum_positive = _more(high_positive, sum_positive, score * positive_slope, positive)
@@ -218,10 +225,12 @@ def _shared(
     return found
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "other_count"])
 def _weighted(
     own,
     others,
+    columns,
+    stride,
     bias,
     own_labels,
     other_labels,
@@ -257,8 +266,7 @@ def _weighted(
     for start in range(part * part_size, end, OTHERS):
         at = start + tl.arange(0, OTHERS)
         at_in = at < end
-        y = others + at.to(tl.int64)[:, None] * dimensions
-        score = products(x, y, row_in, at_in, dimensions, ROWS, OTHERS, DEPTH)
+        score = products(x, columns, row_in, at, stride, dimensions, ROWS, OTHERS, DEPTH)
         if ANCHORS:
             score += tl.load(bias + at, mask=at_in, other=0.0)[None, :]
             log_positive = tl.load(sums + rows, mask=row_in, other=0.0)[:, None]

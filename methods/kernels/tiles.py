@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -21,17 +22,26 @@ class Tile:
     """
 
     rows: int = 128
-    others: int = 64
+    others: int = 128
     depth: int = 16
-    width: int = 64
+    width: int = 128
     warps: int = 8
     stages: int = 3
     programs: int = 256
 
-    def parts(self, owned: int, others: int) -> int:
-        """Into how many parts the walk over the others is cut."""
-        blocks, tiles = -(-owned // self.rows), -(-others // self.others)
-        return max(1, min(self.programs // blocks, tiles))
+    def grid(self, owned: int, others: int) -> tuple[int, int, int]:
+        """The blocks of owned rows, the parts of the others, and the others of a part, a multiple of `others`."""
+        blocks, tiles = triton.cdiv(owned, self.rows), triton.cdiv(others, self.others)
+        of_part = triton.cdiv(tiles, max(1, min(self.programs // blocks, tiles)))
+        return blocks, triton.cdiv(tiles, of_part), of_part * self.others
+
+    def by_dimension(self, points: Tensor) -> Tensor:
+        """(N, D) as (D, M), which products read without conflicts in shared memory; M is N rounded up to whole tiles,
+        with zeros."""
+        count, dimensions = points.shape
+        columns = points.new_zeros(dimensions, triton.cdiv(count, self.others) * self.others)
+        columns[:, :count] = points.T
+        return columns
 
     def options(self) -> dict[str, int | bool]:
         """What a kernel is compiled with."""
@@ -40,17 +50,22 @@ class Tile:
 
 
 TILE = Tile()
+"""The loops of products keep all their numbers in registers, compiled for an H100; the speed is not measured yet."""
 
 
 @triton.jit
-def products(x, y, x_in, y_in, dimensions, ROWS: tl.constexpr, OTHERS: tl.constexpr, DEPTH: tl.constexpr):
-    """x_i . y_j, (ROWS, OTHERS): x (ROWS, 1) and y (OTHERS, 1) point to the rows; those that are not `in` give 0."""
+def products(
+    x, columns, x_in, others, stride, dimensions, ROWS: tl.constexpr, OTHERS: tl.constexpr, DEPTH: tl.constexpr
+):
+    """x_i . y_j, (ROWS, OTHERS): x (ROWS, 1) points to rows, of which those that are not `in` give 0; the y_j are the
+    columns `others` of `columns`, see `by_dimension`."""
     found = tl.zeros((ROWS, OTHERS), tl.float32)
     for start in range(0, dimensions, DEPTH):
-        at = start + tl.arange(0, DEPTH)[None, :]
-        a = tl.load(x + at, mask=x_in[:, None] & (at < dimensions), other=0.0)
-        b = tl.load(y + at, mask=y_in[:, None] & (at < dimensions), other=0.0)
-        found = tl.dot(a, tl.trans(b), found, input_precision="ieee")
+        at = start + tl.arange(0, DEPTH)
+        a = tl.load(x + at[None, :], mask=x_in[:, None] & (at < dimensions)[None, :], other=0.0)
+        place = at.to(tl.int64)[:, None] * stride + others[None, :]
+        b = tl.load(columns + place, mask=(at < dimensions)[:, None], other=0.0)
+        found = tl.dot(a, b, found, input_precision="ieee")
     return found
 
 
