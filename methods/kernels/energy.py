@@ -192,6 +192,7 @@ def _pairs(
                         apart = tl.load(x + at, mask=row_in[:, None], other=0.0)
                         apart = apart - tl.trans(tl.load(y + at, mask=other_in[:, None], other=0.0))
                         sums = tl.load(to + at, mask=row_in[:, None], other=0.0)
+                        tl.debug_barrier()  # several threads hold a row: all have read it before one writes
                         tl.store(to + at, sums + tl.sum(force * apart, 1)[:, None], mask=row_in[:, None])
                 pulled += tl.sum(rate, 1)
                 add_products(to, -rate, scratch, points, start, end, row_in, dimensions, ROWS, OTHERS, DEPTH, WIDTH)

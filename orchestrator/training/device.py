@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import importlib.util
 import traceback
 from collections.abc import Iterator
 
@@ -23,12 +22,6 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device: 'cuda' is not available here: use 'cpu' or 'auto'")
     return torch.device(name)
-
-
-def check_kernels(name: str | None) -> None:
-    """InputError if the library of these kernels is not installed; it is not imported."""
-    if name is not None and importlib.util.find_spec(name) is None:
-        raise InputError(f"kernels: {name!r} is not installed here: pip install {name}, or leave kernels out")
 
 
 def random_state(device: torch.device) -> list[Tensor]:

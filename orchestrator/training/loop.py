@@ -26,7 +26,6 @@ from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MOD
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
     autocast,
-    check_kernels,
     choose_device,
     form_of_images,
     memory_faults,
@@ -92,9 +91,6 @@ def fit(
         learner.network.to(memory_format=torch.channels_last)
     if training.compile:
         learner.network.compile()
-    if training.kernels is not None:
-        check_kernels(training.kernels)
-        learner.method.use_kernels(training.kernels)
     if training.freeze_batch_norm:
         learner.freeze_batch_norm()
     elif world_size() > 1 and device.type == "cuda":

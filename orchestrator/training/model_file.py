@@ -1,6 +1,7 @@
 """A trained model's files: what they hold, how they are written and read."""
 
 import csv
+import importlib.util
 import io
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -21,9 +22,15 @@ from orchestrator.training.learner import Learner
 
 
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
-    """The learner of a new training; InputError if its weights, or what its method reads, cannot be loaded."""
+    """The learner of a new training; InputError if its weights, or what its method reads, cannot be loaded, or if there
+    are no kernels such as it asks for."""
     names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
-    return build_learner(experiment, store, num_classes=len(names), class_names=names)
+    learner = build_learner(experiment, store, num_classes=len(names), class_names=names)
+    if (kernels := experiment.training.kernels) is not None:
+        if importlib.util.find_spec(kernels) is None:
+            raise InputError(f"kernels: {kernels!r} is not installed here: pip install {kernels}, or leave kernels out")
+        learner.method.use_kernels(kernels)
+    return learner
 
 
 def build_learner(
