@@ -94,12 +94,13 @@ PARTS = (
     ),
     Part(
         "evaluation",
-        "the CPU's metrics and energy; memory of a search; faiss beside torch; out of memory is said",
-        60,
+        "the CPU's metrics and energy; memory of a search; faiss's neighbours; out of memory is said",
+        90,
         tests=(
             "test_the_energy_is_the_cpu_s",
             "test_evaluation_is_the_cpu_s",
             "test_evaluation_against_a_gallery_keeps_to_its_memory",
+            "test_faiss_searches_as_on_the_cpu",
             "test_faiss_and_torch_share_the_process",
             "test_out_of_memory_is_said_as_such",
         ),
@@ -124,8 +125,18 @@ PARTS = (
         needs=("triton",),
     ),
     Part("energy", "PFML's energy, beside its two products", 60, script=("gpu_figures.py", "energy")),
-    Part("neighbours", "the metrics of 60,502 items, all among all", 60, script=("gpu_figures.py", "neighbours")),
-    Part("million", "20,000 queries among 1,000,000 items", 90, script=("gpu_figures.py", "million")),
+    Part(
+        "neighbours",
+        "the metrics of 60,502 items, all among all, by faiss and by torch",
+        90,
+        script=("gpu_figures.py", "neighbours"),
+    ),
+    Part(
+        "million",
+        "20,000 queries among 1,000,000 items, by faiss and by torch",
+        150,
+        script=("gpu_figures.py", "million"),
+    ),
     Part("images", "ResNet-50 from the store, and from memory", 75, script=IMAGES, on_cpu=IMAGES_ON_CPU),
     Part(
         "transformer",

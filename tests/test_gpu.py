@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_loop import VARIANTS, train
@@ -13,6 +14,7 @@ from methods.pfml import potential_energy
 from orchestrator.config.training import Training
 from orchestrator.data.pipeline import as_float
 from orchestrator.errors import TrainingFailed
+from orchestrator.evaluation import neighbours
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.training import loop
 from orchestrator.training.device import memory_faults
@@ -176,7 +178,7 @@ def test_evaluation_is_the_cpu_s() -> None:
 
 
 def test_evaluation_against_a_gallery_keeps_to_its_memory() -> None:
-    """On the device: the gallery in float64 and some blocks of 64 MiB."""
+    """On the device: the gallery in float32, in float64 if ties ask for it, and some blocks of 64 MiB."""
     torch.manual_seed(0)
     embeddings, labels = torch.randn(12_000, 512), torch.arange(12_000) % 900
     gallery: dict[str, Any] = {"gallery": embeddings[2000:], "gallery_labels": labels[2000:]}
@@ -186,7 +188,32 @@ def test_evaluation_against_a_gallery_keeps_to_its_memory() -> None:
     before = torch.cuda.memory_allocated()
     gallery = {"gallery": rows[2000:], "gallery_labels": labels[2000:]}
     assert evaluate_embeddings(rows[:2000], labels[:2000], **gallery, clustering=False) == on_cpu
-    assert torch.cuda.max_memory_allocated() - before < 10_000 * 512 * 8 + 10 * 2**26
+    assert torch.cuda.max_memory_allocated() - before < 10_000 * 512 * 12 + 10 * 2**26
+
+
+def test_faiss_searches_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all GPUs, and with this one's memory twice: neighbours, in order, and their distances."""
+    faiss = pytest.importorskip("faiss")
+    if not hasattr(faiss, "StandardGpuResources"):
+        pytest.skip("faiss is built without GPUs")
+    torch.manual_seed(0)
+    calls = []
+    search = neighbours.faiss_on_gpu
+
+    def counted(*given: Any) -> Any:
+        calls.append(given[3])
+        return search(*given)
+
+    monkeypatch.setattr(neighbours, "faiss_on_gpu", counted)
+    for rows in (torch.randn(20_000, 512), torch.randint(-2, 3, (5000, 8)).float(), 100 + torch.randn(5000, 64)):
+        on_cpu = neighbours.nearest_neighbours(rows, rows, 1000, exclude_self=True)
+        here = torch.device("cuda", 0)
+        for devices in (neighbours.gpus_of_faiss(torch.device("cuda")), [here, here]):
+            with monkeypatch.context() as patch:
+                patch.setattr(neighbours, "gpus_of_faiss", lambda _, devices=devices: devices)
+                found = neighbours.nearest_neighbours(rows.cuda(), rows.cuda(), 1000, exclude_self=True)
+            assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, on_cpu, strict=True))
+    assert set(calls) == {1000 + neighbours.SLACK + 1}
 
 
 def test_faiss_and_torch_share_the_process() -> None:

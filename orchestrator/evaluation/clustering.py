@@ -10,7 +10,11 @@ SPREAD_START_ENTRIES = 10_000_000  # queries x clusters up to which k-means++ fi
 
 
 def kmeans(rows: Floats, clusters: int) -> Integers:
-    """(Q,) cluster of each row by Lloyd's iterations from a seeded start, the same on every call."""
+    """(Q,) cluster of each row by Lloyd's iterations from a seeded start, the same on every call.
+
+    Always on the CPU: a GPU's sums differ in the last bits, a row between two centres then changes its cluster, and the
+    iterations part: other clusters, other metrics.
+    """
     from sklearn.cluster import KMeans, kmeans_plusplus
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 

@@ -1,6 +1,6 @@
 """Retrieval and clustering metrics of embeddings, all from one exact nearest-neighbour search.
 
-Without faiss, or for embeddings on a GPU, torch searches in float64.
+Without faiss, or on a GPU for which it is not built, torch searches in float64.
 
 Suffixes of array names: Q queries, G gallery rows, N neighbours, D embedding size.
 """
@@ -130,7 +130,8 @@ def evaluate_queries(
         approximate: search among short codes of the gallery's rows, then rerank the best by their distances (faiss,
             on the CPU), for a million items. Neighbours may be missed: `approximate_recall`, measured on 256 queries
             drawn at random, is the share of their true neighbours, as many as the metrics use, that were found.
-        device: where to search; by default where `embeddings` are. The metrics do not depend on it.
+        device: where to search; by default where `embeddings` are; `cuda` without a number: on all visible GPUs. The
+            metrics do not depend on it.
 
     Raises:
         ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an

@@ -1,6 +1,6 @@
 """The exact nearest-neighbour search behind all metrics. The only module that imports faiss."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -27,6 +27,8 @@ APPROXIMATE_FACTOR = 3  # after an approximate search, this many times the reque
 CODE_PARTS = 128  # least parts of a row that are coded separately, if it has as many dimensions
 CODE_TRAINING = 1 << 15  # rows that the codes are learned from
 APPROXIMATE_SAMPLE = 256  # queries on which an approximate search is compared with the exact one
+MOST_ON_GPU = 2048  # neighbours that faiss can find on a GPU; beyond, torch searches in float64
+SCRATCH = 1 << 28  # bytes of each GPU that faiss keeps during a search; it takes more for a moment
 NOTHING = np.float32(1e30)  # distance of an empty place in an approximate search: beyond every real one
 
 
@@ -95,9 +97,13 @@ class NeighbourSearch:
         largest = max(np.abs(part - self.centre).max() for part in _parts(gallery, queries))
         self.scale = 2.0 ** float(np.ceil(np.log2(largest))) if largest > 0 else 1.0
         self.index: Any = None
-        if approximate or (faiss is not None and device.type == "cpu"):
+        self.most = self.reachable + 1  # neighbours that the index can find
+        if not approximate and (devices := gpus_of_faiss(device)):
+            self.index, self.most = RowsOnGPUs(len(gallery), gallery.shape[1], devices), MOST_ON_GPU
+        elif approximate or (faiss is not None and device.type == "cpu"):
             faiss.omp_set_num_threads(torch.get_num_threads())  # a trial uses only its share of the processors
             self.index = self._codes() if approximate else faiss.IndexFlatL2(gallery.shape[1])
+        if self.index is not None:
             for part in _parts(gallery):
                 self.index.add(self._centred(part).astype(np.float32))
 
@@ -113,7 +119,7 @@ class NeighbourSearch:
         chunk = max(1, min(chunk, CHUNK_ENTRIES // wide))
         for start in range(0, len(query), chunk):
             rows = query[start : start + chunk]
-            if self.index is None:
+            if self.index is None or wide + self.exclude_self > self.most:
                 yield rows, self._nearest_in_full_rows(rows, k, hit_test)
                 continue
             centred_QD = self._centred(self.queries[rows])
@@ -307,6 +313,80 @@ class NeighbourSearch:
     def has_copies(self) -> bool:
         """Whether any two gallery rows are equal."""
         return bool((self.first_copies != np.arange(len(self.gallery))).any())
+
+
+class RowsOnGPUs:
+    """Rows in float32, as many on each GPU, compared with every query by faiss.
+
+    Each GPU holds its rows (4 G D / GPUs bytes), a chunk of queries and their neighbours, and faiss's scratch memory:
+    two blocks of distances of at most 512 MiB each (1 GiB in all), as faiss chooses them.
+    """
+
+    def __init__(self, count: int, width: int, devices: Sequence[torch.device]) -> None:
+        share = -(-count // len(devices))
+        self.starts = range(0, count, share)
+        self.shards = [
+            torch.empty((min(share, count - start), width), device=device)
+            for start, device in zip(self.starts, devices, strict=False)  # fewer rows than GPUs: some have none
+        ]
+        self.filled = 0
+        self.resources = faiss_resources()
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """The next rows, (N, D)."""
+        new = torch.from_numpy(rows)
+        for start, shard in zip(self.starts, self.shards, strict=True):
+            first, last = max(self.filled, start), min(self.filled + len(new), start + len(shard))
+            if first < last:
+                shard[first - start : last - start] = new[first - self.filled : last - self.filled]
+        self.filled += len(new)
+
+    def search(self, queries: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
+        """The nearest rows of each query: squared distances, ascending, and indices. (Q, D) -> (Q, count) twice
+
+        `count`: at most MOST_ON_GPU, and at most the rows.
+        """
+        found = [  # nothing waits before all GPUs have their work
+            faiss_on_gpu(self.resources, torch.from_numpy(queries).to(shard.device), shard, min(count, len(shard)))
+            for shard in self.shards
+        ]
+        first = self.shards[0].device
+        squared = torch.cat([part.to(first) for part, _ in found], dim=1)
+        index = torch.cat([part.to(first) + start for (_, part), start in zip(found, self.starts, strict=True)], dim=1)
+        if len(found) > 1:
+            squared, place = squared.topk(count, largest=False)
+            index = index.gather(1, place)
+        return squared.cpu().numpy(), index.cpu().numpy()
+
+
+def gpus_of_faiss(device: torch.device) -> list[torch.device]:
+    """Where faiss can search for it: on this GPU, on all visible ones if it has no number, on none without support."""
+    if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
+        return []
+    numbers = range(torch.cuda.device_count()) if device.index is None else [device.index]
+    return [torch.device("cuda", number) for number in numbers]
+
+
+def faiss_resources() -> Any:
+    """faiss's scratch memory and streams, on the GPUs that it is asked to search."""
+    resources = faiss.StandardGpuResources()
+    resources.setTempMemory(SCRATCH)
+    resources.setPinnedMemory(0)  # for copies, which torch makes
+    return resources
+
+
+def faiss_on_gpu(
+    resources: Any, queries: torch.Tensor, rows: torch.Tensor, count: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The `count` nearest of `rows`, on their GPU: squared distances (float32), ascending, and indices (int64).
+
+    The only place where faiss computes on a GPU. It is right to the rounding errors of float32.
+    """
+    from faiss.contrib import torch_utils  # noqa: F401  faiss's functions then take tensors, on torch's stream
+
+    with torch.cuda.device(rows.device):
+        squared, index = faiss.knn_gpu(resources, queries, rows, count, device=rows.device.index)
+    return squared, index
 
 
 def _norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -78,6 +78,8 @@ def validate(
     found = None
     if rank() == 0:
         rows, parts = queries_and_gallery(held_out, store)
+        if device is not None and device.type == "cuda" and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())  # the others may be other workers'
         found = evaluate_queries(**parts, clustering=False, device=device)
         found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
     metrics = broadcast_object(found.metrics if found is not None else None)

@@ -1,0 +1,201 @@
+"""faiss's search on GPUs, behind a stand-in for the one function that needs them: it gives what a GPU may give."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from orchestrator.evaluation import neighbours
+from orchestrator.evaluation.metrics import evaluate_embeddings
+from orchestrator.evaluation.neighbours import NeighbourSearch, RowsOnGPUs, nearest_neighbours
+
+pytestmark = pytest.mark.skipif(neighbours.faiss is None, reason="no faiss")
+CAP = 48
+"""For faiss's 2,048."""
+
+
+def on_gpu(_: Any, queries: torch.Tensor, rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The nearest rows with errors of float32's size, ties in any order; like faiss it refuses more than its cap."""
+    if not 0 < count <= min(CAP, len(rows)):
+        raise RuntimeError(f"k = {count} of {len(rows)} rows: beyond what faiss finds on a GPU")
+    assert queries.dtype == rows.dtype == torch.float32 and rows.is_contiguous()
+    norms = queries.norm(dim=1, keepdim=True) + rows.norm(dim=1)
+    squared = queries.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * queries @ rows.T
+    random = torch.Generator().manual_seed(0)
+    error = (torch.rand(squared.shape, generator=random) - 0.5) / 4  # several times the usual rounding
+    squared = squared + error * norms.square() * float(np.finfo(np.float32).eps) * rows.shape[1] ** 0.5
+    ordered = squared.sort(dim=1)
+    return ordered.values[:, :count], ordered.indices[:, :count]
+
+
+Stood = Callable[[int], None]
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Stood:
+    """Searches find as many GPUs, all of them this machine's memory."""
+
+    def stand_in(count: int) -> None:
+        monkeypatch.setattr(neighbours, "MOST_ON_GPU", CAP)
+        monkeypatch.setattr(neighbours, "SLACK", 8)
+        monkeypatch.setattr(neighbours, "faiss_resources", lambda: None)
+        monkeypatch.setattr(neighbours, "faiss_on_gpu", on_gpu)
+        monkeypatch.setattr(neighbours, "gpus_of_faiss", lambda device: [torch.device("cpu")] * count)
+
+    return stand_in
+
+
+def rows_of(kind: str) -> np.ndarray[Any, Any]:
+    rng = np.random.default_rng(5)
+    rows = {
+        "spread": rng.standard_normal((301, 24)),
+        "integers": rng.integers(-2, 3, (301, 6)),
+        "copies": rng.standard_normal((60, 24))[rng.integers(60, size=301)],
+        "nearly equal": rng.standard_normal(24) + 1e-6 * rng.standard_normal((301, 24)),
+        "far from zero": 1000 + rng.standard_normal((301, 24)),
+        "few": rng.standard_normal((3, 24)),
+    }[kind]
+    return rows.astype(np.float32)
+
+
+KINDS = "spread", "integers", "copies", "nearly equal", "far from zero", "few"
+
+
+def differences(gpus: Stood, count: int, kinds: tuple[str, ...] = KINDS) -> list[str]:
+    """What differs from the search on the CPU."""
+    cases = [(kind, own, k) for kind in kinds for own in (False, True) for k in (1, 20, CAP)]
+    asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
+        ((rows if own else rows[::3] + rows[:1] / 1024, rows, k), {"exclude_self": own, "chunk": 50})
+        for kind, own, k in cases
+        for rows in [rows_of(kind)]
+    ]
+    on_cpu = [nearest_neighbours(*given, **named) for given, named in asked]
+    gpus(count)
+    found = [nearest_neighbours(*given, **named) for given, named in asked]
+    return [
+        f"{case}: {name}"
+        for case, ours, theirs in zip(cases, found, on_cpu, strict=True)
+        for name, mine, its in zip(("distance", "index"), ours, theirs, strict=True)
+        if not np.array_equal(mine, its)
+    ]
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_neighbours_equal_the_cpu_s(count: int, gpus: Stood) -> None:
+    assert differences(gpus, count) == []
+
+
+def test_metrics_equal_the_cpu_s(gpus: Stood) -> None:
+    rows, labels = rows_of("integers"), np.arange(301) % 30
+    on_cpu = evaluate_embeddings(rows, labels, clustering=False)
+    gpus(3)
+    assert evaluate_embeddings(rows, labels, clustering=False) == on_cpu
+
+
+def test_the_search_asks_the_gpus_and_torch_only_beyond_their_cap(gpus: Stood, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(2)
+    rows = rows_of("spread")
+    calls: list[int | str] = []
+    full = NeighbourSearch._nearest_in_full_rows
+
+    def counted(*given: Any) -> Any:
+        calls.append(given[3])
+        return on_gpu(*given)
+
+    def by_torch(*given: Any) -> Any:
+        calls.append("torch")
+        return full(*given)
+
+    monkeypatch.setattr(neighbours, "faiss_on_gpu", counted)
+    monkeypatch.setattr(NeighbourSearch, "_nearest_in_full_rows", by_torch)
+    nearest_neighbours(rows, rows, CAP - 9, exclude_self=True)
+    assert calls == [CAP, CAP]
+    calls.clear()
+    nearest_neighbours(rows, rows, CAP - 8, exclude_self=True)
+    assert calls == ["torch"]
+
+
+def unrefined(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NeighbourSearch, "_order_near_ties", lambda *_: None)
+
+
+def without_ties_across_the_last_place(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(NeighbourSearch, "_nearest_in_full_rows", lambda self, rows, k, _: np.zeros((len(rows), k), int))
+
+
+def too_few_candidates(patch: pytest.MonkeyPatch) -> None:
+    def half(*given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        squared, index = on_gpu(*given)
+        kept = torch.arange(squared.shape[1]) // 2  # every other one is found twice instead
+        return squared[:, kept], index[:, kept]
+
+    patch.setattr(neighbours, "faiss_on_gpu", half)
+
+
+def shards_with_a_wrong_offset(patch: pytest.MonkeyPatch) -> None:
+    search = RowsOnGPUs.search
+
+    def shifted(self: RowsOnGPUs, *given: Any) -> Any:
+        self.starts = range(0, 2 * len(self.shards), 2)
+        return search(self, *given)
+
+    patch.setattr(RowsOnGPUs, "search", shifted)
+
+
+def only_the_first_shard(patch: pytest.MonkeyPatch) -> None:
+    search = RowsOnGPUs.search
+
+    def first(self: RowsOnGPUs, *given: Any) -> Any:
+        self.shards = self.shards[:1]
+        self.starts = self.starts[:1]
+        return search(self, *given)
+
+    patch.setattr(RowsOnGPUs, "search", first)
+
+
+def no_cap(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(neighbours, "MOST_ON_GPU", 2048)
+
+
+BUGS = (
+    unrefined,
+    without_ties_across_the_last_place,
+    too_few_candidates,
+    shards_with_a_wrong_offset,
+    only_the_first_shard,
+    no_cap,
+)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.__name__)
+def test_a_planted_bug_is_seen(bug: Callable[[pytest.MonkeyPatch], None], gpus: Stood) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+
+        def with_bug(count: int) -> None:
+            gpus(count)
+            bug(patch)
+
+        if bug is no_cap:
+            with pytest.raises(RuntimeError, match="beyond what faiss finds"):
+                differences(with_bug, 2)
+        else:
+            assert differences(with_bug, 2, ("spread", "integers", "nearly equal"))
+
+
+def test_where_faiss_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = neighbours.gpus_of_faiss
+    one, unnumbered = torch.device("cuda", 1), torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(neighbours, "faiss", SimpleNamespace(StandardGpuResources=None, get_num_gpus=lambda: 2))
+    assert found(one) == [one]
+    assert found(unnumbered) == [torch.device("cuda", 0), one]
+    assert found(torch.device("cpu")) == []
+    monkeypatch.setattr(neighbours, "faiss", SimpleNamespace(StandardGpuResources=None, get_num_gpus=lambda: 0))
+    assert found(one) == []  # no driver
+    monkeypatch.setattr(neighbours, "faiss", SimpleNamespace(get_num_gpus=lambda: 2))
+    assert found(one) == []  # built without GPUs
+    monkeypatch.setattr(neighbours, "faiss", None)
+    assert found(one) == []
