@@ -1,6 +1,7 @@
 """Methods at an equal budget, and searches side by side: over made trainings, and once over real ones."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -15,7 +16,10 @@ import pytest
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spread
 
+from orchestrator.cli import terminal as cli_terminal
+from orchestrator.cli.live import Display
 from orchestrator.cli.main import main
+from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, TrialSource, Validated
@@ -25,6 +29,7 @@ from orchestrator.search import benchmarking
 from orchestrator.search.benchmark import SEEDS, Benchmark, asked, known, members
 from orchestrator.search.benchmarking import Result
 from orchestrator.search.conductor import Conductor
+from orchestrator.search.driver import start
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
@@ -144,6 +149,47 @@ def test_imports_begin_with_a_final_run_in_other_processes(
     monkeypatch.setattr("orchestrator.search.driver.imports_beside", lambda: beside)
     run(asked_for("pfml"), MadeRunner(own_processes=own_processes))
     assert set(begun) == ({"final"} if own_processes else set())
+
+
+class Shown(Display):
+    """What the display shows, in order: its lines, and its stages between `<` and `>`."""
+
+    def __init__(self, is_terminal: bool) -> None:
+        self.shown = io.StringIO()
+        super().__init__(status=cli_terminal.Terminal(file=io.StringIO(), force_terminal=is_terminal).status(""))
+        self.console = cli_terminal.Terminal(file=self.shown, force_terminal=is_terminal, width=200)
+
+    def stage(self, doing: str) -> None:
+        super().stage(doing)
+        print(f"<{doing}>", file=self.shown)
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_stages_are_told_and_a_test_as_soon_as_it_is_known(
+    run: Run, is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.search.driver.write_report", lambda *_: None)
+    shown = Shown(is_terminal)
+    search = resolve_search(
+        {"method": "pfml", "dataset": "glyphs-small", "space": {"alpha": {"low": 0, "high": 6}}, "num_trials": 2},
+        name="s",
+        source="s.yaml",
+        overrides={"epochs": EPOCHS},
+    )
+    start(search, MadeRunner(own_processes=True), storage=tmp_path / "s", watcher=shown)
+    lines = shown.shown.getvalue().splitlines()
+    stages = [line for line in lines if line.startswith("<")]
+    assert stages == [
+        "<reading the data set>",
+        "<starting Ray>",
+        "<writing the pages and the model>",
+        "<sending the rest to MLflow>",
+    ]
+    ended = next(line for line in lines if re.search("final run done", line))
+    assert ended.endswith(", test map_at_r 0.5000, recall_at_1 0.9000")
+    assert lines.index("<starting Ray>") < lines.index(ended) < lines.index("<writing the pages and the model>")
+    status = shown.status
+    assert status is not None and status.status == "sending the rest to MLflow ..."
 
 
 def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:

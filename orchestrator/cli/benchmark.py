@@ -91,7 +91,7 @@ def benchmark(
 
     - `orchestrator benchmark --name my-benchmark --budget epochs=400`
     """
-    with waiting("starting: the data set, then Ray") as status:
+    with waiting("starting: the data sets, then Ray") as status:
         from orchestrator.config.files import find_search
         from orchestrator.search.benchmark import Benchmark, asked, known
 

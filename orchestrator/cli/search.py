@@ -149,7 +149,7 @@ def search(
         _warn_of_machine(resolved)
         show_plan(planned, as_json=json_)
         return
-    with waiting("starting: the data set, then Ray") as status:
+    with waiting("reading the search") as status:
         resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage)
         warn_of_plugins()
         note_idle(resolved)

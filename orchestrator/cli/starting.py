@@ -143,10 +143,10 @@ def run_benchmark(
     runner = ray_runner(address, ray_output)
 
     def watcher(label: str, place: int) -> Display:
-        if place == 1:
-            return Display(status=status)
-        echo(f"== {label}: {place} of {len(searches)}", err=True)
-        return Display()
+        if place > 1:
+            status.stop()
+            echo(f"== {label}: {place} of {len(searches)}", err=True)
+        return Display(status=status)
 
     result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()

@@ -36,6 +36,8 @@ from orchestrator.storage.trial_folder import remove_unfinished
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
 from orchestrator.tracking.trackers import MLflowTracker
 
+STARTING = "starting Ray"
+
 
 def start(
     search: Search,
@@ -50,6 +52,8 @@ def start(
     the tracker."""
     if tracking_uri:
         check_tracking_uri(tracking_uri)  # before any file is written
+    watcher = watcher or Watcher()
+    watcher.stage("reading the data set")
     places = Places(writable(storage))
     path = places.new_journal(search.name)
     uri = tracking_address(tracking_uri, places)
@@ -58,6 +62,7 @@ def start(
     for key, because in chosen.items():
         print(visible(f"note: {key}={search.settings[key]}: {because}"), file=sys.stderr, flush=True)
     digest, sizes = check_data(search, places)
+    watcher.stage(STARTING if runner.own_processes else "starting")
     with contextlib.ExitStack() as stack:
         with starting(path.parent):
             stack.enter_context(scratch())
@@ -80,7 +85,7 @@ def start(
                 tracking_uri=recorded_address(uri, places),
                 sizes=sizes,
             )
-            return run(search, runner, slots, places, journal, [first], uri, watcher or Watcher())
+            return run(search, runner, slots, places, journal, [first], uri, watcher)
 
 
 def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
@@ -110,6 +115,8 @@ def resume(
     """Resume a search: finished trials stay, interrupted ones continue from their last validation. An ended search
     does not change, and the tracker gets what it missed, unless the search is given more trials (`num_trials`) or
     another `budget`. From now on each trial has `workers` workers, and at most `max_concurrent` trials run at once."""
+    watcher = watcher or Watcher()
+    watcher.stage("reading the journal and the data set")
     places = Places(storage.expanduser().resolve())
     path = places.journal(name)
     writable(storage, remedy="fix that, then resume again")
@@ -144,13 +151,14 @@ def resume(
                 f"(digest {digest[:12]}, then {str(recorded)[:12]}): its trials could not be compared"
             )
         note_tracking(uri, places)
+        watcher.stage(STARTING if runner.own_processes else "starting")
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
             changed = raised or resized
             config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
-            return run(search, runner, slots, places, journal, events, uri, watcher or Watcher())
+            return run(search, runner, slots, places, journal, events, uri, watcher)
 
 
 def suited_to_data(search: Search, places: Places) -> tuple[Search, dict[str, str]]:
@@ -220,5 +228,7 @@ def run(
             write_whole(path, table.getvalue().encode())
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
+    watcher.stage("writing the pages and the model")
     write_report(conductor.ledger, journal, places)
+    watcher.stage("sending the rest to MLflow")
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)

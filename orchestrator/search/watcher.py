@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 class Watcher:
     """Observes a search; the display is a watcher."""
 
+    def stage(self, doing: str) -> None:
+        """Called before and after the trials, where seconds pass: `starting Ray`, `writing the pages`."""
+
     def begin(self, conductor: "Conductor", tracker: "Tracker") -> None:
         """Called before the first trial."""
 
