@@ -120,7 +120,7 @@ PARTS = (
     Part(
         "fused",
         "Triton kernels: the energy of 1,000,000 points and a softmax over 1,000,000 classes, beside torch",
-        150,
+        180,
         script=("gpu_figures.py", "fused"),
         needs=("triton",),
     ),

@@ -35,7 +35,7 @@ from pfml_energy import points
 
 ROOT = Path(__file__).resolve().parents[1]
 TILE = 4096
-SHARES, LONGEST = 64, 40.0
+SHARES, LONGEST = 64, 30.0
 """Of the energy of all points one of SHARES parts is tried; then as much of it as takes at most LONGEST seconds."""
 
 
@@ -122,8 +122,13 @@ def fused(device: str) -> dict[str, Any]:
         os.environ["TRITON_INTERPRET"] = "1"
     from methods import objectives
     from methods.distances import full_precision
+    from methods.kernels.energy import excess_energy
     from methods.kernels.proxy_losses import normalized_softmax
+    from methods.kernels.tiles import TILE, Tile
     from methods.pfml import potential_energy
+    from methods.potentials import InversePower
+
+    other_tiles = (Tile(depth=8), Tile(others=64), Tile(others=64, width=64), Tile(rows=64, others=64, width=64))
 
     big = device == "cuda"
     side, count, dim, batch = (8192, 1_000_000, 512, 180) if big else (256, 200, 16, 20)
@@ -155,6 +160,13 @@ def fused(device: str) -> dict[str, Any]:
         for kernels in (None, "triton"):
             taken, memory = once(device, partial(energies, kernels, delta_rep, fewer))
             found[f"{fewer:,} x {dim}, {kind}: seconds by {kernels or 'torch'}"] = taken
+
+    potential = InversePower(0.2, 1.6, 4.0)
+    for tile in (TILE, *other_tiles):
+        call = partial(excess_energy, rows.detach()[:fewer], labels[:fewer], potential, (0, 1), True, tile)
+        call()  # compiles
+        sizes = f"{tile.rows} x {tile.others}, {tile.depth} deep, {tile.width} wide, {tile.warps} warps"
+        found[f"{fewer:,} x {dim}, all pairs interact: seconds in tiles of {sizes}"], _ = once(device, call)
 
     def softmax(kernels: str | None, classes: int) -> None:
         rows.grad = None

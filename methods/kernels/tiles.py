@@ -27,7 +27,7 @@ class Tile:
     width: int = 128
     warps: int = 8
     stages: int = 3
-    programs: int = 256
+    programs: int = 1024
 
     def grid(self, owned: int, others: int) -> tuple[int, int, int]:
         """The blocks of owned rows, the parts of the others, and the others of a part, a multiple of `others`."""
@@ -36,8 +36,8 @@ class Tile:
         return blocks, triton.cdiv(tiles, of_part), of_part * self.others
 
     def by_dimension(self, points: Tensor) -> Tensor:
-        """(N, D) as (D, M), which products read without conflicts in shared memory; M is N rounded up to whole tiles,
-        with zeros."""
+        """(N, D) as (D, M), of which the threads of a product read neighbouring numbers; M is N rounded up to whole
+        tiles, with zeros."""
         count, dimensions = points.shape
         columns = points.new_zeros(dimensions, triton.cdiv(count, self.others) * self.others)
         columns[:, :count] = points.T
