@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def tested(trial: TrialRecord) -> str:
-    """The scores of a trial on the test classes, as they are known first: `, test map_at_r 0.4868, recall_at_1 0.9010`."""
+    """The scores of a trial on the test classes: `, test map_at_r 0.4868, recall_at_1 0.9010`."""
     scores = ", ".join(f"{name} {trial.test[name]:.4f}" for name in HEADLINES if name in trial.test)
     return f", test {scores}" if scores else ""
 
