@@ -7,6 +7,7 @@ from torch import Tensor
 from orchestrator.errors import InputError
 from orchestrator.networks.backbones.base import no_class_token
 from orchestrator.networks.backbones.network import Wrapped
+from orchestrator.networks.relu6 import keep_less
 
 
 class TimmBody(Wrapped):
@@ -18,6 +19,7 @@ class TimmBody(Wrapped):
 
     def __init__(self, model: Any, name: str, class_token: bool) -> None:
         super().__init__()
+        keep_less(model)
         self.model = model
         self.name = name
         self.class_token = class_token
