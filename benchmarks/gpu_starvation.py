@@ -85,7 +85,7 @@ def main() -> None:
     experiment = resolve_experiment(settings, "gpu_starvation")
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        _, _, store = make(Path(folder), arguments.images)
+        _, _, store, _ = make(Path(folder), arguments.images)
         ways: dict[str, Callable[[], float]] = {
             name: lambda reader=reader: images_per_second(experiment, store, arguments.windows, reader)  # type: ignore[misc]
             for name, reader in (("store", Reader), ("memory", Kept))

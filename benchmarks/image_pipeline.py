@@ -1,13 +1,15 @@
 """Images per second and core from the store, against torchvision's ImageFolder and DataLoader in one process.
 
 Made photographs (1/f noise with shapes, 500 x 375 and 375 x 500) lie in a folder of JPEG files, (a) as they are and
-(b) with the shorter side brought to 256; the store holds the files of (b). All ways resize to 256, crop 224, flip and
+(b) with the shorter side brought to 256; the store holds the files of (b), a second store their pixels (as
+`datasets prepare --decoded` keeps them). All ways resize to 256, crop 224, flip and
 make float32 batches, on one core. The floor is decoding the store's bytes and nothing else.
 
     python benchmarks/image_pipeline.py [--images 256] [--rounds 5] [--recipe random_crop_224]
 """
 
 import argparse
+import os
 import platform
 import tempfile
 import time
@@ -57,8 +59,8 @@ def photograph(rng: np.random.Generator, height: int, width: int) -> Image.Image
     return image
 
 
-def make(folder: Path, images: int) -> tuple[Path, Path, Store]:
-    """Files as they are, files with the shorter side at 256, and the store of the latter."""
+def make(folder: Path, images: int) -> tuple[Path, Path, Store, Store]:
+    """Files as they are, files with the shorter side at 256, and the stores of the latter and of their pixels."""
     rng = np.random.default_rng(0)
     rows = []
     for number in range(images):
@@ -69,16 +71,13 @@ def make(folder: Path, images: int) -> tuple[Path, Path, Store]:
             path.parent.mkdir(parents=True, exist_ok=True)
             picture.save(path, quality=quality)
         rows.append(Row(path.read_bytes(), number % CLASSES, "train"))
-    store = write_store(
-        folder / "store",
-        name="made",
-        channels=3,
-        class_names=[str(label) for label in range(CLASSES)],
-        rows=rows,
-        seed=0,
-        settings={},
+    pixels = [row._replace(image=encoding.decoded(encoding.Encoded(row.image, 0, 0)).image) for row in rows]
+    names = [str(label) for label in range(CLASSES)]
+    store, decoded = (
+        write_store(folder / name, name=name, channels=3, class_names=names, rows=some, seed=0, settings={})
+        for name, some in (("store", rows), ("decoded", pixels))
     )
-    return folder / "original", folder / "resized", store
+    return folder / "original", folder / "resized", store, decoded
 
 
 def from_folder(path: Path, recipe: str) -> None:
@@ -127,11 +126,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
-        original, resized, store = make(Path(folder), arguments.images)
+        original, resized, store, decoded = make(Path(folder), arguments.images)
         ways: dict[str, Callable[[], None]] = {
             "ImageFolder, original files (a)": lambda: from_folder(original, arguments.recipe),
             "ImageFolder, files at 256 (b)": lambda: from_folder(resized, arguments.recipe),
             "store": lambda: from_store(store, arguments.recipe),
+            "store of decoded images": lambda: from_store(decoded, arguments.recipe),
             "bare decode of the store's bytes": lambda: decode_only(store),
         }
         # in turn, as the machine's speed drifts; processor time, so that others on the machine count less
@@ -143,7 +143,8 @@ def main() -> None:
                 if turn:
                     seconds[name].append(time.process_time() - began)
         sizes = [np.mean([file.stat().st_size for file in path.rglob("*.jpg")]) / 1024 for path in (original, resized)]
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {processor()}, one core; torch {torch.__version__},", end=" ")
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {processor()}, one core, load {os.getloadavg()[0]:.1f};", end=" ")
+    print(f"torch {torch.__version__},", end=" ")
     print(f"torchvision {torchvision.__version__}; {arguments.images} made photographs,", end=" ")
     print(f"{sizes[0]:.0f} KiB and at 256 {sizes[1]:.0f} KiB each, {arguments.recipe}, {arguments.rounds} rounds")
     for name, times in seconds.items():

@@ -757,6 +757,8 @@ def test_broken_sources_are_named_in_one_line(
         ("cub200", {"size": 64, "original": True}, "--size 64: --original keeps"),
         ("cifar10", {"size": 64}, "--size: cifar10 is kept as it is"),
         ("cifar10", {"original": True}, "--original: cifar10 is kept as it is"),
+        ("cifar10", {"decoded": True}, "--decoded: cifar10 is kept as it is"),
+        ("cub200", {"decoded": True, "original": True}, "--decoded: --original keeps"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, importer: str, options: dict[str, Any], message: str) -> None:
@@ -844,11 +846,11 @@ class Counted:
         monkeypatch.setattr(prepare_module, "PART", 2)
         monkeypatch.setattr(prepare_module, "PARTS", 1)
 
-        def write_part(part: Path, contents: Any, size: int | None) -> Any:
+        def write_part(part: Path, contents: Any, size: int | None, *more: Any) -> Any:
             if parts is not None and self.images == 2 * parts:
                 raise KeyboardInterrupt
             self.images += len(contents)
-            return encoding.write_part(part, contents, size)
+            return encoding.write_part(part, contents, size, *more)
 
         monkeypatch.setattr(prepare_module, "write_part", write_part)
 

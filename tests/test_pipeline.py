@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torchvision
 from conftest import Pair
 from numpy.typing import NDArray
 from PIL import Image
@@ -20,7 +22,7 @@ from torchvision.transforms import v2
 
 from orchestrator.config.resolve import single_training
 from orchestrator.config.training import resolve_experiment
-from orchestrator.data import pipeline
+from orchestrator.data import encoding, pipeline
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, DRAWS, Crop
 from orchestrator.data.pipeline import (
@@ -33,6 +35,7 @@ from orchestrator.data.pipeline import (
     decode,
     find_unreadable,
 )
+from orchestrator.data.prepare import prepare
 from orchestrator.data.samplers import UniformSampler
 from orchestrator.data.splits import class_split, noisy_labels, train_labels
 from orchestrator.data.store import Row, Store, write_store
@@ -244,6 +247,65 @@ def test_decoding_agrees_with_pillow(kind: str, mode: str | None, tolerance: int
     assert found.dtype == torch.uint8 and found.shape == (channels, 41, 57)
     difference = found.permute(1, 2, 0).numpy().astype(int) - reference.reshape(41, 57, channels)
     assert np.abs(difference).max() <= tolerance
+
+
+SAVED: list[tuple[str, str, tuple[int, int], dict[str, Any]]] = [
+    ("large.jpg", "RGB", (375, 500), {"quality": 90}),
+    ("wide.jpg", "RGB", (300, 601), {"quality": 80, "subsampling": 1}),
+    ("small.jpg", "RGB", (200, 231), {}),
+    ("small.png", "RGB", (255, 256), {}),
+    ("grey.jpg", "L", (260, 300), {}),
+    ("print.jpg", "CMYK", (290, 257), {}),
+]
+
+
+def decoded_store(folder: Path) -> tuple[Store, Store, list[str]]:
+    """A store of JPEG and one of decoded images from the same files, and what was told before writing."""
+    rng = np.random.default_rng(11)
+    for name, mode, size, options in SAVED:
+        path = folder / "source" / name[0] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(photograph(rng, *size)).convert(mode).save(path, **options)
+    told: list[str] = []
+    plain = prepare("folder", folder / "source", folder, name="plain", expect=told.append)
+    assert told == []
+    return plain, prepare("folder", folder / "source", folder, name="pixels", decoded=True, expect=told.append), told
+
+
+def same_views(plain: Store, pixels: Store) -> bool:
+    rows = np.arange(len(plain))
+    return all(
+        torch.equal(read(plain, rows, epoch, augmentation=name), read(pixels, rows, epoch, augmentation=name))
+        for name in CROPS
+        for epoch in (EVALUATION, 0, 1)
+    )
+
+
+def test_a_store_of_decoded_images_gives_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, pixels, told = decoded_store(tmp_path)
+    assert same_views(plain, pixels)
+    assert all(np.array_equal(plain.image(row), pixels.image(row)) for row in range(len(plain)))
+    size = (tmp_path / "pixels" / "images.arrow").stat().st_size
+    found = re.fullmatch(r"decoded: about ([\d.]+) GB, judged by 6 of 6 images, and twice .* GB are free", told[0])
+    assert found is not None and float(found[1]) * 1e9 == pytest.approx(size, rel=0.02)
+    pixels.verify()
+    assert pixels.manifest["settings"]["encoding"] == "JPEG, decoded"
+    with pytest.raises(DataError, match="already exists, with encoding JPEG, decoded, not JPEG"):
+        prepare("folder", tmp_path / "source", tmp_path, name="pixels")
+    monkeypatch.setattr(Image, "open", None)
+    assert read(plain, np.flatnonzero(plain.labels == 0)).shape == (1, 3, 224, 224)  # JPEG does not go to Pillow
+    monkeypatch.setattr(torchvision.io, "decode_jpeg", None)
+    assert read(pixels, np.arange(6), augmentation="random_crop_224").shape == (6, 3, 224, 224)  # nothing is decoded
+
+
+def test_other_pixels_in_a_store_of_decoded_images_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A planted bug: what is kept was not JPEG in between."""
+    written = encoding._written
+    monkeypatch.setattr(encoding, "_written", lambda image, kind: written(image, "PNG"))
+    _, pixels, _ = decoded_store(tmp_path / "bug")
+    monkeypatch.undo()
+    plain = prepare("folder", tmp_path / "bug" / "source", tmp_path, name="plain")
+    assert not same_views(plain, pixels)
 
 
 def test_images_are_not_turned() -> None:

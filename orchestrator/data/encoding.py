@@ -81,6 +81,16 @@ def encode(content: Content, size: int | None) -> Encoded:
     return Encoded(_written(rgb, "JPEG"), width, height)
 
 
+def decoded(encoded: Encoded) -> Encoded:
+    """The same image with its pixels uncompressed: PPM, a line each for format, width and height, and 255, then bytes.
+
+    They are the pixels that the encoded image gives whenever it is decoded.
+    """
+    with Image.open(io.BytesIO(encoded.image)) as image:
+        rgb = as_mode(image, "RGB")
+    return encoded._replace(image=b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes())
+
+
 def as_mode(image: Image.Image, mode: str) -> Image.Image:
     """An image in Pillow's mode `L` or `RGB`, 8 bits per channel.
 
@@ -102,12 +112,14 @@ def as_mode(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def part_path(folder: Path, number: int, contents: Sequence[Content], size: int | None) -> Path:
+def part_path(
+    folder: Path, number: int, contents: Sequence[Content], size: int | None, uncompressed: bool = False
+) -> Path:
     """The part's file. Its name identifies the sources (files by path, length and time) and the settings.
 
     Raises OSError if a file is missing.
     """
-    digest = hashlib.sha256(repr((size, QUALITY, CONVERSION, pillow_version)).encode())
+    digest = hashlib.sha256(repr((size, QUALITY, CONVERSION, pillow_version)).encode() + b"PPM" * uncompressed)
     for content in contents:
         if isinstance(content, str):
             status = Path(content).stat()
@@ -117,7 +129,9 @@ def part_path(folder: Path, number: int, contents: Sequence[Content], size: int 
     return folder / f"{number:05d}-{digest.hexdigest()[:24]}.arrow"
 
 
-def write_part(part: Path, contents: Sequence[Content], size: int | None) -> list[Unreadable] | None:
+def write_part(
+    part: Path, contents: Sequence[Content], size: int | None, uncompressed: bool = False
+) -> list[Unreadable] | None:
     """Encode the images into the file `part`, whole or not at all.
 
     Returns those that cannot be read (the part is then not written), or None if the work was cancelled in between.
@@ -130,7 +144,8 @@ def write_part(part: Path, contents: Sequence[Content], size: int | None) -> lis
             return None
         try:
             with warnings.catch_warnings(action="ignore"):
-                encoded.append(encode(content, size))
+                image = encode(content, size)
+                encoded.append(decoded(image) if uncompressed else image)
         except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
             if isinstance(error, UnidentifiedImageError):
                 error = ValueError("not an image")  # Pillow's message contains a memory address

@@ -13,6 +13,7 @@ import contextlib
 import io
 import json
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +45,8 @@ CHECKED = "unreadable.json"
 TOLERATED = 0.01
 """The share of images that may be unreadable."""
 GLANCES = 16
+PPM = re.compile(rb"P6\n(\d{1,9}) (\d{1,9})\n255\n")
+"""How `encoding.decoded` begins an image."""
 EVALUATION = -1
 """The epoch of images that are read for evaluation: nothing about them is random."""
 
@@ -169,7 +172,7 @@ class Reader:
         draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, draws=CROP_DRAWS)
         for image, row, numbers in zip(images, request.rows, draws, strict=True):
             try:
-                pixels = decode(self.store.encoded(row), self.store.channels)
+                pixels = decode(self.store.mapped(row), self.store.channels)
             except ValueError as error:
                 raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
             view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
@@ -193,12 +196,19 @@ def as_float(images: Tensor, dtype: torch.dtype = torch.float32, layout: torch.m
     return images.to(dtype, memory_format=layout or torch.preserve_format)
 
 
-def decode(data: bytes, channels: int) -> Tensor:
+def decode(data: bytes | memoryview, channels: int) -> Tensor:
     """An image's pixels, uint8 (channels, H, W), in their stored orientation. ValueError gives the reason in one line.
 
-    JPEG in colour goes to torchvision, which decodes the same bits as Pillow, a little faster; all else to Pillow.
+    PPM, of stores of decoded images, is taken as it is. JPEG in colour goes to torchvision, which decodes the same bits
+    as Pillow, a little faster; all else to Pillow.
     """
-    if channels == 3 and data.startswith(b"\xff\xd8\xff"):
+    if channels == 3 and (header := PPM.match(data)) is not None:
+        width, height = int(header[1]), int(header[2])
+        if len(data) == header.end() + 3 * width * height:
+            # a copy, since torch warns about read-only memory
+            pixels = torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header.end())
+            return pixels.view(height, width, 3).permute(2, 0, 1)
+    if channels == 3 and data[:3] == b"\xff\xd8\xff":
         # torchvision plans to drop its decoders; and where it fails, Pillow knows more formats and says what is wrong
         with contextlib.suppress(ImportError, RuntimeError):
             from torchvision.io import ImageReadMode, decode_jpeg
@@ -208,12 +218,12 @@ def decode(data: bytes, channels: int) -> Tensor:
             return decode_jpeg(coded, ImageReadMode.RGB)  # type: ignore[no-any-return]
     try:
         with Image.open(io.BytesIO(data)) as image:
-            pixels = np.array(as_mode(image, MODES[channels]))
+            levels = np.array(as_mode(image, MODES[channels]))
     except UnidentifiedImageError:
         raise ValueError("not an image") from None  # Pillow's message contains a memory address
     except Exception as error:  # a damaged file makes Pillow raise many kinds
         raise ValueError(" ".join(str(error).split()) or type(error).__name__) from None
-    return torch.from_numpy(pixels.reshape(*pixels.shape[:2], channels)).permute(2, 0, 1)
+    return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1)
 
 
 # Images that cannot be read ----------------------------------------------------------------------------------

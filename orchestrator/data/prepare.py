@@ -8,6 +8,7 @@ where it was.
 
 import contextlib
 import multiprocessing
+import shutil
 import signal
 import stat
 from collections import Counter
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, Picture, check_counts
@@ -31,6 +33,7 @@ from orchestrator.errors import DataError, suggestion
 SIZE = 256
 PART = 128  # images at most: a few seconds of work, so that an interruption loses little
 PARTS = 32  # at least, for a small set
+SAMPLE = 256  # images at most that the size of a store of decoded ones is judged by
 NAMED = 3  # files that an error names before it only counts them
 
 Progress = Callable[[int, int], None]
@@ -51,22 +54,26 @@ def prepare(
     name: str | None = None,
     size: int | None = None,
     original: bool = False,
+    decoded: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
+    expect: Callable[[str], None] | None = None,
 ) -> Store:
     """Create the store `root / name` from the archive or the images in `source`, or open the one that is there.
 
     `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
-    side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes. The store is the same
-    whatever the number of `workers` (processes; 1: this one). `progress` is called with the number of images done and
-    the number of all images, `say` with a line about images that are left out.
+    side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes; `decoded` keeps, as PPM,
+    the pixels that the images have when they are decoded. The store is the same whatever the number of `workers`
+    (processes; 1: this one). `progress` is called with the number of images done and the number of all images, `say`
+    with a line about images that are left out, `expect` with the size of a store of decoded images, before anything is
+    written.
 
     Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
     number of images that the next call need not encode again.
     """
     name = _checked_name(importer, name)
-    settings = _settings(importer, size, original)
+    settings = _settings(importer, size, original, decoded)
     path = Path(root).absolute() / name
     if path.exists():
         return _there_already(path, importer, settings, source)
@@ -85,9 +92,11 @@ def prepare(
             if path.exists():  # another process was faster
                 return _there_already(path, importer, settings, source)
             shorter = None if original else size or SIZE
-            parts = _parts(listing, folder, shorter)
+            if decoded and expect is not None:
+                expect(_expected(listing, size or SIZE, path))
+            parts = _parts(listing, folder, shorter, decoded)
             _remove_others(folder, parts)
-            _encode(parts, shorter, workers, progress or (lambda done, total: None), listing, path, importer)
+            _encode(parts, shorter, decoded, workers, progress or (lambda done, total: None), listing, path, importer)
             store = _write(path, name, importer, listing, parts, settings)
             _remove_others(folder, ())
     except OSError as error:
@@ -111,19 +120,41 @@ def _checked_name(importer: str, name: str | None) -> str:
     return name or importer
 
 
-def _settings(importer: str, size: int | None, original: bool) -> dict[str, Any]:
+def _settings(importer: str, size: int | None, original: bool, decoded: bool) -> dict[str, Any]:
     if importer in ARCHIVES and ARCHIVES[importer].pixels:
-        if size is not None or original:
-            option = "--original" if original else "--size"
+        if size is not None or original or decoded:
+            option = "--original" if original else "--decoded" if decoded else "--size"
             raise DataError(f"{option}: {importer} is kept as it is, PNG of its own size; leave the option out")
         return {"importer": importer, "encoding": "PNG"}
+    if original and decoded:
+        raise DataError("--decoded: --original keeps the images as they are; leave one of the two out")
     if original:
         if size is not None:
             raise DataError(f"--size {size}: --original keeps the images as they are; leave one of the two out")
         return {"importer": importer, "encoding": "original"}
     if size is not None and size < 1:
         raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
-    return {"importer": importer, "encoding": "JPEG", "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+    kind = "JPEG, decoded" if decoded else "JPEG"
+    return {"importer": importer, "encoding": kind, "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+
+
+def _expected(listing: Listing, size: int, path: Path) -> str:
+    """How large the store of decoded images will be, from some of them."""
+    step = -(-len(listing.pictures) // SAMPLE)
+    pixels = []
+    for picture in listing.pictures[::step]:
+        with contextlib.suppress(Exception):  # whatever a decoder raises: told when it is encoded
+            with Image.open(str(listing.content(picture))) as image:
+                width, height = image.size
+            pixels.append(width * height * min(1.0, size / min(width, height)) ** 2)
+    if not pixels:
+        return "decoded: how large is not known, as no image could be opened"
+    total = 3 * float(np.mean(pixels)) * len(listing.pictures) / 1e9
+    free = shutil.disk_usage(next(place for place in path.parents if place.exists())).free / 1e9
+    return (
+        f"decoded: about {total:.3g} GB, judged by {len(pixels):,} of {len(listing.pictures):,} images, and twice that "
+        f"while it is written; {free:.3g} GB are free"
+    )
 
 
 def _there_already(path: Path, importer: str, settings: dict[str, Any], source: Path | str) -> Store:
@@ -219,14 +250,14 @@ def _remedy(importer: str, listing: Listing) -> str:
 # Encoding --------------------------------------------------------------------------------------------------
 
 
-def _parts(listing: Listing, folder: Path, size: int | None) -> list[_Part]:
+def _parts(listing: Listing, folder: Path, size: int | None, decoded: bool) -> list[_Part]:
     contents = [listing.content(picture) for picture in listing.pictures]
     length = min(PART, max(1, len(contents) // PARTS))
     parts = []
     for number, first in enumerate(range(0, len(contents), length)):
         some = contents[first : first + length]
         try:
-            parts.append(_Part(part_path(folder, number, some, size), first, some))
+            parts.append(_Part(part_path(folder, number, some, size, decoded), first, some))
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
     return parts
@@ -243,6 +274,7 @@ def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
 def _encode(
     parts: Sequence[_Part],
     size: int | None,
+    decoded: bool,
     workers: int,
     progress: Progress,
     listing: Listing,
@@ -256,7 +288,7 @@ def _encode(
     progress(done, total)
     unreadable: list[tuple[str, str]] = []
     try:
-        with contextlib.closing(_results(waiting, size, workers)) as results:
+        with contextlib.closing(_results(waiting, size, decoded, workers)) as results:
             for part, problems in results:
                 unreadable += [(listing.pictures[part.first + p.position].source, p.reason) for p in problems]
                 done += 0 if problems else len(part.contents)
@@ -280,12 +312,12 @@ def _encode(
 
 
 def _results(
-    parts: Sequence[_Part], size: int | None, workers: int
+    parts: Sequence[_Part], size: int | None, decoded: bool, workers: int
 ) -> Generator[tuple[_Part, list[Unreadable]], None, None]:
     """Each part and its unreadable images, in the order of completion."""
     if workers == 1 or sum(len(part.contents) for part in parts) <= PART:  # done before another process has started
         for part in parts:
-            yield part, write_part(part.path, part.contents, size) or []
+            yield part, write_part(part.path, part.contents, size, decoded) or []
         return
     context = multiprocessing.get_context("spawn")  # forking a process with threads risks a deadlock
     called_off = context.Event()
@@ -294,7 +326,7 @@ def _results(
         # Ctrl-C in a terminal reaches every process: workers inherit that it is ignored.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            futures = {pool.submit(write_part, part.path, part.contents, size): part for part in parts}
+            futures = {pool.submit(write_part, part.path, part.contents, size, decoded): part for part in parts}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for future in as_completed(futures):

@@ -2,8 +2,8 @@
 
 A store is a folder:
 
-    images.arrow    Arrow IPC file, uncompressed; columns image (binary: PNG or JPEG), label (int32: the official class
-                    id, 0 to C - 1), split (train, test, query or gallery), and columns that only some data sets
+    images.arrow    Arrow IPC file, uncompressed; columns image (binary: PNG, JPEG or PPM), label (int32: the official
+                    class id, 0 to C - 1), split (train, test, query or gallery), and columns that only some data sets
                     have; class names in the schema's metadata
     manifest.json   counts, seed, settings, library versions, and a digest of images, labels and splits
 
@@ -151,6 +151,10 @@ class Store:
         """The bytes of an image as they were written."""
         data: bytes = self._images[int(index)].as_py()
         return data
+
+    def mapped(self, index: int) -> memoryview:
+        """The same bytes where they are, in the file: valid as long as the store."""
+        return memoryview(self._images[int(index)].as_buffer()).cast("B")  # of signed bytes: no comparison would hold
 
     def image(self, index: int) -> NDArray[np.uint8]:
         """One image, uint8 (H, W, channels). Raises DataError if its bytes are not an image."""
