@@ -148,5 +148,23 @@ def trials_at_once(search: "Search", each: Mapping[str, float]) -> int:
 def places(each: Mapping[str, float]) -> int:
     """How many workers of this size fit on the cluster."""
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    # three thirds of a GPU must count as one: Ray's unit is a ten-thousandth
-    return sum(min(int(node.get(kind, 0) / amount + 1e-4) for kind, amount in each.items()) for node in nodes)
+    return sum(min(_times(amount, node.get(kind, 0), kind) for kind, amount in each.items()) for node in nodes)
+
+
+def _times(amount: float, there: float, kind: str) -> int:
+    """How often this much of a resource is on a node. A share of a GPU lies on one GPU: two GPUs have room for four
+    shares of 0.4, not for five."""
+    if kind == "GPU" and amount < 1:
+        return int(there) * _times(amount, 1, "") + _times(amount, there % 1, "")
+    return int(there / amount + 1e-4)  # three thirds of a GPU must count as one: Ray's unit is a ten-thousandth
+
+
+def there_is(each: Mapping[str, float], workers: int) -> str:
+    """What the cluster has of these resources, in words: in all, and on each kind of node if the sums would do."""
+    total = ray.cluster_resources()
+    found = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in each)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if len(nodes) > 1 and all(total.get(kind, 0) >= workers * amount for kind, amount in each.items()):
+        kinds = dict.fromkeys(" and ".join(f"{node.get(kind, 0):g} {kind}" for kind in each) for node in nodes)
+        found += f" on nodes with {'; '.join(kinds)}"
+    return found

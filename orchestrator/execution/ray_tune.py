@@ -31,6 +31,7 @@ from orchestrator.execution.ray_cluster import (
     places,
     resources,
     shipped,
+    there_is,
     trials_at_once,
 )
 from orchestrator.execution.ray_start import keep_secrets, keep_token, unnamed
@@ -136,11 +137,10 @@ class RayRunner:
             each = resources(search, workers)
             if workers > (room := places(each)):
                 wanted = ", ".join(f"{amount:g} {kind}" for kind, amount in each.items())
-                found = ", ".join(f"{ray.cluster_resources().get(kind, 0):g} {kind}" for kind in each)
-                remedy = f"give {option} {room}" if room else "lower threads"
+                remedy = f"give {option} {room} or " if room else "lower threads or " if each["CPU"] > 1 else ""
                 raise InputError(
-                    f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has {found}: "
-                    f"{remedy} or name a larger cluster"
+                    f"{option}: {workers}: {run} asks for {workers} x ({wanted}), the cluster has "
+                    f"{there_is(each, workers)}: {remedy}name a larger cluster"
                 )
         return trials_at_once(search, resources(search, search.workers))
 
