@@ -85,7 +85,15 @@ PARTS = (
         180,
         tests=("test_half_precision_layouts_and_compilation_train",),
     ),
-    Part("resuming", "an interrupted training goes on exactly", 40, tests=("test_resuming_is_exact_on_the_gpu",)),
+    Part(
+        "resuming",
+        "an interrupted training goes on exactly; the same seed gives the same bits, or the cause is named",
+        90,
+        tests=(
+            "test_resuming_is_exact_on_the_gpu",
+            "test_the_same_seed_gives_the_same_bits_or_the_cause_is_named",
+        ),
+    ),
     Part(
         "waiting",
         "a step does not wait; bytes become the CPU's floats",

@@ -18,6 +18,7 @@ from orchestrator.evaluation import neighbours
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.training import loop
 from orchestrator.training.device import memory_faults
+from orchestrator.training.repeatable import repeatable
 
 pytestmark = pytest.mark.gpu
 NEEDS_TRITON = pytest.mark.skipif(find_spec("triton") is None, reason="no triton")
@@ -50,6 +51,27 @@ def test_resuming_is_exact_on_the_gpu(data_folder: Path, tmp_path: Path) -> None
     resumed = train(tmp_path / "broken", data_folder, settings, stop_after=3)
     for ours, theirs in zip(whole, resumed, strict=True):
         assert ours[3] == pytest.approx(theirs[3], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("method", "extra"),
+    [
+        ("pfml", {}),
+        ("idml", {}),
+        ("proxy_anchor", {"precision": "bf16"}),
+        ("anti_collapse", {"channels_last": True}),
+        ("contrastive", {"compile": True}),
+    ],
+)
+def test_the_same_seed_gives_the_same_bits_or_the_cause_is_named(
+    method: str, extra: dict[str, Any], data_folder: Path, tmp_path: Path
+) -> None:
+    settings = {"method": method, "device": "cuda", "precision": "float32", **extra}
+    with repeatable("cuda") as unordered:
+        first = train(tmp_path / "first", data_folder, settings, stop_after=2)
+        train(tmp_path / "again", data_folder, settings, stop_after=2, take=1)
+        again = train(tmp_path / "again", data_folder, settings, stop_after=2)
+    assert unordered or [one[3] for one in first] == [one[3] for one in again]
 
 
 class Strict(loop.Clock):

@@ -65,6 +65,8 @@ class Validated(_OfATrial):
     """The metrics on the test classes, of a finished training that is to be tested."""
     untrained: Mapping[str, Any] | None = None
     """The score of the network before its training, if it was measured; see `untrained.measure`."""
+    unordered: tuple[str, ...] = ()
+    """The operations so far that have no fixed order on this GPU; see `repeatable`."""
     lost_workers: tuple[str, ...] = ()
     """Why the trial's group of workers was started again, once for each time."""
 

@@ -115,11 +115,15 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     """
     from orchestrator.storage.trial_folder import BEST, MODEL
     from orchestrator.training.checkpoint import discard_damaged
+    from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
+    from orchestrator.training.repeatable import repeatable
 
     trial_id, data, anew = work.trial_id, paths.local(work.data), None
-    with trial_files.TrialFiles(work.folder) as files:
+    with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
+            device = choose_device(work.settings.get("device", "auto"))
+            unordered = stack.enter_context(repeatable(device.type))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
             if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
@@ -151,6 +155,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                     validation.seconds,
                     finished=validation.finished,
                     test=tested,
+                    unordered=tuple(sorted(unordered)),
                     anew=anew,
                 )
                 anew = None

@@ -28,7 +28,7 @@ from orchestrator.data.measured import Measured
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
-from orchestrator.text import counted, value_text
+from orchestrator.text import counted, listed, value_text
 
 GROWN = 10.0
 """Losses grow by less than this while a memory fills or the weight of a term rises."""
@@ -176,6 +176,12 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
         )
     if small := small_selection(ledger):
         yield f"{_capital(small)}."
+    unordered = [trial for trial in ended if trial.unordered]
+    if names := sorted({name for trial in unordered for name in trial.unordered}):
+        yield (
+            f"{counted(len(unordered), 'training')} cannot be repeated to the last bit: on their GPUs "
+            f"{listed(names, ' and ')} {'has' if len(names) == 1 else 'have'} no fixed order."
+        )
 
 
 def told_beside(ledger: Ledger) -> Iterator[str]:

@@ -316,6 +316,7 @@ class Conductor:
                 metrics=result.metrics,
                 seconds=result.seconds,
                 finished=result.finished,
+                **({"unordered": list(result.unordered)} if result.unordered else {}),
             )
             self.listener("validated", trial)
         if result.finished:

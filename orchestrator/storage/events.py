@@ -142,6 +142,7 @@ class _Validation(_Event):
     metrics: Metrics
     seconds: Seconds
     finished: bool = False
+    unordered: list[str] = []
 
 
 class _Result(_Event):

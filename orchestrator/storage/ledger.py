@@ -60,6 +60,8 @@ class TrialRecord:
     """The validation after which a final run ends; None if not recorded, or if it trains to its end."""
     settings: dict[str, Any] = field(default_factory=dict)
     """All settings of its training, including the point."""
+    unordered: tuple[str, ...] = ()
+    """The operations in it that have no fixed order on its GPU: another training differs in the last bits."""
     idle: dict[str, str] | None = None
     """The settings of its point that have no effect, each with the cause; None if not recorded."""
 
@@ -183,6 +185,7 @@ class Ledger:
         trial.validations = event["validation"]
         trial.seconds += event["seconds"]
         trial.last_metrics = event["metrics"]
+        trial.unordered = tuple(event.get("unordered", trial.unordered))
         if trial.first_loss is None:
             trial.first_loss = event["metrics"].get("train/loss")
         hours = {kind: amount * event["seconds"] / 3600 for kind, amount in trial.resources.items()}

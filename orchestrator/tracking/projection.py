@@ -176,6 +176,8 @@ class Projection:
         key = (event["trial_id"], event["validation"])
         if key not in self._seen:  # a resumed trial may repeat a validation: the first one counts
             self._seen.add(key)
+            if found := event.get("unordered"):
+                update(event["trial_id"]).tags |= mlflow_texts({"unordered": ", ".join(found)}, TAG_CHARACTERS)
             update(event["trial_id"]).points += _points(event["metrics"], event["time"], event["validation"])
             self._at_first_stop(event, update)
 
