@@ -846,6 +846,11 @@ def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.Capture
     assert (found["interval_of_the_claim"], found["classes"]) == ("classes", 60)
     before = contents(finished)
     planned = json.loads(run(capsys, f"search demo --dry-run --storage {finished} --json").out)
+    step = re.fullmatch(
+        r"(\d+) MB in one process, with its batch of 64", planned["memory"]["of a training step's tensors"]
+    )
+    assert step is not None and 5 < int(step[1]) < 100, planned["memory"]
+    assert re.fullmatch(r"[\d.]+ GB free of [\d.]+ GB", planned["memory"]["of this machine"])
     assert planned["trials"] == 12
     assert planned["cost"]["steps per model"] > 0
     command = f"train --method pfml --dataset glyphs-small --dry-run --storage {finished} {TINY} --repeats 2 --json"

@@ -1,14 +1,18 @@
 """What a search would do and cost, without running it."""
 
+import contextlib
 import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
+import torch
+
 from orchestrator.config.limits import cpus
 from orchestrator.config.search import Search
-from orchestrator.config.training import Experiment, untrained_key
+from orchestrator.config.training import Experiment, Training, untrained_key
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
 from orchestrator.data.protocol import steps_per_epoch
@@ -20,7 +24,9 @@ from orchestrator.search.preflight import check_data
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
+from orchestrator.training.device import choose_device
 from orchestrator.training.loop import Clock, fit
+from orchestrator.training.memory import PeakMemory
 from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import known
 
@@ -76,7 +82,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     clock = Clock(training.validate_every, steps_per_epoch(len(split.train), training.batch_size), training.epochs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern one point, which the search may never try
-        step, validation = time_training(experiment, store, split)
+        step, validation, memory = time_training(experiment, store, split)
     per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
@@ -90,7 +96,21 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
             "estimated from": f"{STEPS} steps and one validation, timed on this machine",
         },
+        **({} if memory is None else {"memory": memory_of(memory, training)}),
     }
+
+
+def memory_of(step: int, training: Training) -> dict[str, str]:
+    """What a training step takes, beside what there is."""
+    device = choose_device(training.device)
+    if device.type == "cuda":
+        about = torch.cuda.get_device_properties(device)
+        there = {"of the GPU": f"{about.total_memory / 1e9:.1f} GB ({about.name})"}
+    else:
+        machine = psutil.virtual_memory()
+        there = {"of this machine": f"{machine.available / 1e9:.1f} GB free of {machine.total / 1e9:.1f} GB"}
+    size = f"{step / 1e9:.1f} GB" if step >= 1e9 else f"{step / 1e6:.0f} MB"
+    return {"of a training step's tensors": f"{size} in one process, with its batch of {training.batch_size}"} | there
 
 
 def what_numbers_are_of(
@@ -115,16 +135,19 @@ def what_numbers_are_of(
     return shown
 
 
-def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float]:
-    """The seconds of a step and of a validation."""
+def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float, int | None]:
+    """The seconds of a step and of a validation, and the bytes of a step's tensors (None where they are compiled)."""
     threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
     changes = {"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS, "threads": threads}
     short = experiment.training.model_copy(update=changes)
 
-    def seconds(split: Split) -> float:
+    memory = None if short.compile else PeakMemory()
+
+    def seconds(split: Split, counted: PeakMemory | None = None) -> float:
         validations = fit(replace(experiment, training=short), store, split)
-        next(validations)  # the first window warms up
+        with counted or contextlib.nullcontext():
+            next(validations)  # the first window warms up
         return next(validations).seconds
 
-    steps = seconds(replace(split, validation=split.validation[:0]))
-    return steps / STEPS, max(0.0, seconds(split) - steps)
+    steps = seconds(replace(split, validation=split.validation[:0]), memory)
+    return steps / STEPS, max(0.0, seconds(split) - steps), memory.peak if memory else None

@@ -1,0 +1,110 @@
+"""The bytes of a training's tensors: counted as they are made and freed, and beside what the process really takes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from orchestrator.training.memory import PeakMemory
+
+SIDE = 512
+MATRIX = 4 * SIDE * SIDE
+"""Bytes."""
+
+
+def test_tensors_are_counted_as_they_are_made_and_freed() -> None:
+    with PeakMemory() as memory:
+        first = torch.ones(SIDE, SIDE)
+        assert memory.live == MATRIX
+        views = [first.T, first[1:], first.view(-1)]
+        assert memory.live == MATRIX and len(views) == 3
+        second = first * 2
+        assert memory.live == 2 * MATRIX
+        second += 1
+        del first, views
+        assert (memory.live, memory.peak) == (MATRIX, 2 * MATRIX)
+        del second
+    assert (memory.live, memory.peak) == (0, 2 * MATRIX)
+
+
+def test_a_sparse_tensor_is_left_out() -> None:
+    with PeakMemory() as memory:
+        torch.eye(3).to_sparse()
+    assert memory.live == 0
+
+
+class Steps(nn.Module):
+    """Keeps the input of each of `depth` products for the backward pass, and their results for the tanh."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__()
+        self.layers = nn.ParameterList(nn.Parameter(torch.eye(SIDE)) for _ in range(depth))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = torch.tanh(x @ layer)
+        return x
+
+
+@pytest.mark.parametrize("depth", [2, 5])
+def test_what_is_kept_for_the_backward_pass_counts(depth: int) -> None:
+    with PeakMemory() as memory:
+        network, x = Steps(depth), torch.randn(SIDE, SIDE)
+        assert memory.live == (depth + 1) * MATRIX
+        kept = network(x).sum()
+        assert memory.live == (2 * depth + 1) * MATRIX + 4  # the results of the tanh, which are the next one's input
+        kept.backward()
+        del kept
+        assert memory.live == (2 * depth + 1) * MATRIX  # now a gradient for each parameter
+        optimizer = torch.optim.Adam(network.parameters())
+        optimizer.step()
+        assert memory.live - (4 * depth + 1) * MATRIX == pytest.approx(0, abs=100)
+
+
+TRAINED = """
+import json, os, resource, sys
+from pathlib import Path
+import torch
+from dataclasses import replace
+from orchestrator.config.training import resolve_experiment
+from orchestrator.data.catalog import open_dataset
+from orchestrator.training.loop import fit
+from orchestrator.training.memory import PeakMemory
+from orchestrator.training.splits import data_splits
+
+given = {"method": "contrastive", "dataset": "glyphs-small", "device": "cpu", "embedding_dim": 64}
+big = {"classes_per_batch": int(sys.argv[2]), "images_per_class": 8, "validate_every": "1 steps"}
+store = open_dataset("glyphs-small", Path(sys.argv[1]))
+experiment = resolve_experiment(given | big, "test")
+split = data_splits(experiment.training, store)[0]
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+none = replace(split, validation=split.validation[:0])
+if sys.argv[3] == "counted":
+    with PeakMemory() as memory:
+        next(fit(experiment, store, none))
+    print(json.dumps(memory.peak))
+else:
+    small = replace(experiment, training=experiment.training.model_copy(update={"classes_per_batch": 2}))
+    next(fit(small, store, none))
+    before = resident()
+    next(fit(experiment, store, none))
+    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before))
+"""
+
+
+@pytest.mark.slow
+def test_it_is_what_a_training_takes(data_folder: Path) -> None:
+    """Beside the resident memory of a process that trains the same batch, which also holds pages that are free."""
+    found = {}
+    for what in ("counted", "taken"):
+        command = [sys.executable, "-c", TRAINED, str(data_folder), "40", what]
+        found[what] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert found["counted"] > 80e6, "the batch is large enough to be seen"
+    assert 0.3 < found["counted"] / found["taken"] < 1.5, found
