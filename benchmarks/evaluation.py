@@ -19,7 +19,6 @@ On a machine with other work, the seconds of its processors tell more than those
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from process_memory import peak_memory, resident_memory
 
 DEPTH = 1000
 SHEET = 32
@@ -126,7 +126,6 @@ WAYS: dict[str, Callable[[Any, Any, int | None], dict[str, float]]] = {
 def measure(way: str, folder: Path, threads: int, queries: int | None) -> None:
     """In the child: one call, as one JSON line."""
     import faiss
-    import psutil
     import torch
 
     import orchestrator.evaluation.metrics  # noqa: F401 (imports are not measured)
@@ -137,12 +136,12 @@ def measure(way: str, folder: Path, threads: int, queries: int | None) -> None:
     torch.set_num_threads(threads)
     faiss.omp_set_num_threads(threads)
     rows, labels = np.load(folder / "rows.npy"), np.load(folder / "labels.npy")
-    before = psutil.Process().memory_info().rss
+    before = resident_memory()
     started = time.perf_counter(), time.process_time()
     found = WAYS[way](rows, labels, queries)
     seconds, processor = time.perf_counter() - started[0], time.process_time() - started[1]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(json.dumps({"seconds": seconds, "processor": processor, "memory": (peak - before) / 1e9, "found": found}))
+    memory = (peak_memory() - before) / 1e9
+    print(json.dumps({"seconds": seconds, "processor": processor, "memory": memory, "found": found}))
 
 
 def measured(way: str, folder: str, threads: int, queries: int | None) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from evaluation import make, measured
 from image_pipeline import photograph, processor
+from process_memory import peak_memory
 
 from orchestrator.data.prepare import prepare
 
@@ -58,11 +59,10 @@ def preparation(items: int, pixels: int, workers: int) -> None:
         began = time.perf_counter()
         type(store).open(store.path)
         opened = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
         f"{items:9,} images of {pixels} pixels: {seconds:7.1f} s, {items / seconds:6.0f} images/s, "
         f"{1000 * processors / items:.3f} ms of processors each; store {size / 1e9:.3f} GB, opened in {opened:.2f} s; "
-        f"peak memory {peak:.2f} GiB",
+        f"peak memory {peak_memory() / 2**30:.2f} GiB",
         flush=True,
     )
 

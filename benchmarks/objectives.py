@@ -6,22 +6,22 @@ A size is BATCHxPROXIES; objectives on pairs use the batch alone. Ours are compu
 by default: from embeddings (and proxies) that are not normalised to the gradients on both.
 
 Time: ours and theirs take turns in one process, round by round, so that a loaded machine slows down both; the median
-of the rounds' ratios is printed. Memory: the peak of a process (ru_maxrss) after two passes over what it held before
+of the rounds' ratios is printed. Memory: the peak of a process after two passes over what it held before
 them (its code loaded by a pass of a few items), each side in a process of its own.
 """
 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
+
+from process_memory import peak_memory, resident_memory
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -138,10 +138,10 @@ def measure_memory(name: str, side: str, batch: int, count: int, dim: int) -> di
     """MiB above the inputs in two passes."""
     one_pass(*prepare(name, side, 2 * IMAGES, 2 * CENTRES, dim))  # the code that it loads is not its memory
     loss = prepare(name, side, batch, count, dim)
-    before = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    before = resident_memory()
     for _ in range(2):
         one_pass(*loss)
-    return {f"{side} MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20}
+    return {f"{side} MiB": (peak_memory() - before) / 2**20}
 
 
 def main() -> None:

@@ -37,6 +37,7 @@ from typing import Any
 import psutil
 import ray
 from orchestration import machine
+from process_memory import peak_memory, resident_memory
 from ray import tune
 
 from orchestrator.execution.protocol import Result, Validated, Work
@@ -97,18 +98,17 @@ class Clock:
     """Wall time, this process's processor time and memory, from `begin` on."""
 
     def begin(self) -> "Clock":
-        self.wall, self.used, self.memory = time.perf_counter(), time.process_time(), resident()
+        self.wall, self.used, self.memory = time.perf_counter(), time.process_time(), resident_memory() / 2**20
         return self
 
     def read(self) -> dict[str, float]:
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         wall, used = time.perf_counter() - self.wall, time.process_time() - self.used
-        return {"seconds": wall, "processor": used, "MiB": resident() - self.memory, "peak MiB": peak}
-
-
-def resident() -> float:
-    """MiB of this process."""
-    return float(psutil.Process().memory_info().rss / 2**20)
+        return {
+            "seconds": wall,
+            "processor": used,
+            "MiB": resident_memory() / 2**20 - self.memory,
+            "peak MiB": peak_memory() / 2**20,
+        }
 
 
 class Tenths:

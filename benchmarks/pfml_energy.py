@@ -12,20 +12,20 @@ Points are of a trained model's kind: each proxy close to its class's direction,
 
 Time: each of the three is cut into the same number of parts (the naive one is not), which take turns in one process,
 so that a loaded machine slows down all; the median of the turns' ratios is printed, and the sum of the seconds. Memory
-is the growth of a process's peak (ru_maxrss) over the inputs, each way in a process of its own, in one whole pass.
+is the growth of a process's peak over the inputs, each way in a process of its own, in one whole pass.
 """
 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import time
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
+
+from process_memory import peak_memory, resident_memory
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -106,9 +106,9 @@ def measure_time(proxies: int, parts: int, naive: bool, arguments: argparse.Name
 def measure_memory(way: str, proxies: int, arguments: argparse.Namespace) -> dict[str, float]:
     """MiB above the inputs."""
     rows, labels = prepare(proxies, arguments)
-    before = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    before = resident_memory()
     turn(way, rows, labels, 0, 1, arguments)
-    return {f"{way} MiB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before / 2**20}
+    return {f"{way} MiB": (peak_memory() - before) / 2**20}
 
 
 def main() -> None:

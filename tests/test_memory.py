@@ -1,10 +1,13 @@
 """The bytes of a training's tensors: counted as they are made and freed, and beside what the process really takes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import process_memory
 import pytest
 import torch
 from torch import Tensor, nn
@@ -66,7 +69,7 @@ def test_what_is_kept_for_the_backward_pass_counts(depth: int) -> None:
 
 
 TRAINED = """
-import json, os, resource, sys
+import json, sys
 from pathlib import Path
 import torch
 from dataclasses import replace
@@ -75,6 +78,7 @@ from orchestrator.data.catalog import open_dataset
 from orchestrator.training.loop import fit
 from orchestrator.training.memory import PeakMemory
 from orchestrator.training.splits import data_splits
+from process_memory import peak_memory, resident_memory
 
 given = {"method": "contrastive", "dataset": "glyphs-small", "device": "cpu", "embedding_dim": 64}
 big = {"classes_per_batch": int(sys.argv[2]), "images_per_class": 8, "validate_every": "1 steps"}
@@ -82,21 +86,32 @@ store = open_dataset("glyphs-small", Path(sys.argv[1]))
 experiment = resolve_experiment(given | big, "test")
 split = data_splits(experiment.training, store)[0]
 
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
 none = replace(split, validation=split.validation[:0])
 if sys.argv[3] == "counted":
-    with PeakMemory() as memory:
+    with PeakMemory() as counted:
         next(fit(experiment, store, none))
-    print(json.dumps(memory.peak))
+    print(json.dumps(counted.peak))
 else:
     small = replace(experiment, training=experiment.training.model_copy(update={"classes_per_batch": 2}))
     next(fit(small, store, none))
-    before = resident()
+    before = resident_memory()
     next(fit(experiment, store, none))
-    print(json.dumps(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before))
+    print(json.dumps(peak_memory() - before))
 """
+
+
+def answer(command: list[str]) -> Any:
+    """What a process prints that can import `benchmarks/process_memory.py`."""
+    environment = os.environ | {"PYTHONPATH": str(Path(process_memory.__file__).parent)}
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return json.loads(ran.stdout)
+
+
+def test_the_peak_of_a_process_is_not_that_of_the_process_that_begins_it() -> None:
+    """As getrusage's ru_maxrss is."""
+    large = torch.ones(100_000_000)
+    script = "from process_memory import peak_memory; print(peak_memory())"
+    assert 4e6 < answer([sys.executable, "-c", script]) < 100e6 < large.untyped_storage().nbytes()
 
 
 @pytest.mark.slow
@@ -105,6 +120,6 @@ def test_it_is_what_a_training_takes(data_folder: Path) -> None:
     found = {}
     for what in ("counted", "taken"):
         command = [sys.executable, "-c", TRAINED, str(data_folder), "40", what]
-        found[what] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        found[what] = answer(command)
     assert found["counted"] > 80e6, "the batch is large enough to be seen"
     assert 0.3 < found["counted"] / found["taken"] < 1.5, found

@@ -1,13 +1,16 @@
 """PFML's energies against slow float64 loops, written from the formulas; then their limits, costs and errors."""
 
 import math
+import os
 import subprocess
 import sys
 import warnings
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import process_memory
 import pytest
 import torch
 from torch import Tensor
@@ -541,7 +544,8 @@ def test_methods_tell_how_far_their_proxies_lie_from_what_they_stand_for(kind):
 def extra_memory(num_classes: int, proxies_per_class: int, dim: int) -> float:
     """GB by which the peak of a fresh process grows during forward and backward on proxies and a batch of 180."""
     script = f"""
-import resource, torch
+import torch
+from process_memory import peak_memory
 from methods.pfml import potential_energy
 torch.manual_seed(0)
 classes = torch.arange({num_classes})
@@ -549,12 +553,14 @@ proxies = torch.nn.functional.normalize(torch.randn({num_classes * proxies_per_c
 embeddings = torch.nn.functional.normalize(torch.randn(180, {dim})).requires_grad_()
 labels, proxy_labels = classes[:45].repeat(4), classes.repeat_interleave({proxies_per_class})
 (embeddings @ embeddings.T).sum().backward()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 potential_energy(embeddings, labels, proxies, proxy_labels, delta=0.2, alpha=4).backward()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak_memory() - before)
 """
-    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    return int(output) * 1024 / 1e9
+    environment = os.environ | {"PYTHONPATH": str(Path(process_memory.__file__).parent)}
+    command = [sys.executable, "-c", script]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    return int(output) / 1e9
 
 
 def test_memory_is_far_below_one_distance_matrix():

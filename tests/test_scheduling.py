@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import ray
 
-from orchestrator.execution.ray_cluster import places
+from orchestrator.execution.ray_cluster import places, there_is
 
 Facts = dict[str, Any]
 SCRIPT = Path(__file__).with_name("scheduling.py")
@@ -38,6 +38,16 @@ def test_a_share_lies_on_one_gpu(monkeypatch: pytest.MonkeyPatch, nodes: list[fl
     there = [{"Alive": True, "Resources": {"CPU": 64.0, "GPU": float(gpus)}} for gpus in nodes]
     monkeypatch.setattr(ray, "nodes", lambda: there)
     assert places({"CPU": 1, "GPU": share}) == room
+
+
+@pytest.mark.parametrize("order", [(2, 8, 2), (8, 2, 2), (2, 2, 8)])
+def test_kinds_of_nodes_are_named_the_smallest_first(monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]) -> None:
+    """In whatever order Ray tells of them."""
+    there = [{"Alive": True, "Resources": {"CPU": float(cpus), "GPU": cpus / 2}} for cpus in order]
+    monkeypatch.setattr(ray, "nodes", lambda: there)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 12.0, "GPU": 6.0})
+    said = "12 CPU, 6 GPU on nodes with 2 CPU and 1 GPU; 8 CPU and 4 GPU"
+    assert there_is({"CPU": 3, "GPU": 1}, 3) == said
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +102,7 @@ def test_ray_has_room_for_as_many_as_we_count(facts: Facts) -> None:
 def test_what_can_never_fit_is_refused_before_anything_is_written(facts: Facts) -> None:
     larger = "name a larger cluster"
     asks = "asks for {} x ({} CPU, 1 GPU), the cluster has 12 CPU, 3 GPU"
-    nodes = " on nodes with 2 CPU and 0 GPU; 8 CPU and 2 GPU; 2 CPU and 1 GPU"
+    nodes = " on nodes with 2 CPU and 0 GPU; 2 CPU and 1 GPU; 8 CPU and 2 GPU"
     assert facts["refused"] == {
         "four": f"--workers: 4: a trial {asks.format(4, 1)}: give --workers 3 or {larger}",
         "final": f"--final-workers: 4: the final run {asks.format(4, 1)}: give --final-workers 3 or {larger}",

@@ -165,6 +165,7 @@ def there_is(each: Mapping[str, float], workers: int) -> str:
     found = ", ".join(f"{total.get(kind, 0):g} {kind}" for kind in each)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if len(nodes) > 1 and all(total.get(kind, 0) >= workers * amount for kind, amount in each.items()):
-        kinds = dict.fromkeys(" and ".join(f"{node.get(kind, 0):g} {kind}" for kind in each) for node in nodes)
-        found += f" on nodes with {'; '.join(kinds)}"
+        kinds = sorted({tuple(node.get(kind, 0) for kind in each) for node in nodes})
+        words = (" and ".join(f"{amount:g} {kind}" for kind, amount in zip(each, row, strict=True)) for row in kinds)
+        found += f" on nodes with {'; '.join(words)}"
     return found
