@@ -15,10 +15,8 @@ it is inf or nan; gradients are finite; if no term is left, the result is a zero
 that are not boolean, or of another shape than the matrix, raise ValueError.
 """
 
-import functools
 import math
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -35,32 +33,9 @@ from methods.reductions import (
     log_one_plus_sum_exp,
     mean_of_terms,
     negative_log_ratio,
+    objective,
     total_of,
 )
-
-# ---------------------------------------------------------------- what the objectives share
-
-Objective = TypeVar("Objective", bound=Callable[..., Tensor])
-
-
-def _objective(function: Objective) -> Objective:
-    """Check the masks, promote half precision, and return an attached zero for an empty matrix."""
-
-    @functools.wraps(function)
-    def checked(matrix: Tensor, positive: Tensor, negative: Tensor, **hyperparameters: Any) -> Tensor:
-        for name, mask in (("positive", positive), ("negative", negative)):
-            if mask.dtype != torch.bool or mask.shape != matrix.shape or matrix.ndim != 2:
-                raise ValueError(
-                    f"{function.__name__}: {name} must be a boolean mask of the matrix's shape (Q, R), "
-                    f"got {mask.dtype} {tuple(mask.shape)} for a matrix {tuple(matrix.shape)}"
-                )
-        matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
-        if matrix.numel() == 0:
-            return matrix.sum()
-        return function(matrix, positive, negative, **hyperparameters)
-
-    return cast(Objective, checked)
-
 
 CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
 
@@ -68,7 +43,7 @@ CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
 # ---------------------------------------------------------------- objectives on pairs and triplets
 
 
-@_objective
+@objective
 def contrastive(
     matrix: Tensor,
     positive: Tensor,
@@ -103,7 +78,7 @@ def contrastive(
     return mean_of_terms(terms, matrix, positive, negative)
 
 
-@_objective
+@objective
 def triplet(
     matrix: Tensor,
     positive: Tensor,
@@ -136,7 +111,7 @@ def triplet(
     return mean_of_terms(terms, matrix, positive, negative, width=max(1, width))
 
 
-@_objective
+@objective
 def margin(
     matrix: Tensor,
     positive: Tensor,
@@ -213,7 +188,7 @@ def _draw_negatives(
     return drawn
 
 
-@_objective
+@objective
 def multi_similarity(
     matrix: Tensor,
     positive: Tensor,
@@ -251,7 +226,7 @@ def multi_similarity(
     return mean_of_terms(terms, matrix, positive, negative)
 
 
-@_objective
+@objective
 def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int = 10) -> Tensor:
     """FastAP on d: 1 - mean over rows of sum_b h+_b H+_b / H_b / N+, average precision from soft histograms.
 
@@ -326,7 +301,7 @@ class _SoftHistograms(torch.autograd.Function):
 # ---------------------------------------------------------------- objectives on proxies
 
 
-@_objective
+@objective
 def proxy_nca(
     matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0, include_positive: bool = False
 ) -> Tensor:
@@ -343,7 +318,7 @@ def proxy_nca(
     return (total / rows.clamp(min=1)).sum()
 
 
-@_objective
+@objective
 def proxy_anchor(
     matrix: Tensor, positive: Tensor, negative: Tensor, *, alpha: float = 32.0, margin: float = 0.1
 ) -> Tensor:
@@ -364,7 +339,7 @@ def proxy_anchor(
     return mean_of_terms(terms, matrix, positive, negative, dim=1)
 
 
-@_objective
+@objective
 def normalized_softmax(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.05) -> Tensor:
     """Normalised softmax on s: mean over rows of -log(sum_pos e^(s/temperature) / sum_all e^(s/temperature)).
 
@@ -377,7 +352,7 @@ def normalized_softmax(matrix: Tensor, positive: Tensor, negative: Tensor, *, te
     return (total / rows.clamp(min=1)).sum()
 
 
-@_objective
+@objective
 def soft_triple(
     matrix: Tensor,
     positive: Tensor,

@@ -1,15 +1,40 @@
-"""What the objectives share: sums over the terms of a matrix, in blocks, and stable logarithms of sums.
+"""What the objectives share: the check of their masks, sums over the terms of a matrix, in blocks, and stable
+logarithms of sums.
 
 matrix    (Q, R) floating point
 positive, negative, mask, above, below    (Q, R) bool
 """
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+
+Objective = TypeVar("Objective", bound=Callable[..., Tensor])
+
+
+def objective(function: Objective) -> Objective:
+    """Check the masks of function(matrix, positive, negative, **hyperparameters), promote half precision, and return
+    an attached zero for an empty matrix. ValueError for masks that are not boolean or not of the matrix's shape."""
+
+    @functools.wraps(function)
+    def checked(matrix: Tensor, positive: Tensor, negative: Tensor, **hyperparameters: Any) -> Tensor:
+        for name, mask in (("positive", positive), ("negative", negative)):
+            if mask.dtype != torch.bool or mask.shape != matrix.shape or matrix.ndim != 2:
+                raise ValueError(
+                    f"{function.__name__}: {name} must be a boolean mask of the matrix's shape (Q, R), "
+                    f"got {mask.dtype} {tuple(mask.shape)} for a matrix {tuple(matrix.shape)}"
+                )
+        matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+        if matrix.numel() == 0:
+            return matrix.sum()
+        return function(matrix, positive, negative, **hyperparameters)
+
+    return cast(Objective, checked)
+
 
 Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """From some rows (or columns) of the matrix and the masks: the sums of their terms (K,), and their numbers (K,)."""
@@ -117,9 +142,15 @@ class _LogSumExp(torch.autograd.Function):
         return None if factor is None else terms * factor, None, None
 
 
+def log_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
+    """log sum e^logit over the masked entries along `dim`; about the lowest finite number where there is none."""
+    total, _ = cast(tuple[Tensor, Tensor], _LogSumExp.apply(logits, mask, dim))
+    return total
+
+
 def log_one_plus_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
     """log(1 + sum e^logit) over the masked entries along `dim`; the 1 is a logit of zero."""
-    total, _ = cast(tuple[Tensor, Tensor], _LogSumExp.apply(logits, mask, dim))
+    total = log_sum_exp(logits, mask, dim)
     return torch.logaddexp(total, torch.zeros_like(total))
 
 
