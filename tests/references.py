@@ -82,6 +82,60 @@ def triplet(d, positive, negative, margin=0.1, mining="semihard"):
     return mean(terms)
 
 
+def n_pair(s, positive, negative, scale=16.0):
+    terms = []
+    for i in range(len(s)):
+        for p in of(positive, i):
+            gaps = total([torch.exp(scale * (s[i, n] - s[i, p])) for n in of(negative, i)])
+            terms += [torch.log(1 + gaps)]
+    return mean(terms)
+
+
+def lifted_structure(d, positive, negative, margin=1.0, form="pairs"):
+    terms = []
+    for i in range(len(d)):
+        if form == "anchors":
+            own, other = of(positive, i), of(negative, i)
+            if own and other:
+                pull = torch.log(total([torch.exp(d[i, p]) for p in own]))
+                push = torch.log(total([torch.exp(margin - d[i, n]) for n in other]))
+                terms.append(pull + push if pull + push > 0 else total([]))
+            continue
+        for j in of(positive, i):
+            of_i = [torch.exp(margin - d[i, k]) for k in of(negative, i)]
+            of_j = [torch.exp(margin - d[k, j]) for k in of(negative.T, j)]
+            reach = torch.log(total(of_i + of_j)) + d[i, j] if of_i + of_j else total([])
+            terms.append(reach**2 / 2 if reach > 0 else total([]))
+    return mean(terms)
+
+
+def sup_con(s, positive, negative, temperature=0.1):
+    rows = []
+    for i in range(len(s)):
+        own = of(positive, i)
+        below = total([torch.exp(s[i, a] / temperature) for a in own + of(negative, i)])
+        if own:
+            rows.append(mean([-torch.log(torch.exp(s[i, p] / temperature) / below) for p in own]))
+    return mean(rows)
+
+
+def sigmoid_pairs(s, positive, negative, scale=10.0, bias=-10.0):
+    terms = []
+    for i in range(len(s)):
+        terms += [torch.log(1 + torch.exp(-(scale * s[i, j] + bias))) for j in of(positive, i)]
+        terms += [torch.log(1 + torch.exp(scale * s[i, j] + bias)) for j in of(negative, i)]
+    return total(terms) / len(s)
+
+
+def snr_distance(queries, references):
+    rows = []
+    for q in queries:
+        signal = ((q - q.mean()) ** 2).mean()
+        noises = [r - q for r in references]
+        rows.append(torch.stack([((noise - noise.mean()) ** 2).mean() / signal for noise in noises]))
+    return torch.stack(rows)
+
+
 def margin(d, positive, drawn, beta=1.2, alpha=0.2):
     """`drawn` says how often each negative was drawn; beta is a number, or a list with one per row."""
     terms = []
@@ -156,6 +210,29 @@ def normalized_softmax(s, positive, negative, temperature=0.05):
         if own:
             above = total([torch.exp(s[i, j] / temperature) for j in own])
             below = above + total([torch.exp(s[i, j] / temperature) for j in other])
+            rows.append(-torch.log(above / below))
+    return mean(rows)
+
+
+def cos_face(s, positive, negative, scale=64.0, margin=0.35):
+    return margin_softmax(s, positive, negative, scale, lambda own: own - margin)
+
+
+def arc_face(s, positive, negative, scale=64.0, margin=0.5):
+    def widened(own):
+        if torch.acos(own) + margin >= math.pi:
+            return own - margin * math.sin(margin)
+        return torch.cos(torch.acos(own) + margin)
+
+    return margin_softmax(s, positive, negative, scale, widened)
+
+
+def margin_softmax(s, positive, negative, scale, lowered):
+    rows = []
+    for i in range(len(s)):
+        if of(positive, i):
+            above = total([torch.exp(scale * lowered(s[i, j])) for j in of(positive, i)])
+            below = above + total([torch.exp(scale * s[i, j]) for j in of(negative, i)])
             rows.append(-torch.log(above / below))
     return mean(rows)
 

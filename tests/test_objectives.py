@@ -10,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from methods import distances, objectives, reductions
+from methods.arc_face import arc_face
+from methods.cos_face import cos_face
+from methods.lifted_structure import lifted_structure
+from methods.n_pair import n_pair
 from methods.objectives import cosine_similarity, euclidean_distance, pair_masks
+from methods.sigmoid_pairs import sigmoid_pairs
+from methods.sup_con import sup_con
+
+IN_OWN_FILES = (arc_face, cos_face, lifted_structure, n_pair, sigmoid_pairs, sup_con)
+OWN_FILES = {function.__name__: function for function in IN_OWN_FILES}
+
+
+def objective(name):
+    return OWN_FILES.get(name) or getattr(objectives, name)
 
 
 def unit(rows, dim, seed, dtype=torch.float64):
@@ -55,6 +68,13 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("proxy_anchor", "s", {"alpha": 8.0, "margin": 0.3}),
     ("normalized_softmax", "s", {}),
     ("normalized_softmax", "s", {"temperature": 0.5}),
+    ("cos_face", "s", {"scale": 8.0}),
+    ("arc_face", "s", {"scale": 4.0, "margin": 1.2}),
+    ("n_pair", "s", {"scale": 4.0}),
+    ("lifted_structure", "d", {}),
+    ("lifted_structure", "d", {"margin": 0.4, "form": "anchors"}),
+    ("sup_con", "s", {"temperature": 0.3}),
+    ("sigmoid_pairs", "s", {"scale": 3.0, "bias": -1.0}),
     ("soft_triple", "s", {"centres_per_class": 2}),
     ("soft_triple", "s", {"centres_per_class": 3, "la": 17.69, "gamma": 19.18, "margin": 0.3588}),
     ("soft_triple", "s", {"centres_per_class": 1, "gamma": 0.05}),
@@ -64,7 +84,7 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
 IDS = [f"{name}-{'-'.join(f'{k}={v}' for k, v in hyper.items()) or 'defaults'}" for name, _, hyper in CASES]
 MARGIN = functools.partial(objectives.margin, dim=8)
 EVERY = [
-    *((getattr(objectives, name), kind, hyper) for name, kind, hyper in CASES),
+    *((objective(name), kind, hyper) for name, kind, hyper in CASES),
     (MARGIN, "d", {}),
 ]
 EVERY_IDS = [*IDS, "margin-defaults"]
@@ -95,7 +115,7 @@ def proxy_case(kind, labels, classes, per_class, seed=0, dim=8, dtype=torch.floa
 @pytest.mark.parametrize("seed", [0, 1])
 class TestAgainstReferences:
     def check(self, name, hyper, matrix, positive, negative):
-        functions = getattr(objectives, name), getattr(references, name)
+        functions = objective(name), getattr(references, name)
         assert_agrees(*functions, matrix, positive, negative, **hyper)
 
     def test_batch_against_itself(self, name, kind, hyper, seed):
@@ -132,7 +152,7 @@ def test_any_batch(name, kind, hyper, data):
     matrix = torch.tensor(data.draw(st.lists(entries, min_size=3 * size, max_size=3 * size)), dtype=torch.float64)
     kinds = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=3 * size, max_size=3 * size)))
     positive, negative = (kinds.view(3, size) == 1), (kinds.view(3, size) == 2)
-    value, gradient = value_and_gradient(getattr(objectives, name), matrix.view(3, size), positive, negative, **hyper)
+    value, gradient = value_and_gradient(objective(name), matrix.view(3, size), positive, negative, **hyper)
     wanted = getattr(references, name)(matrix.view(3, size), positive, negative, **hyper)
     assert_close(value, wanted, rtol=1e-9, atol=1e-11)
     assert gradient.isfinite().all()
@@ -232,12 +252,12 @@ def test_value_and_gradient_do_not_depend_on_the_blocks(monkeypatch, name, kind,
     neither = torch.zeros_like(positive)
     neither[1:3, ::2] = neither[3] = neither[:, -per_class:] = True
     masks = positive & ~neither, negative & ~neither
-    whole = value_and_gradient(getattr(objectives, name), matrix, *masks, **hyper)
+    whole = value_and_gradient(objective(name), matrix, *masks, **hyper)
     monkeypatch.setattr(reductions, "BLOCK", numbers)
     for module in (reductions, objectives):
         monkeypatch.setattr(module, "CACHED", numbers)
     for junk in (math.nan, -math.inf):
-        parts = value_and_gradient(getattr(objectives, name), matrix.masked_fill(neither, junk), *masks, **hyper)
+        parts = value_and_gradient(objective(name), matrix.masked_fill(neither, junk), *masks, **hyper)
         for found, wanted in zip(parts, whole, strict=True):
             assert_close(found, wanted, rtol=1e-12, atol=1e-14)
 
@@ -249,6 +269,12 @@ EXTREME = [
     ("proxy_nca", 3.0, {"scale": 100.0}),
     ("proxy_nca", -3.0, {"scale": 100.0, "include_positive": True}),
     ("normalized_softmax", 1.0, {"temperature": 0.01}),
+    ("cos_face", 1.0, {"scale": 100.0}),
+    ("arc_face", 1.0, {"scale": 100.0}),
+    ("n_pair", 1.0, {"scale": 100.0}),
+    ("lifted_structure", 120.0, {}),
+    ("sup_con", 1.0, {"temperature": 0.01}),
+    ("sigmoid_pairs", 1.0, {"scale": 100.0}),
     ("soft_triple", 1.0, {"centres_per_class": 2, "la": 100.0, "gamma": 0.01}),
 ]
 
@@ -259,7 +285,7 @@ def test_large_scales_do_not_overflow_in_float32(name, size, hyper, right):
     """Every pair as right or as wrong as it can be: beyond float32's e^88, within float64's e^709."""
     _, positive, negative = proxy_case("s", [0, 1, 2, 2], 4, 2)
     extreme = torch.where(positive == right, size, -size).float()
-    value, gradient = value_and_gradient(getattr(objectives, name), extreme, positive, negative, **hyper)
+    value, gradient = value_and_gradient(objective(name), extreme, positive, negative, **hyper)
     wanted = getattr(references, name)(extreme.double(), positive, negative, **hyper)
     assert_close(value.double(), wanted, rtol=1e-5, atol=1e-5)
     assert gradient.isfinite().all()
@@ -355,6 +381,8 @@ def test_centre_merging_of_one_centre_per_class_is_an_attached_zero():
         (lambda case: objectives.triplet(*case, mining="semi-hard"), "got 'semi-hard'"),  # type: ignore[arg-type]
         (lambda case: objectives.margin(*case, dim=8, phi=0), "phi must be above 0, got 0"),
         (lambda case: objectives.fast_ap(*case, num_bins=0), "num_bins must be at least 1, got 0"),
+        (lambda case: lifted_structure(*case, form="rows"), "got 'rows'"),  # type: ignore[arg-type]
+        (lambda case: arc_face(*case, margin=2.0), r"from 0 to pi / 2, got 2\.0"),
         (lambda case: objectives.soft_triple(*case, centres_per_class=2), "centres_per_class=2, got 3"),
         (lambda case: objectives.centre_merging(unit(4, 8, 0), 3), "centres_per_class=3, got 4"),
     ],

@@ -1,5 +1,6 @@
 """The objectives against pytorch-metric-learning, where it has them with the same definition."""
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -8,9 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from methods import objectives
+from methods.arc_face import arc_face
+from methods.cos_face import cos_face
+from methods.lifted_structure import lifted_structure
+from methods.n_pair import n_pair
+from methods.snr import snr_distance, zero_mean
+from methods.sup_con import sup_con
 
 peer = pytest.importorskip("pytorch_metric_learning")
-from pytorch_metric_learning import distances, losses, miners  # noqa: E402
+from pytorch_metric_learning import distances, losses, miners, regularizers  # noqa: E402
 
 D, C = 12, 5
 LABELS = torch.arange(20) % C
@@ -52,8 +59,8 @@ def on_pairs(
 
 
 def test_contrastive() -> None:
-    loss = losses.ContrastiveLoss(pos_margin=0.6, neg_margin=1.3)
-    ours = on_pairs(objectives.contrastive, objectives.euclidean_distance, pos_margin=0.6, neg_margin=1.3)
+    loss = losses.ContrastiveLoss(pos_margin=0.6, neg_margin=1.5)
+    ours = on_pairs(objectives.contrastive, objectives.euclidean_distance, pos_margin=0.6, neg_margin=1.5)
     agree(ours, lambda z, r: loss(z, LABELS))
 
 
@@ -74,6 +81,40 @@ def test_multi_similarity(epsilon: float | None) -> None:
 def test_fast_ap() -> None:
     loss = losses.FastAPLoss(num_bins=10)
     agree(on_pairs(objectives.fast_ap, objectives.euclidean_distance), lambda z, r: loss(z, LABELS))
+
+
+def test_snr() -> None:
+    loss = losses.SignalToNoiseRatioContrastiveLoss(pos_margin=0.3, neg_margin=1.7)
+    agree(on_pairs(objectives.contrastive, snr_distance, pos_margin=0.3, neg_margin=1.7), lambda z, r: loss(z, LABELS))
+    regularizer = regularizers.ZeroMeanRegularizer()
+    agree(lambda z, r: zero_mean(z), lambda z, r: regularizer(F.normalize(z, dim=1)))
+
+
+def test_n_pair_of_anchors_and_their_positives() -> None:
+    """As the paper has it: two images of each class, the first of them the anchor."""
+    loss = losses.NPairsLoss()
+    pairs = torch.arange(C), torch.arange(C, 2 * C)
+    negatives = torch.empty(0, dtype=torch.long)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        positive = torch.eye(C, dtype=torch.bool)
+        return n_pair(objectives.cosine_similarity(z[pairs[0]], z[pairs[1]]), positive, ~positive, scale=1.0)
+
+    agree(ours, lambda z, r: loss(z, LABELS, (*pairs, negatives, negatives)))
+
+
+def test_lifted_structure() -> None:
+    ours = on_pairs(lifted_structure, objectives.euclidean_distance, margin=0.8)
+    loss = losses.LiftedStructureLoss(neg_margin=0.8)
+    agree(ours, lambda z, r: loss(z, LABELS))
+    ours = on_pairs(lifted_structure, objectives.euclidean_distance, margin=0.8, form="anchors")
+    generalized = losses.GeneralizedLiftedStructureLoss(neg_margin=0.8)
+    agree(ours, lambda z, r: generalized(z, LABELS))
+
+
+def test_sup_con() -> None:
+    loss = losses.SupConLoss(temperature=0.2)
+    agree(on_pairs(sup_con, objectives.cosine_similarity, temperature=0.2), lambda z, r: loss(z, LABELS))
 
 
 def test_margin_with_the_negatives_that_were_drawn() -> None:
@@ -110,7 +151,8 @@ def with_proxies(loss: torch.nn.Module, name: str, transposed: bool = False) -> 
 @pytest.fixture(autouse=True)
 def keep_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """They convert their proxies' data in place, which a tensor with a graph does not allow."""
-    for kind in (losses.ProxyNCALoss, losses.ProxyAnchorLoss, losses.SoftTripleLoss, losses.NormalizedSoftmaxLoss):
+    names = ("ProxyNCA", "ProxyAnchor", "SoftTriple", "NormalizedSoftmax", "CosFace", "ArcFace")
+    for kind in (getattr(losses, f"{name}Loss") for name in names):
         monkeypatch.setattr(kind, "cast_types", lambda self, dtype, device: None)
 
 
@@ -138,6 +180,28 @@ def test_normalized_softmax() -> None:
 
     def ours(z: Tensor, r: Tensor) -> Tensor:
         return objectives.normalized_softmax(objectives.cosine_similarity(z, r), *masks(torch.arange(C)))
+
+    agree(ours, with_proxies(loss, "W", transposed=True))
+
+
+def test_cos_face() -> None:
+    loss = losses.CosFaceLoss(C, D, margin=0.3, scale=16)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        return cos_face(objectives.cosine_similarity(z, r), *masks(torch.arange(C)), margin=0.3, scale=16)
+
+    agree(ours, with_proxies(loss, "W", transposed=True))
+
+
+def test_arc_face() -> None:
+    """With a margin wide enough that it takes some angles beyond pi."""
+    loss = losses.ArcFaceLoss(C, D, margin=math.degrees(1.5), scale=16)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        similarity = objectives.cosine_similarity(z, r)
+        own = similarity[torch.arange(len(z)), LABELS]
+        assert 0 < (own < -math.cos(1.5)).sum() < len(z)
+        return arc_face(similarity, *masks(torch.arange(C)), margin=1.5, scale=16)
 
     agree(ours, with_proxies(loss, "W", transposed=True))
 

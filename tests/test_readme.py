@@ -42,7 +42,7 @@ def examples() -> list[str]:
     return [source for source in blocks(ROOT / "docs" / "your_own_method.md", "python") if "(Method):" in source]
 
 
-EXAMPLES = ["SupCon", "ProxyHinge", "Doubt", "SoftMargin", "Mirror"]
+EXAMPLES = ["BinomialDeviance", "ProxyHinge", "Doubt", "SoftMargin", "Mirror"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

@@ -9,7 +9,23 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from methods import anti_collapse, baselines, ccp, distances, idml, objectives, pfml, reductions
+from methods import (
+    anti_collapse,
+    arc_face,
+    baselines,
+    ccp,
+    cos_face,
+    distances,
+    idml,
+    lifted_structure,
+    n_pair,
+    objectives,
+    pfml,
+    reductions,
+    sigmoid_pairs,
+    snr,
+    sup_con,
+)
 from methods.anti_collapse import coding_rate, language_guidance, mean_coding_rate
 from methods.ccp import lipschitz_normalize, proximal_term
 from methods.idml import introspective_distance, introspective_similarity
@@ -31,12 +47,12 @@ X, Y, U, V = (rows(*of) for of in ((Q, 0), (R, 1), (Q, 2, 3), (R, 3, 3)))
 BETAS = torch.full((Q,), 0.9, dtype=torch.float64)
 
 
-def on_distances(name: str, **given: Any) -> Callable[..., Tensor]:
-    return lambda x, y: getattr(objectives, name)(euclidean_distance(x, y), POSITIVE, NEGATIVE, **given)
+def on_distances(name: str, module: Any = objectives, **given: Any) -> Callable[..., Tensor]:
+    return lambda x, y: getattr(module, name)(euclidean_distance(x, y), POSITIVE, NEGATIVE, **given)
 
 
-def on_similarities(name: str, **given: Any) -> Callable[..., Tensor]:
-    return lambda x, y: getattr(objectives, name)(cosine_similarity(x, y), POSITIVE, NEGATIVE, **given)
+def on_similarities(name: str, module: Any = objectives, **given: Any) -> Callable[..., Tensor]:
+    return lambda x, y: getattr(module, name)(cosine_similarity(x, y), POSITIVE, NEGATIVE, **given)
 
 
 def margin(x: Tensor, y: Tensor, beta: Tensor) -> Tensor:
@@ -60,6 +76,21 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "proxy_anchor": (on_similarities("proxy_anchor", alpha=4.0), (X, Y)),
     "normalized_softmax": (on_similarities("normalized_softmax", temperature=0.5), (X, Y)),
     "soft_triple": (on_similarities("soft_triple", centres_per_class=CENTRES, la=3.0, gamma=0.3), (X, Y)),
+    "cos_face": (on_similarities("cos_face", cos_face, scale=4.0), (X, Y)),
+    "arc_face": (on_similarities("arc_face", arc_face, scale=4.0), (X, Y)),
+    "angular_margin": (lambda x, y: arc_face.angular_margin(cosine_similarity(x, y), 0.5), (X, Y)),
+    "snr_distance": (snr.snr_distance, (X, Y)),
+    "zero_mean": (snr.zero_mean, (X,)),
+    "n_pair": (on_similarities("n_pair", n_pair, scale=3.0), (X, Y)),
+    "lifted_structure": (on_distances("lifted_structure", lifted_structure), (X, Y)),
+    "lifted_structure, anchors": (on_distances("lifted_structure", lifted_structure, form="anchors"), (X, Y)),
+    "sup_con": (on_similarities("sup_con", sup_con, temperature=0.5), (X, Y)),
+    "sigmoid_pairs": (
+        lambda x, y, t, b: sigmoid_pairs.sigmoid_pairs(
+            cosine_similarity(x, y), POSITIVE, NEGATIVE, scale=t.sum(), bias=b.sum()
+        ),
+        (X, Y, BETAS, -BETAS),
+    ),
     "centre_merging": (lambda y: centre_merging(y, CENTRES), (Y,)),
     "introspective_distance": (introspective_distance, (X, U, Y, V)),
     "introspective_similarity": (introspective_similarity, (X, U, Y, V)),
@@ -87,7 +118,8 @@ NO_GRADIENT = {
 
 
 def test_every_pure_function_is_here() -> None:
-    modules = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml)
+    shared = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml)
+    modules = (*shared, arc_face, cos_face, lifted_structure, n_pair, sigmoid_pairs, snr, sup_con)
     public = {
         name
         for module in modules

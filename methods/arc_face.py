@@ -1,0 +1,68 @@
+"""ArcFace: classification by cosine with an additive margin on the angle to the own class.
+
+Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from methods.baselines import Baseline, ProxyConfig
+from methods.reductions import negative_log_ratio, objective
+
+
+def angular_margin(cosine: Tensor, margin: float) -> Tensor:
+    """cos(theta + margin) of cosines s = cos(theta), of any shape; margin in radians, from 0 to pi / 2.
+
+    Where theta + margin > pi the cosine would rise again, so that a sample opposite its class would be pushed further
+    away: there it is s - margin sin(margin), as in the authors' code (the paper does not say). It falls with the angle
+    on either side, with a step down between them. By cos(theta) cos(margin) - sin(theta) sin(margin), without an arc
+    cosine. The slope grows without bound towards s = 1, and times the slope of s on the sphere, sin(theta), stays
+    below one; at |s| >= 1 the sine and its gradient are zero, so value and gradient are finite everywhere.
+    """
+    squared = (1 - cosine) * (1 + cosine)
+    inside = squared > 0
+    sine = torch.where(inside, torch.where(inside, squared, 1).sqrt(), 0)
+    moved = math.cos(margin) * cosine - math.sin(margin) * sine
+    return torch.where(cosine > -math.cos(margin), moved, cosine - margin * math.sin(margin))
+
+
+@objective
+def arc_face(matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 64.0, margin: float = 0.5) -> Tensor:
+    """ArcFace on s = cos(theta) (Q, R): the mean over rows of
+
+        -log( sum_pos e^(scale cos(theta + margin)) / [sum_pos e^(scale cos(theta + margin)) + sum_neg e^(scale s)] )
+
+    with `angular_margin` for cos(theta + margin). The paper's Eq. 3 for one positive per row; several positives (label
+    sets, several proxies per class) share the numerator, each with its margin. Rows without positives are left out; a
+    row without negatives counts 0 if it has one positive or equal ones. ValueError if the margin is not from 0 to pi/2.
+
+    Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019.
+    """
+    if not 0 <= margin <= math.pi / 2:
+        raise ValueError(f"arc_face: margin must be from 0 to pi / 2, got {margin}")
+    own = angular_margin(torch.where(positive, matrix, 0), margin)
+    total, rows = negative_log_ratio(torch.where(positive, own, matrix), positive, positive | negative, scale)
+    return (total / rows.clamp(min=1)).sum()
+
+
+class ArcFace(Baseline):
+    """ArcFace: classification by cosine, with the angle to the own class widened by a margin.
+
+    L = mean over rows of -log( e^(scale cos(theta_y + margin)) / (e^(scale cos(theta_y + margin)) + sum over other
+    proxies of e^(scale cos(theta))) ); theta is the angle between sample and proxy. Where theta_y + margin > pi,
+    cos(theta_y) - margin sin(margin) is taken, as in the authors' code.
+    """
+
+    name = "arc_face"
+    paper = "Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019"
+    reads = "similarity"
+    function = arc_face
+
+    class Config(ProxyConfig):
+        metric: Literal["cosine"] = Field("cosine", description="of the angle to which the margin is added")
+        scale: float = Field(64.0, gt=0, description="inverse temperature of the softmax, s in the paper")
+        margin: float = Field(0.5, ge=0, le=math.pi / 2, description="by how much the own angle is widened, in radians")

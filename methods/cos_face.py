@@ -1,0 +1,47 @@
+"""CosFace: classification by cosine with an additive margin on the own class.
+
+Wang et al., "CosFace: Large Margin Cosine Loss for Deep Face Recognition", CVPR 2018.
+"""
+
+from pydantic import Field
+from torch import Tensor, where
+
+from methods.baselines import Baseline, Metric, ProxyConfig
+from methods.reductions import negative_log_ratio, objective
+
+
+@objective
+def cos_face(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 64.0, margin: float = 0.35
+) -> Tensor:
+    """CosFace on s (Q, R): the mean over rows of
+
+        -log( sum_pos e^(scale (s - margin)) / [sum_pos e^(scale (s - margin)) + sum_neg e^(scale s)] )
+
+    The paper's Eq. 4 for one positive per row, its class's weight vector of length one; several positives (label sets,
+    several proxies per class) share the numerator, each with its margin. Rows without positives are left out; a row
+    without negatives counts 0 if it has one positive or equal ones.
+
+    Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018.
+    """
+    shifted = where(positive, matrix - margin, matrix)
+    total, rows = negative_log_ratio(shifted, positive, positive | negative, scale)
+    return (total / rows.clamp(min=1)).sum()
+
+
+class CosFace(Baseline):
+    """CosFace: classification by cosine, in which the own class's cosine must win by a margin.
+
+    L = mean over rows of -log( e^(scale (s_y - margin)) / (e^(scale (s_y - margin)) + sum over other proxies of
+    e^(scale s)) ); s is the cosine of sample and proxy.
+    """
+
+    name = "cos_face"
+    paper = "Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018"
+    reads = "similarity"
+    function = cos_face
+
+    class Config(ProxyConfig):
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        scale: float = Field(64.0, gt=0, description="inverse temperature of the softmax, s in the paper")
+        margin: float = Field(0.35, ge=0, le=2, description="by how much the own class's cosine is lowered")

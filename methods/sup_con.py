@@ -1,0 +1,51 @@
+"""SupCon: supervised contrastive learning.
+
+Khosla et al., "Supervised Contrastive Learning", NeurIPS 2020.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from methods.baselines import Baseline, Metric, ReferencesConfig
+from methods.reductions import any_of, log_sum_exp, mean_of_terms, objective, total_of
+
+
+@objective
+def sup_con(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.1) -> Tensor:
+    """SupCon on s (Q, R): the mean over rows i with positives of
+
+        log sum over positives and negatives a of e^(s_ia / temperature) - mean over positives p of s_ip / temperature
+
+    This is the paper's L_out (Eq. 2), in which the mean over positives is taken outside the logarithm; the paper sums
+    over rows. Rows without positives are left out; a row without negatives counts too.
+
+    Khosla et al., Supervised Contrastive Learning, NeurIPS 2020.
+    """
+
+    def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+        logits = matrix / temperature
+        own = torch.where(positive, logits, 0).sum(1) / positive.sum(1).clamp(min=1)
+        return total_of(log_sum_exp(logits, positive | negative, 1) - own, any_of(positive, 1))
+
+    return mean_of_terms(terms, matrix, positive, negative)
+
+
+class SupCon(Baseline):
+    """Supervised contrastive loss: a softmax over all other images, averaged over an image's positives.
+
+    L = mean over images i with positives of [log sum over a != i of e^(s_ia / temperature)
+      - mean over positives p of s_ip / temperature].
+
+    The paper takes two augmented views of each image; here an image is in the batch once, and its positives are the
+    other images of its class.
+    """
+
+    name = "sup_con"
+    paper = "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020"
+    reads = "similarity"
+    function = sup_con
+
+    class Config(ReferencesConfig):
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        temperature: float = Field(0.1, gt=0, description="temperature of the softmax")
