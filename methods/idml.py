@@ -127,7 +127,9 @@ def introspective_retrieval(
     """Retrieval of every item among all others by the introspective distance (Table 14), an exact search in float64.
 
     `recall_at_1`, `r_precision` and `map_at_r` are those of the evaluation: ties go to the lower index, items without
-    another of their label are left out. Takes N^2 (D + E) steps: minutes for tens of thousands of items.
+    another of their label are left out. Takes N^2 (D + E) steps: minutes for tens of thousands of items. No row of each
+    item gives this distance as an inner product: a exp(-(b + gamma) / (a tau)) mixes the two norms of a pair. So IDML
+    has no `retrieval`, and everything else ranks by the distance of s.
 
     Args:
         s, u: (N, D), (N, E) semantic and uncertainty embeddings. labels: (N,) integers.

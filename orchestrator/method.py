@@ -71,11 +71,13 @@ class Batch:
 @dataclass(frozen=True)
 class Embedded:
     """The network's results for images, without gradients and on the CPU: the outputs of each, `labels` (N,) and
-    `samples` (N,), as in a batch."""
+    `samples` (N,), as in a batch. `retrieval` holds the rows that the method's hook of that name gives for images that
+    are ranked, None where it is not overridden or nothing is ranked."""
 
     outputs: Outputs
     labels: Tensor
     samples: Tensor
+    retrieval: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,18 @@ class Method(nn.Module):
     def normalize(self, embedding: Tensor) -> Tensor:
         """How raw embeddings (B, D) are normalised, in training and in evaluation: to unit length by default."""
         return F.normalize(embedding, dim=-1)
+
+    def retrieval(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
+        """How images are ranked: from the outputs of N of them, in eval mode and without gradients, their rows as
+        queries and their rows as items of a gallery, both (N, K), of floating point and finite. A query's items are
+        ranked by the inner product q_i . g_j of its query row and their gallery rows, the largest first.
+
+        An image's rows depend on this image alone. Every validation and test, `evaluate`, the pages' neighbours and
+        exported models use them; clusters (NMI), maps and diagnostics are of the embedding. By default both are the
+        embedding, whose Euclidean distance ranks: for unit rows that is the order of inner products, and it stays the
+        distance where `normalize` gives others.
+        """
+        return outputs["embedding"], outputs["embedding"]
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Optimiser groups over the method's own parameters; `lr` is the network's learning rate."""

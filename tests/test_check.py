@@ -237,6 +237,14 @@ class BatchNormalized(Good):
         return super().normalize(embedding if self.training else embedding - embedding.mean(0))
 
 
+class Relative(Good):
+    """L = pull, as its base."""
+
+    def retrieval(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
+        rows = outputs["embedding"]
+        return rows, rows - rows.mean(0)
+
+
 CALLS = itertools.count(1)
 
 
@@ -379,6 +387,7 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     Numbered: ("renaming", "numbered differently: pull"),
     Scribbling: ("inputs", "the batch's samples"),
     BatchNormalized: ("normalize", "in a batch, then alone"),
+    Relative: ("retrieval", "of a batch, then of each image alone"),
     Counting: ("repeatable", "once, then again: pull"),
     Global: ("global_rng", "torch's"),
     GlobalNumpy: ("global_rng", "numpy's"),
@@ -543,9 +552,21 @@ class NotANumber(Good):
         return Diagnostics(scalars={"width": float("nan")})
 
 
+class Unequal(Good):
+    """L = pull, as its base."""
+
+    def retrieval(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
+        return outputs["embedding"], outputs["amount"]
+
+
 @pytest.mark.parametrize(
     ("method", "name", "reason"),
     [
+        (
+            Unequal,
+            "retrieval",
+            r"good: retrieval\(\) gave shapes \(12, 8\) and \(12, 1\) for 12 images: it must give two",
+        ),
         (Colliding, "configuration", "lr is already a setting of every training"),
         (Undescribed, "configuration", "scale has no description"),
         (Idling, "configuration", "idle: wieght is no hyperparameter .did you mean 'weight'"),

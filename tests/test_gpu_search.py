@@ -17,18 +17,23 @@ CAP = 48
 """For faiss's 2,048."""
 
 
-def on_gpu(_: Any, queries: torch.Tensor, rows: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+def on_gpu(
+    _: Any, queries: torch.Tensor, rows: torch.Tensor, count: int, by_product: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The nearest rows with errors of float32's size, ties in any order; like faiss it refuses more than its cap."""
     if not 0 < count <= min(CAP, len(rows)):
         raise RuntimeError(f"k = {count} of {len(rows)} rows: beyond what faiss finds on a GPU")
     assert queries.dtype == rows.dtype == torch.float32 and rows.is_contiguous()
     norms = queries.norm(dim=1, keepdim=True) + rows.norm(dim=1)
     squared = queries.square().sum(1, keepdim=True) + rows.square().sum(1) - 2 * queries @ rows.T
+    if by_product:
+        norms = (queries.norm(dim=1, keepdim=True) * rows.norm(dim=1)).sqrt()
+        squared = -queries @ rows.T
     random = torch.Generator().manual_seed(0)
     error = (torch.rand(squared.shape, generator=random) - 0.5) / 4  # several times the usual rounding
     squared = squared + error * norms.square() * float(np.finfo(np.float32).eps) * rows.shape[1] ** 0.5
     ordered = squared.sort(dim=1)
-    return ordered.values[:, :count], ordered.indices[:, :count]
+    return ordered.values[:, :count] * (-1 if by_product else 1), ordered.indices[:, :count]
 
 
 Stood = Callable[[int], None]
@@ -64,11 +69,14 @@ def rows_of(kind: str) -> np.ndarray[Any, Any]:
 KINDS = "spread", "integers", "copies", "nearly equal", "far from zero", "few"
 
 
-def differences(gpus: Stood, count: int, kinds: tuple[str, ...] = KINDS) -> list[str]:
+def differences(gpus: Stood, count: int, kinds: tuple[str, ...] = KINDS, *, by_product: bool = False) -> list[str]:
     """What differs from the search on the CPU."""
     cases = [(kind, own, k) for kind in kinds for own in (False, True) for k in (1, 20, CAP)]
     asked: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
-        ((rows if own else rows[::3] + rows[:1] / 1024, rows, k), {"exclude_self": own, "chunk": 50})
+        (
+            (rows if own else rows[::3] + rows[:1] / 1024, rows[::-1].copy() if by_product else rows, k),
+            {"exclude_self": own, "chunk": 50, "by_product": by_product},
+        )
         for kind, own, k in cases
         for rows in [rows_of(kind)]
     ]
@@ -83,9 +91,9 @@ def differences(gpus: Stood, count: int, kinds: tuple[str, ...] = KINDS) -> list
     ]
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_neighbours_equal_the_cpu_s(count: int, gpus: Stood) -> None:
-    assert differences(gpus, count) == []
+@pytest.mark.parametrize(("count", "by_product"), [(1, False), (2, False), (5, False), (2, True)])
+def test_neighbours_equal_the_cpu_s(count: int, by_product: bool, gpus: Stood) -> None:
+    assert differences(gpus, count, by_product=by_product) == []
 
 
 def test_metrics_equal_the_cpu_s(gpus: Stood) -> None:

@@ -30,7 +30,9 @@ from orchestrator.check.subject import (
     terms_of,
     total_of,
 )
+from orchestrator.errors import TrainingFailed
 from orchestrator.method import Batch, Outputs
+from orchestrator.training.embed import retrieval_of
 from orchestrator.training.learner import Learner
 from orchestrator.training.optimizer import build_optimizer
 
@@ -233,6 +235,24 @@ def normalize(subject: Subject) -> None:
     require_close(
         {"an embedding": together}, {"an embedding": training}, 1e-12, "normalised in evaluation, then in training"
     )
+
+
+@check
+def retrieval(subject: Subject) -> None:
+    """What an image is ranked by, two finite rows of equal size, depends on this image alone."""
+    learner = subject.learner().eval()
+    outputs = {name: output.detach() for name, output in learner.outputs(batch_of(rows_of_step(0)).images).items()}
+    found = []
+    for start, stop in [(0, len(outputs["embedding"])), *((i, i + 1) for i in range(len(outputs["embedding"])))]:
+        try:
+            rows = retrieval_of(learner.method, {name: output[start:stop] for name, output in outputs.items()})
+        except TrainingFailed as error:
+            raise CheckFailed(str(error)) from error
+        if rows is None:  # the embedding, which `normalize` is checked for
+            return
+        found.append(torch.cat(rows, dim=1))
+    together, alone = ({"the rows of an image": rows} for rows in (found[0], torch.cat(found[1:])))
+    require_close(together, alone, 1e-12, "of a batch, then of each image alone")
 
 
 @check

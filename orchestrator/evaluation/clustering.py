@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from orchestrator.evaluation.neighbours import KMEANS_SEED, Floats, Integers, faiss
+from orchestrator.evaluation.neighbours import KMEANS_SEED, faiss
+from orchestrator.evaluation.rows import Floats, Integers
 
 KMEANS_ITERATIONS = 50
 SPREAD_START_ENTRIES = 10_000_000  # queries x clusters up to which k-means++ finds the first centres

@@ -47,7 +47,8 @@ class Insight:
 
     `classes` has a row per class, the worst first, `confusions` one per pair of classes, the most confused first,
     `similarities` the histograms. The gallery's first `worst` queries are of the worst classes, the others drawn at
-    random. `uncertainty` (P,), (K,), (K, N) is empty where the model has none.
+    random. `distance_KN` holds inner products where the method has a `retrieval` of its own: then `by_product` is
+    true. `uncertainty` (P,), (K,), (K, N) is empty where the model has none.
     """
 
     TABLES: ClassVar[tuple[str, ...]] = ("classes", "confusions", "similarities")
@@ -67,6 +68,7 @@ class Insight:
     neighbour_label_KN: Integers
     distance_KN: Floats
     uncertainty: dict[str, Floats] = field(default_factory=dict)
+    by_product: bool = False
 
     @property
     def tables(self) -> dict[str, Table]:
@@ -76,9 +78,8 @@ class Insight:
     @property
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What the tables do not hold, for a file; `Insight.of` takes both."""
-        arrays = {
-            name: np.asarray(value) for name, value in vars(self).items() if name not in (*self.TABLES, UNCERTAINTY)
-        }
+        left_out = (*self.TABLES, UNCERTAINTY, *(() if self.by_product else ("by_product",)))
+        arrays = {name: np.asarray(value) for name, value in vars(self).items() if name not in left_out}
         return arrays | {f"{UNCERTAINTY}_{part}": values for part, values in self.uncertainty.items()}
 
     @classmethod
@@ -88,14 +89,16 @@ class Insight:
         levels = {name.removeprefix(prefix): arrays[name] for name in arrays if name.startswith(prefix)}
         plain = {name: arrays[name] for name in arrays if not name.startswith(prefix)}
         counts = {name: int(plain.pop(name)) for name in ("images", "worst")}
-        known: dict[str, Any] = {**tables, **counts, **plain}
+        by_product = bool(plain.pop("by_product", False))
+        known: dict[str, Any] = {**tables, **counts, **plain, "by_product": by_product}
         return cls(**known, uncertainty=levels)
 
 
 def insight(
     evaluation: Evaluation, embedded: Embedded, names: Sequence[str], gallery: Integers | None = None
 ) -> Insight:
-    """The insight into an evaluation.
+    """The insight into an evaluation. Neighbours are those that are ranked; classes' radii, similarities and the sample
+    are of the embeddings.
 
     Args:
         evaluation: of the queries; its column `query` holds rows of the data set.
@@ -109,7 +112,11 @@ def insight(
     row_K, worst = gallery_queries(evaluation, classes["label"])
     order = np.argsort(rows)
     place_K = order[np.searchsorted(rows, row_K, sorter=order)]
-    distance_KN, place_KN = neighbours_of(embeddings, place_K, gallery)
+    if embedded.retrieval is None:
+        distance_KN, place_KN = neighbours_of(embeddings, place_K, gallery)
+    else:
+        queries, items = (rows.numpy() for rows in embedded.retrieval)
+        distance_KN, place_KN = neighbours_of(items, place_K, gallery, queries[place_K])
     place_P = sampled(labels)
     places = {"P": place_P, "K": place_K, "KN": place_KN}
     return Insight(
@@ -127,6 +134,7 @@ def insight(
         neighbour_label_KN=labels[place_KN],
         distance_KN=distance_KN,
         uncertainty={} if levels is None else {part: levels[place] for part, place in places.items()},
+        by_product=embedded.retrieval is not None,
     )
 
 
@@ -240,10 +248,14 @@ def gallery_queries(evaluation: Evaluation, worst_first: Sequence[int]) -> tuple
     return np.array([*chosen, *drawn], dtype=np.int64), len(chosen)
 
 
-def neighbours_of(embeddings: Floats, place_K: Integers, gallery: Integers | None = None) -> tuple[Floats, Integers]:
-    """The distances and places (K, N) of the nearest neighbours of these images, among `gallery` or all but itself."""
+def neighbours_of(
+    embeddings: Floats, place_K: Integers, gallery: Integers | None = None, queries: Floats | None = None
+) -> tuple[Floats, Integers]:
+    """The distances and places (K, N) of the nearest neighbours of these images, among `gallery` or all but itself;
+    the inner products instead with rows (K, D) of the images as `queries`."""
     searched = np.arange(len(embeddings)) if gallery is None else gallery
-    distance, found = nearest_neighbours(embeddings[place_K], embeddings[searched], NEIGHBOURS + 1)
+    by_product, asked = (False, embeddings[place_K]) if queries is None else (True, queries)
+    distance, found = nearest_neighbours(asked, embeddings[searched], NEIGHBOURS + 1, by_product=by_product)
     found = searched[found]
     itself = found == place_K[:, None]
     itself[~itself.any(axis=1), -1] = True  # drop one in every row: itself, or else the last

@@ -20,7 +20,7 @@ from orchestrator.evaluation.claims import FEWEST_CLASSES, SUFFIXES, Ends, Over
 
 if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
     from orchestrator.evaluation.metrics import Evaluation
-    from orchestrator.evaluation.neighbours import ArrayLike
+    from orchestrator.evaluation.rows import ArrayLike
 
 Floats = NDArray[np.float64]
 

@@ -18,16 +18,16 @@ from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.measures.base import Ranked
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
 from orchestrator.evaluation.measures.search import APPROXIMATE_RECALL, QUERIES_LEFT_OUT
-from orchestrator.evaluation.neighbours import (
+from orchestrator.evaluation.neighbours import NeighbourSearch, ProductSearch, faiss
+from orchestrator.evaluation.rows import (
     CHUNK,
     ArrayLike,
+    Floats,
     Integers,
-    NeighbourSearch,
     check_positive,
     check_same_width,
     checked_labels,
     checked_rows,
-    faiss,
 )
 
 
@@ -112,10 +112,12 @@ def evaluate_queries(
     chunk: int = CHUNK,
     approximate: bool = False,
     device: torch.device | None = None,
+    by_product: tuple[ArrayLike, ArrayLike] | None = None,
 ) -> Evaluation:
     """Retrieval and clustering metrics, of all queries and of each; `measures` defines them.
 
-    Neighbours are exact by Euclidean distance on the embeddings as given, ties go to the lower gallery index.
+    Neighbours are exact by Euclidean distance on the embeddings as given, ties go to the lower gallery index; with
+    `by_product` they are those of the largest inner product, and the embeddings are only clustered.
     Queries that have no same-class item in the gallery are left out of every retrieval mean and counted.
     Clusters are of the queries (all of them), as many as they have distinct labels.
 
@@ -132,6 +134,7 @@ def evaluate_queries(
             drawn at random, is the share of their true neighbours, as many as the metrics use, that were found.
         device: where to search; by default where `embeddings` are; `cuda` without a number: on all visible GPUs. The
             metrics do not depend on it.
+        by_product: a row of each query, (Q, K), and a row of each item of the gallery, (G, K), or without one (Q, K).
 
     Raises:
         ValueError: shapes or types do not fit, embeddings are not finite, no query can be evaluated, or an
@@ -147,6 +150,10 @@ def evaluate_queries(
         gallery_GD, _ = checked_rows(gallery, "gallery")
         gallery_labels_G = checked_labels(gallery_labels, "gallery_labels", "gallery", len(gallery_GD))
         check_same_width(queries_QD, gallery_GD, "embeddings")
+    if by_product is None:
+        kind, compared = NeighbourSearch, (queries_QD, gallery_GD)
+    else:
+        kind, compared = ProductSearch, _products(*by_product, len(queries_QD), len(gallery_GD))
     for k in recall_at:
         check_positive(k, "recall_at")
     check_positive(chunk, "chunk")
@@ -171,7 +178,7 @@ def evaluate_queries(
     depth = int(min(max(same_class_Q.max(), *(metric.depth for metric in chosen)), size))
     nearest_code = np.full(len(labels_Q), -1)
     values = {metric.name: np.zeros(len(labels_Q)) for metric in chosen if metric.by_query}
-    search = NeighbourSearch(queries_QD, gallery_GD, gallery is None, device or own_device, approximate)
+    search = kind(*compared, gallery is None, device or own_device, approximate)
     for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
         nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
         row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
@@ -194,3 +201,14 @@ def evaluate_queries(
     known["nearest_label"] = pa.array(classes[nearest_code], mask=nearest_code < 0)
     left_out = same_class_Q == 0
     return Evaluation(metrics, pa.table(known | {n: pa.array(v, mask=left_out) for n, v in values.items()}))
+
+
+def _products(queries: ArrayLike, gallery: ArrayLike, *counts: int) -> tuple[Floats, Floats]:
+    """The checked rows of the queries and of the gallery, as many as there are of each."""
+    names = "by_product: queries", "by_product: gallery"
+    rows = [checked_rows(given, name)[0] for given, name in zip((queries, gallery), names, strict=True)]
+    for array, name, count in zip(rows, names, counts, strict=True):
+        if len(array) != count:
+            raise ValueError(f"{name}: need a row for each of {count} embeddings, got {len(array)}")
+    check_same_width(rows[0], rows[1], names[0])
+    return rows[0], rows[1]

@@ -2,11 +2,22 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from orchestrator.evaluation.rows import (
+    CHUNK,
+    ArrayLike,
+    Floats,
+    Integers,
+    check_positive,
+    check_same_width,
+    checked_rows,
+    parts_of,
+)
 
 faiss: Any
 try:
@@ -14,11 +25,8 @@ try:
 except (ImportError, RuntimeError):  # RuntimeError: the GPU wheel without its CUDA libraries
     faiss = None
 
-Floats = NDArray[np.floating]
-Integers = NDArray[np.int64]
-ArrayLike = torch.Tensor | np.ndarray
 HitTest = Callable[[Integers, Integers], NDArray[np.bool_]]
-CHUNK = 2048  # queries searched at once
+OfRows = Callable[[Floats, Floats], NDArray[np.float64]]
 CHUNK_ENTRIES = 1 << 22  # bounds a chunk's queries x neighbours, hence the memory
 MATRIX_ENTRIES = 1 << 23  # bounds a block of the float64 distance matrix (64 MiB)
 SLACK = 32  # neighbours beyond k, to see ties across the k-th place
@@ -33,12 +41,19 @@ NOTHING = np.float32(1e30)  # distance of an empty place in an approximate searc
 
 
 def nearest_neighbours(
-    queries: ArrayLike, gallery: ArrayLike, k: int, *, exclude_self: bool = False, chunk: int = CHUNK
+    queries: ArrayLike,
+    gallery: ArrayLike,
+    k: int,
+    *,
+    exclude_self: bool = False,
+    chunk: int = CHUNK,
+    by_product: bool = False,
 ) -> tuple[NDArray[np.float64], Integers]:
     """The k nearest gallery rows of each query, exactly, by Euclidean distance; ties go to the lower index.
 
     Distances are computed from true differences in float64, so that near ones keep their digits. Two that agree to
-    12 digits are tied: the order of summation must not separate them.
+    12 digits are tied: the order of summation must not separate them. Of products those are tied that agree to 12
+    digits of the largest that the query could have: its norm times the largest distance of a row from the middle one.
 
     Args:
         queries: (Q, D), a tensor or an array.
@@ -46,9 +61,10 @@ def nearest_neighbours(
         k: neighbours per query, clipped to the gallery (less one with `exclude_self`).
         exclude_self: the gallery is the queries: query i never finds row i, but finds other copies of it.
         chunk: maximum number of queries searched at once; the result does not depend on it.
+        by_product: the rows of the largest inner product instead.
 
     Returns:
-        distances (Q, k), ascending, and gallery indices (Q, k).
+        distances (Q, k), ascending, or the products, descending; and gallery indices (Q, k).
 
     Raises:
         ValueError: shapes do not fit, values are not finite, or there is no neighbour to find.
@@ -66,14 +82,13 @@ def nearest_neighbours(
     k = int(min(k, len(gallery_GD) - exclude_self))
     if k == 0:
         raise ValueError("gallery: holds one row only, and exclude_self leaves it out")
-    distance_QN = np.empty((len(queries_QD), k))
+    value_QN = np.empty((len(queries_QD), k))
     neighbour_QN = np.empty((len(queries_QD), k), dtype=np.int64)
-    search = NeighbourSearch(queries_QD, gallery_GD, exclude_self, device)
+    search = (ProductSearch if by_product else NeighbourSearch)(queries_QD, gallery_GD, exclude_self, device)
     for query, found_QN in search.nearest(np.arange(len(queries_QD)), k, chunk):
         neighbour_QN[query] = found_QN
-        squared = search.squared_distances(np.repeat(query, k), found_QN.ravel())
-        distance_QN[query] = np.sqrt(squared).reshape(found_QN.shape)
-    return distance_QN, neighbour_QN
+        value_QN[query] = search.values(np.repeat(query, k), found_QN.ravel()).reshape(found_QN.shape)
+    return value_QN, neighbour_QN
 
 
 class NeighbourSearch:
@@ -85,6 +100,8 @@ class NeighbourSearch:
     a sum of D products of that size.
     """
 
+    by_product: ClassVar[bool] = False
+
     def __init__(
         self, queries: Floats, gallery: Floats, exclude_self: bool, device: torch.device, approximate: bool = False
     ) -> None:
@@ -92,19 +109,21 @@ class NeighbourSearch:
         self.approximate = approximate
         self.reachable = len(gallery) - exclude_self
         mean = gallery.mean(axis=0, dtype=np.float64).astype(gallery.dtype)
-        from_mean = np.concatenate([np.einsum("gd,gd->g", part - mean, part - mean) for part in _parts(gallery)])
+        from_mean = np.concatenate([np.einsum("gd,gd->g", part - mean, part - mean) for part in parts_of(gallery)])
         self.centre = gallery[from_mean.argmin()].copy()
-        largest = max(np.abs(part - self.centre).max() for part in _parts(gallery, queries))
+        scaled = (gallery,) if self.by_product else (gallery, queries)
+        largest = max(np.abs(part - self.centre).max() for part in parts_of(*scaled))
         self.scale = 2.0 ** float(np.ceil(np.log2(largest))) if largest > 0 else 1.0
         self.index: Any = None
         self.most = self.reachable + 1  # neighbours that the index can find
         if not approximate and (devices := gpus_of_faiss(device)):
-            self.index, self.most = RowsOnGPUs(len(gallery), gallery.shape[1], devices), MOST_ON_GPU
+            self.index = RowsOnGPUs(len(gallery), gallery.shape[1], devices, self.by_product)
+            self.most = MOST_ON_GPU
         elif approximate or (faiss is not None and device.type == "cpu"):
             faiss.omp_set_num_threads(torch.get_num_threads())  # a trial uses only its share of the processors
-            self.index = self._codes() if approximate else faiss.IndexFlatL2(gallery.shape[1])
+            self.index = self._codes() if approximate else self._flat()
         if self.index is not None:
-            for part in _parts(gallery):
+            for part in parts_of(gallery):
                 self.index.add(self._centred(part).astype(np.float32))
 
     def nearest(
@@ -122,9 +141,9 @@ class NeighbourSearch:
             if self.index is None or wide + self.exclude_self > self.most:
                 yield rows, self._nearest_in_full_rows(rows, k, hit_test)
                 continue
-            centred_QD = self._centred(self.queries[rows])
-            squared, found = self._candidates(rows, centred_QD.astype(np.float32), wide)
-            norm_Q1 = _norms(centred_QD)
+            ready_QD = self._ready(self.queries[rows])
+            squared, found = self._candidates(rows, ready_QD.astype(np.float32), wide)
+            norm_Q1 = _norms(ready_QD)
             unsettled = np.flatnonzero(
                 squared[:, -1] <= squared[:, k - 1] + self._tolerance(norm_Q1[:, 0], squared[:, -1], np.float32)
             )
@@ -141,46 +160,66 @@ class NeighbourSearch:
         """
         rng = np.random.default_rng(0)
         sample = np.sort(rng.choice(query, min(len(query), APPROXIMATE_SAMPLE), replace=False))
-        centred_QD = self._centred(self.queries[sample])
-        queries = torch.from_numpy(centred_QD)
+        ready_QD = self._ready(self.queries[sample])
+        queries, norm_Q = torch.from_numpy(ready_QD), _norms(ready_QD)[:, 0]
         nearest = torch.empty(len(sample), 0, dtype=torch.float64)
         step = MATRIX_ENTRIES // len(sample)
         for start in range(0, len(self.gallery), step):
             part_GD = self._centred(self.gallery[start : start + step])
             norms_G = torch.from_numpy(np.square(_norms(part_GD)[:, 0]))
-            matrix_QG = torch.addmm(norms_G, queries, torch.from_numpy(part_GD).T, alpha=-2)
-            matrix_QG += queries.square().sum(dim=1, keepdim=True)
+            matrix_QG = self._matrix(queries, torch.from_numpy(part_GD), norms_G)
             if self.exclude_self:
                 own = np.flatnonzero((sample >= start) & (sample < start + len(part_GD)))
                 matrix_QG[own, sample[own] - start] = torch.inf
-            nearest = torch.cat([nearest, matrix_QG.clamp_(min=0)], dim=1)
+            nearest = torch.cat([nearest, matrix_QG], dim=1)
             nearest = nearest.topk(min(k, nearest.shape[1]), largest=False).values
         limit = nearest.amax(dim=1).numpy()
-        limit += self._tolerance(_norms(centred_QD)[:, 0], limit, np.float64)
-        limit *= self.scale**2 * (1 + 1e-12)  # exact distances are rounded
+        limit = self._limit(limit + self._tolerance(norm_Q, limit, np.float64), norm_Q)
         shares = []
         for rows, found in self.nearest(sample, k, CHUNK):
             row, place = np.nonzero(found >= 0)
-            near = self.squared_distances(rows[row], found[row, place]) <= limit[np.searchsorted(sample, rows[row])]
+            near = self.exact(rows[row], found[row, place]) <= limit[np.searchsorted(sample, rows[row])]
             shares.append(np.bincount(row, near, len(rows)) / k)
         return float(np.concatenate(shares).mean())
 
-    def squared_distances(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
-        """Squared distances of pairs, from true differences in float64, rounded to 12 digits. (P,), (P,) -> (P,)"""
+    def values(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
+        """The distances of pairs. (P,), (P,) -> (P,)"""
+        return np.sqrt(self.exact(query, neighbour))
+
+    def exact(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
+        """What pairs are ordered by, in float64 and rounded, so that what is tied is equal. (P,), (P,) -> (P,)"""
         pairs = query * len(self.gallery) + self.first_copies[neighbour]
         if self.has_copies:  # one distance for all copies of a row: a collapsed network makes thousands
             pairs, back = np.unique(pairs, return_inverse=True)
         query, neighbour = np.divmod(pairs, len(self.gallery))
-        squared = np.empty(len(pairs))
+        found = self._in_parts(self._exact, query, neighbour)
+        return found[back] if self.has_copies else found
+
+    def _in_parts(self, of_rows: OfRows, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
+        """A function of the pairs' rows, a megabyte of numbers at a time."""
+        found = np.empty(len(query))
         step = max(1, (1 << 20) // self.gallery.shape[1])
-        for start in range(0, len(pairs), step):
+        for start in range(0, len(query), step):
             part = slice(start, start + step)
-            difference = self.queries[query[part]].astype(np.float64)
-            difference -= self.gallery[neighbour[part]]
-            squared[part] = np.einsum("pd,pd->p", difference, difference)
+            found[part] = of_rows(self.queries[query[part]], self.gallery[neighbour[part]])
+        return found
+
+    def _exact(self, queries: Floats, gallery: Floats) -> NDArray[np.float64]:
+        """Squared distances from true differences, rounded to 12 digits. (P, D), (P, D) -> (P,)"""
+        difference = queries.astype(np.float64)
+        difference -= gallery
+        squared: NDArray[np.float64] = np.einsum("pd,pd->p", difference, difference)
         mantissa, exponent = np.frexp(squared)
         squared[:] = np.ldexp(np.rint(mantissa * 2.0**40), exponent - 40)
-        return squared[back] if self.has_copies else squared
+        return squared
+
+    def _limit(self, limit: Floats, norm_Q: Floats) -> Floats:
+        """A limit of the fast search's distances as one of the exact distances, which are rounded. (Q,) -> (Q,)"""
+        return limit * (self.scale**2 * (1 + 1e-12))
+
+    def _flat(self) -> Any:
+        """An empty index that compares with every row."""
+        return (faiss.IndexFlatIP if self.by_product else faiss.IndexFlatL2)(self.gallery.shape[1])
 
     def _codes(self) -> Any:
         """An empty index that finds `APPROXIMATE_FACTOR` times the candidates by 4-bit product codes, and orders these
@@ -191,9 +230,10 @@ class NeighbourSearch:
         """
         width = self.gallery.shape[1]
         if len(self.gallery) < 16 * APPROXIMATE_FACTOR:
-            return faiss.IndexFlatL2(width)
+            return self._flat()
         size = next((size for size in (4, 2) if width % size == 0 and width // size >= CODE_PARTS), 1)
-        codes = faiss.IndexPQFastScan(width, width // size, 4)
+        metric = faiss.METRIC_INNER_PRODUCT if self.by_product else faiss.METRIC_L2
+        codes = faiss.IndexPQFastScan(width, width // size, 4, metric)
         codes.pq.cp.seed, codes.pq.cp.min_points_per_centroid = KMEANS_SEED, 1
         count = min(len(self.gallery), CODE_TRAINING)
         drawn = np.sort(np.random.default_rng(KMEANS_SEED).choice(len(self.gallery), count, replace=False))
@@ -202,16 +242,19 @@ class NeighbourSearch:
         index.k_factor = APPROXIMATE_FACTOR
         return index
 
-    def _candidates(self, rows: Integers, centred: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
-        squared, found = self.index.search(centred, count + self.exclude_self)
+    def _candidates(self, rows: Integers, ready: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
+        squared, found = self.index.search(ready, count + self.exclude_self)
+        if self.by_product:
+            np.negative(squared, out=squared)
         if self.exclude_self:  # move it to the first place, then drop it
             for row in np.flatnonzero(found[:, 0] != rows):
                 place = np.flatnonzero(found[row] == rows[row])
-                last = place[0] if len(place) else count  # copies of the query may displace it
+                last = place[0] if len(place) else count  # its copies, or larger products, may displace it
                 found[row, 1 : last + 1] = found[row, :last].copy()
                 squared[row, 1 : last + 1] = squared[row, :last].copy()
             squared, found = squared[:, 1:], found[:, 1:]
-        np.maximum(squared, 0, out=squared)
+        if not self.by_product:
+            np.maximum(squared, 0, out=squared)
         if self.approximate:
             squared[found < 0] = NOTHING
         return squared, found
@@ -223,12 +266,9 @@ class NeighbourSearch:
         step = max(1, MATRIX_ENTRIES // len(gallery_GD))
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
-            centred_QD = self._centred(self.queries[part])
-            norm_Q1 = _norms(centred_QD)
-            queries = torch.from_numpy(centred_QD).to(self.device)
-            matrix_QG = torch.addmm(norms_G, queries, gallery_GD.T, alpha=-2)
-            matrix_QG += queries.square().sum(dim=1, keepdim=True)
-            matrix_QG.clamp_(min=0)
+            ready_QD = self._ready(self.queries[part])
+            norm_Q1 = _norms(ready_QD)
+            matrix_QG = self._matrix(torch.from_numpy(ready_QD).to(self.device), gallery_GD, norms_G)
             if self.exclude_self:
                 matrix_QG.scatter_(1, torch.from_numpy(part[:, None]).to(self.device), torch.inf)
             squared, found = matrix_QG.topk(k, largest=False)
@@ -274,7 +314,7 @@ class NeighbourSearch:
         at = np.flatnonzero(undecided[run])
         row, place = np.divmod(at, found.shape[1])
         neighbour = found[row, place]
-        exact = self.squared_distances(rows[row], neighbour)
+        exact = self.exact(rows[row], neighbour)
         found[row, place] = neighbour[np.lexsort((neighbour, exact, run[at]))]
 
     def _tolerance(self, norm: Floats, squared: Floats, precision: type[np.floating]) -> Floats:
@@ -282,6 +322,16 @@ class NeighbourSearch:
         error: Floats = (np.sqrt(squared) + norm.astype(squared.dtype)) ** 2
         error *= np.finfo(precision).eps * (np.sqrt(self.gallery.shape[1]) + 8)
         return error
+
+    def _matrix(self, queries: torch.Tensor, gallery: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+        """Squared distances of queries (Q, D), ready, to centred rows (G, D) of these squared norms. -> (Q, G)"""
+        matrix_QG = torch.addmm(norms, queries, gallery.T, alpha=-2)
+        matrix_QG += queries.square().sum(dim=1, keepdim=True)
+        return matrix_QG.clamp_(min=0)
+
+    def _ready(self, queries: Floats) -> NDArray[np.float64]:
+        """Queries as the fast search reads them."""
+        return self._centred(queries)
 
     def _centred(self, rows: Floats) -> NDArray[np.float64]:
         centred: NDArray[np.float64] = np.subtract(rows, self.centre, dtype=np.float64)
@@ -299,7 +349,7 @@ class NeighbourSearch:
     def first_copies(self) -> Integers:
         """Index of the first gallery row with the same values. (G,)"""
         # Python's hash of bytes has 64 bits; it differs between processes, but only says where to look
-        hashes = [hash(row.tobytes()) for part in _parts(self.gallery) for row in part + 0.0]  # -0.0 becomes 0.0
+        hashes = [hash(row.tobytes()) for part in parts_of(self.gallery) for row in part + 0.0]  # -0.0 becomes 0.0
         _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
         copies: Integers = first[inverse]
         (later,) = np.nonzero(copies != np.arange(len(copies)))
@@ -315,6 +365,53 @@ class NeighbourSearch:
         return bool((self.first_copies != np.arange(len(self.gallery))).any())
 
 
+class ProductSearch(NeighbourSearch):
+    """The same by inner product, the largest first: what is compared is minus the product.
+
+    Of the gallery's rows g those about the centre c are read: q g = q (g - c) + q c, and the last is equal for all.
+    A power of two scales each query. Two computed products are distinguished if they differ by more than
+    eps (sqrt(D) + 8) |q| max |g - c|.
+    """
+
+    by_product = True
+
+    def values(self, query: Integers, neighbour: Integers) -> NDArray[np.float64]:
+        """The products of pairs. (P,), (P,) -> (P,)"""
+        return self._in_parts(lambda q, g: np.einsum("pd,pd->p", q.astype(np.float64), g), query, neighbour)
+
+    def _exact(self, queries: Floats, gallery: Floats) -> NDArray[np.float64]:
+        """Minus the products, scaled, rounded to 12 digits of |q| max |g - c|. (P, D), (P, D) -> (P,)"""
+        ready = self._ready(queries)
+        product: NDArray[np.float64] = np.einsum("pd,pd->p", ready, self._centred(gallery))
+        step = self._step(_norms(ready)[:, 0])
+        product[:] = np.rint(product / step) * -step
+        return product
+
+    def _step(self, norm: Floats) -> Any:
+        return np.ldexp(1.0, np.frexp(norm * self.longest)[1] - 40)
+
+    def _limit(self, limit: Floats, norm_Q: Floats) -> Floats:
+        limit += self._step(norm_Q)
+        return limit
+
+    def _matrix(self, queries: torch.Tensor, gallery: torch.Tensor, norms: torch.Tensor) -> torch.Tensor:
+        return torch.mm(queries, gallery.T).neg_()
+
+    def _ready(self, queries: Floats) -> NDArray[np.float64]:
+        rows = queries.astype(np.float64)
+        scaled: NDArray[np.float64] = np.ldexp(rows, -np.frexp(np.abs(rows).max(axis=1, keepdims=True))[1])
+        return scaled
+
+    def _tolerance(self, norm: Floats, squared: Floats, precision: type[np.floating]) -> Floats:
+        error: Floats = norm * (self.longest * np.finfo(precision).eps * (np.sqrt(self.gallery.shape[1]) + 8))
+        return error
+
+    @cached_property
+    def longest(self) -> float:
+        """The largest norm of a centred, scaled row of the gallery."""
+        return max(float(_norms(self._centred(part)).max()) for part in parts_of(self.gallery))
+
+
 class RowsOnGPUs:
     """Rows in float32, as many on each GPU, compared with every query by faiss.
 
@@ -322,7 +419,8 @@ class RowsOnGPUs:
     two blocks of distances of at most 512 MiB each (1 GiB in all), as faiss chooses them.
     """
 
-    def __init__(self, count: int, width: int, devices: Sequence[torch.device]) -> None:
+    def __init__(self, count: int, width: int, devices: Sequence[torch.device], by_product: bool = False) -> None:
+        self.by_product = by_product
         share = -(-count // len(devices))
         self.starts = range(0, count, share)
         self.shards = [
@@ -342,19 +440,21 @@ class RowsOnGPUs:
         self.filled += len(new)
 
     def search(self, queries: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
-        """The nearest rows of each query: squared distances, ascending, and indices. (Q, D) -> (Q, count) twice
+        """The nearest rows of each query: squared distances, ascending, or products, descending, and indices.
+        (Q, D) -> (Q, count) twice
 
         `count`: at most MOST_ON_GPU, and at most the rows.
         """
+        asked = torch.from_numpy(queries)
         found = [  # nothing waits before all GPUs have their work
-            faiss_on_gpu(self.resources, torch.from_numpy(queries).to(shard.device), shard, min(count, len(shard)))
+            faiss_on_gpu(self.resources, asked.to(shard.device), shard, min(count, len(shard)), self.by_product)
             for shard in self.shards
         ]
         first = self.shards[0].device
         squared = torch.cat([part.to(first) for part, _ in found], dim=1)
         index = torch.cat([part.to(first) + start for (_, part), start in zip(found, self.starts, strict=True)], dim=1)
         if len(found) > 1:
-            squared, place = squared.topk(count, largest=False)
+            squared, place = squared.topk(count, largest=self.by_product)
             index = index.gather(1, place)
         return squared.cpu().numpy(), index.cpu().numpy()
 
@@ -376,65 +476,21 @@ def faiss_resources() -> Any:
 
 
 def faiss_on_gpu(
-    resources: Any, queries: torch.Tensor, rows: torch.Tensor, count: int
+    resources: Any, queries: torch.Tensor, rows: torch.Tensor, count: int, by_product: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The `count` nearest of `rows`, on their GPU: squared distances (float32), ascending, and indices (int64).
+    """The `count` nearest of `rows`, on their GPU: squared distances (float32), ascending, or the largest products,
+    descending; and indices (int64).
 
     The only place where faiss computes on a GPU. It is right to the rounding errors of float32.
     """
     from faiss.contrib import torch_utils  # noqa: F401  faiss's functions then take tensors, on torch's stream
 
     with torch.cuda.device(rows.device):
-        squared, index = faiss.knn_gpu(resources, queries, rows, count, device=rows.device.index)
+        metric = faiss.METRIC_INNER_PRODUCT if by_product else faiss.METRIC_L2
+        squared, index = faiss.knn_gpu(resources, queries, rows, count, metric=metric, device=rows.device.index)
     return squared, index
 
 
 def _norms(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     norms: NDArray[np.float64] = np.sqrt(np.einsum("qd,qd->q", rows, rows))[:, None]
     return norms
-
-
-def _parts(*arrays: Floats) -> Iterator[Floats]:
-    for array in arrays:
-        for start in range(0, len(array), CHUNK):
-            yield array[start : start + CHUNK]
-
-
-def checked_rows(values: ArrayLike, name: str) -> tuple[Floats, torch.device]:
-    """Rows as a float32 or float64 array, and the device on which to search them."""
-    device = torch.device("cpu")
-    if isinstance(values, torch.Tensor):
-        if values.is_cuda:
-            device = values.device
-        values = values.detach().cpu()
-        values = (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values).numpy()
-    array = np.asarray(values)
-    if array.ndim != 2 or array.size == 0:
-        raise ValueError(f"{name}: need a non-empty matrix (rows, dimensions), got shape {array.shape}")
-    if array.dtype.kind not in "fiu":
-        raise ValueError(f"{name}: need real numbers, got {array.dtype}")
-    if array.dtype not in (np.float32, np.float64):
-        array = array.astype(np.float32 if array.dtype == np.float16 else np.float64)
-    bad = sum(int((~np.isfinite(part)).any(axis=1).sum()) for part in _parts(array))
-    if bad:
-        raise ValueError(f"{name}: {bad} of {len(array)} rows hold NaN or infinity")
-    return array, device
-
-
-def checked_labels(values: ArrayLike, name: str, rows_name: str, count: int) -> Integers:
-    array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.shape != (count,):
-        raise ValueError(f"{name}: need one per row of {rows_name}, shape ({count},), got {array.shape}")
-    if array.dtype.kind not in "iu":
-        raise ValueError(f"{name}: need integers, got {array.dtype}")
-    return array.astype(np.int64)
-
-
-def check_same_width(queries: Floats, gallery: Floats, name: str) -> None:
-    if queries.shape[1] != gallery.shape[1]:
-        raise ValueError(f"gallery: its rows have {gallery.shape[1]} dimensions, those of {name} {queries.shape[1]}")
-
-
-def check_positive(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise ValueError(f"{name}: need whole numbers from 1, got {value!r}")

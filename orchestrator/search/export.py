@@ -1,8 +1,9 @@
 """A trained model for other places: ONNX, TorchScript, torch.export's pt2, MLflow.
 
 In every format, a model takes uint8 images (batch, H, W, channels), as image libraries give them, of the size used in
-the evaluation, and gives float32 embeddings (batch, D) as the evaluation compares them. A model is only written if it
-gives the same embeddings as the trained model, and never with pickled code.
+the evaluation, and gives float32 embeddings (batch, D) as the evaluation compares them; or, where the method has a
+`retrieval` of its own, each image's rows (batch, 2, K), as a query and as an item. A model is only written if it gives
+the same as the trained model, and never with pickled code.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import HEADLINES
+from orchestrator.method import Method
 from orchestrator.storage.files import output_place
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.provenance import versions
@@ -38,7 +40,8 @@ SUFFIXES: dict[str, str] = {"onnx": ".onnx", "torchscript": ".torchscript", "pt2
 PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 """Packages that a format needs beyond the tool's own dependencies: the extra `export`."""
 TOLERANCE = 1e-4
-"""The largest allowed difference of an embedding's coordinate; rounding causes about 1e-6."""
+"""The largest allowed difference of an embedding's coordinate, as a share of the largest where that is above 1;
+rounding causes about 1e-6."""
 EXAMPLES = 8
 TOLD = tuple(f"{split}/{name}" for split in ("test", "val") for name in HEADLINES)
 ABOUT = "about.json"
@@ -60,16 +63,24 @@ def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
 
 
 class Encoder(nn.Module):
-    """uint8 images (B, H, W, channels) -> embeddings (B, D) in float32, normalised as the method does."""
+    """uint8 images (B, H, W, channels) -> embeddings (B, D) in float32, normalised as the method does; or what its own
+    `retrieval` makes of them, (B, 2, K) in float32: each image's row as a query, and its row as an item."""
 
     def __init__(self, learner: Learner) -> None:
         super().__init__()
+        self.ranked = type(learner.method).retrieval is not Method.retrieval
+        if self.ranked:
+            self.learner = learner
+            return
         self.network = learner.network
         self.network.heads = nn.ModuleDict()  # only the embedding is needed
         self.normalize = learner.method.normalize
 
     def forward(self, images: Tensor) -> Tensor:
         scaled = images.permute(0, 3, 1, 2).to(torch.float32) / 255
+        if self.ranked:
+            rows = self.learner.method.retrieval(self.learner.outputs(scaled))
+            return torch.stack(list(rows), dim=1).to(torch.float32)
         embedding: Tensor = self.network(scaled)["embedding"]
         return self.normalize(embedding)
 
@@ -101,6 +112,13 @@ class Source:
         with torch.no_grad():
             embeddings = encoder(images)
         height, width, channels = images.shape[1:]
+        size = embeddings.shape[-1]
+        output = f"embedding: float32 (batch, {size}), compared by Euclidean distance"
+        if encoder.ranked:
+            output = (
+                f"retrieval: float32 (batch, 2, {size}), each image's row as a query and its row as an item; items are "
+                "ranked by the inner product of the query's first row and their second rows, the largest first"
+            )
         saved = saved_model(model)
         about = {
             "method": experiment.method,
@@ -108,7 +126,7 @@ class Source:
             "dataset_digest": saved["dataset_digest"],
             "input": f"images: uint8 (batch, {height}, {width}, {channels}), as the evaluation of augmentation "
             f"'{experiment.training.augmentation}' sees them",
-            "output": f"embedding: float32 (batch, {embeddings.shape[1]}), compared by Euclidean distance",
+            "output": output,
             "settings": experiment.flat(),
             "versions": versions(),
         }
@@ -201,13 +219,15 @@ def description(source: Source) -> str:
 
 
 def parity(source: Source, run: Callable[[Tensor], Any]) -> float:
-    """The largest difference of an embedding's coordinate, over batches of one, three and all images."""
+    """The largest difference of an embedding's coordinate, over batches of one, three and all images; as a share of
+    the largest coordinate, where that is above 1."""
     differences = []
+    unit = max(1.0, float(source.embeddings.abs().max()))
     for count in (1, 3, len(source.images)):
         found = torch.as_tensor(np.asarray(run(source.images[:count])))
         if found.shape != source.embeddings[:count].shape:
             return float("inf")
-        differences.append(float((found - source.embeddings[:count]).abs().max()))
+        differences.append(float((found - source.embeddings[:count]).abs().max()) / unit)
     return max(differences)
 
 
@@ -243,9 +263,10 @@ def _write_torchscript(source: Source, path: Path) -> Run:
 def _write_onnx(source: Source, path: Path) -> Run:
     import onnxruntime
 
+    name = "retrieval" if source.encoder.ranked else "embedding"
     with open("/dev/null", "w") as nowhere, contextlib.redirect_stdout(nowhere):
         program = torch.onnx.export(
-            _program(source), (), input_names=["images"], output_names=["embedding"], dynamo=True, verbose=False
+            _program(source), (), input_names=["images"], output_names=[name], dynamo=True, verbose=False
         )
     assert program is not None
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in source.about.items()}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.pipeline import Reader, Request
@@ -19,7 +20,7 @@ from orchestrator.evaluation.intervals import of_auroc
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.evaluation.measures.search import QUERIES_LEFT_OUT
 from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
-from orchestrator.method import Embedded, Outputs
+from orchestrator.method import Embedded, Method, Outputs
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
 from orchestrator.training.device import choose_device
@@ -63,9 +64,56 @@ def run_network(
 def embed_split(
     learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device, reader: Reader | None = None
 ) -> Embedded:
-    """The network's outputs for these images, with the data set's own labels."""
-    outputs = {name: output.cpu() for name, output in run_network(learner, store, rows, device, reader).items()}
-    return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows))
+    """The network's outputs for these images, with the data set's own labels; TrainingFailed as `retrieval_of`."""
+    found = run_network(learner, store, rows, device, reader)
+    ranked = retrieval_of(learner.method, found)
+    outputs = {name: output.cpu() for name, output in found.items()}
+    return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows), ranked)
+
+
+@torch.no_grad()
+def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | None:
+    """What the method's `retrieval` gives for these images, on the CPU; None where it is not overridden.
+
+    Raises TrainingFailed, in one line, unless it gives two finite matrices (N, K). Where embeddings are not finite
+    either, what reads those says so.
+    """
+    if type(method).retrieval is Method.retrieval:
+        return None
+    was_training = method.training
+    method.eval()
+    parts: list[list[Tensor]] = []
+    for start in range(0, len(outputs["embedding"]), EVALUATION_BATCH):
+        block = {name: output[start : start + EVALUATION_BATCH] for name, output in outputs.items()}
+        given = method.retrieval(block)
+        if wrong := _wrong_rows(given, block["embedding"], parts[0][0].shape[1] if parts else None):
+            raise TrainingFailed(
+                f"{method.name}: retrieval() {wrong}: it must give two finite float matrices (N, K): a row of each "
+                "image as a query, and one as an item"
+            )
+        parts.append([rows.cpu() if rows.dtype.itemsize >= 4 else rows.float().cpu() for rows in given])
+    method.train(was_training)
+    queries, items = (torch.cat(blocks) for blocks in zip(*parts, strict=True))
+    return queries, items
+
+
+def _wrong_rows(given: Any, embedding: Tensor, width: int | None) -> str:
+    """What is wrong with a method's rows of these images, if other images had so many columns; "" if nothing is."""
+    if not (isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(rows, Tensor) for rows in given)):
+        found = f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
+        return f"gave {found}, not two tensors"
+    shapes = [tuple(rows.shape) for rows in given]
+    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != len(embedding) or not shapes[0][1]:
+        return f"gave shapes {shapes[0]} and {shapes[1]} for {len(embedding)} images"
+    if width not in (None, shapes[0][1]):
+        return f"gave {width} columns, and {shapes[0][1]} for other images"
+    for rows in given:
+        if not rows.is_floating_point():
+            return f"gave {rows.dtype}"
+        finite = torch.isfinite(rows).all(dim=1)
+        if not finite.all() and torch.isfinite(embedding).all():
+            return f"gave {int((~finite).sum())} of {len(rows)} rows that are not finite"
+    return ""
 
 
 def validate(
@@ -201,10 +249,14 @@ def queries_and_gallery(embedded: Embedded, store: Store) -> tuple[np.ndarray[An
     """The queries' rows in the data set, and the arguments of `evaluate_queries`: rows of the split `query` are
     searched for among the others; unless both exist, each row among all."""
     embeddings, labels, rows = embedded.outputs["embedding"], embedded.labels, embedded.samples.numpy()
+    ranked = embedded.retrieval
     queries = torch.from_numpy(store.splits[rows] == "query")
     if not queries.any() or queries.all():
-        return rows, {"embeddings": embeddings, "labels": labels}
-    gallery = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
+        products = {} if ranked is None else {"by_product": ranked}
+        return rows, {"embeddings": embeddings, "labels": labels, **products}
+    gallery: dict[str, Any] = {"gallery": embeddings[~queries], "gallery_labels": labels[~queries]}
+    if ranked is not None:
+        gallery["by_product"] = ranked[0][queries], ranked[1][~queries]
     return rows[queries.numpy()], {"embeddings": embeddings[queries], "labels": labels[queries]} | gallery
 
 

@@ -37,19 +37,25 @@ def evaluate_folds(
     approximate: bool = False,
 ) -> tuple[dict[str, float], Evaluation, Evaluation]:
     """The folds' models on these images: each metric's mean over the models ("separated"), and as
-    `concatenated_<metric>` that of their concatenated normalised embeddings. Also the evaluation of these, and that of
+    `concatenated_<metric>` that of their concatenated normalised embeddings (ranked by the sum of the models' inner
+    products, where the method has a `retrieval` of its own). Also the evaluation of these, and that of
     the models' mean, in which each query has the mean of its values over the models.
 
     `keep`: save the methods' own arrays and tables in each model's folder, and the insight of the concatenated
     embeddings in the training's folder."""
     found: list[Evaluation] = []
     parts: list[Tensor] = []
+    ranked: list[tuple[Tensor, Tensor]] = []
     for model in models:
         folder = model.parent / DIAGNOSTICS if keep else None
         evaluation, embedded = evaluate_and_embed(model, store, rows, device, folder=folder, approximate=approximate)
         found.append(evaluation)
         parts.append(F.normalize(embedded.outputs["embedding"], dim=1))
+        ranked += [] if embedded.retrieval is None else [embedded.retrieval]
     both = replace(embedded, outputs={"embedding": torch.cat(parts, dim=1)})
+    if ranked:
+        queries, items = (torch.cat(rows, dim=1) for rows in zip(*ranked, strict=True))
+        both = replace(both, retrieval=(queries, items))
     place = models[0].parent.parent
     together = retrieve(both, store, device, what=str(place), approximate=approximate)
     if keep and rank() == 0:

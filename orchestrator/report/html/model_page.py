@@ -120,7 +120,9 @@ def _query(view: View, place: int) -> dict[str, Any]:
         level = uncertainty_text(insight, "KN", (place, rank))
         picture = _picture(view, int(insight.neighbour_KN[place, rank]), level)
         found.append(
-            picture | {"right": label == own, "name": names[label], "distance": insight.distance_KN[place, rank]}
+            picture
+            | {"right": label == own, "name": names[label]}
+            | {"measure": "product" if insight.by_product else "distance", "value": insight.distance_KN[place, rank]}
         )
     return {"name": names[own], "picture": query, "found": found}
 
