@@ -285,3 +285,70 @@ def fast_ap(d, positive, negative, num_bins=10):
                 ap = ap + here_own * reached_own / reached
         rows.append(ap / len(own))
     return 1 - mean(rows) if rows else total([])
+
+
+# ---------------------------------------------------------------- objectives on ranks
+
+
+def logistic(x):
+    return 1 / (1 + torch.exp(-x))
+
+
+def smooth_ap(s, positive, negative, temperature=0.01):
+    rows = []
+    for q in range(len(s)):
+        own, other = of(positive, q), of(negative, q)
+        precisions = []
+        for p in own:
+            among = 1 + total([logistic((s[q, j] - s[q, p]) / temperature) for j in own if j != p])
+            below = total([logistic((s[q, j] - s[q, p]) / temperature) for j in other])
+            precisions.append(among / (among + below))
+        if own:
+            rows.append(1 - mean(precisions))
+    return mean(rows)
+
+
+def sup_ap(s, positive, negative, tau=0.01, rho=100.0, delta=0.05):
+    def step(t):
+        if t <= 0:
+            return logistic(t / tau)
+        if t <= delta:
+            return logistic(t / tau) + 0.5
+        return rho * (t - delta) + logistic(torch.tensor(delta / tau, dtype=torch.float64)) + 0.5
+
+    rows = []
+    for q in range(len(s)):
+        own, other = of(positive, q), of(negative, q)
+        precisions = []
+        for p in own:
+            among = 1 + sum(1 for j in own if j != p and s[q, j] >= s[q, p])
+            precisions.append(among / (among + total([step(s[q, j] - s[q, p]) for j in other])))
+        if own:
+            rows.append(1 - mean(precisions))
+    return mean(rows)
+
+
+def calibration(s, positive, negative, alpha=0.9, beta=0.6):
+    pulled, pushed = [], []
+    for q in range(len(s)):
+        pulled += [alpha - s[q, j] for j in of(positive, q) if s[q, j] < alpha]
+        pushed += [s[q, j] - beta for j in of(negative, q) if s[q, j] > beta]
+    return mean(pulled) + mean(pushed)
+
+
+def recall_at_k_surrogate(s, positive, negative, ks=(1, 2, 4, 8, 16), k_temperature=1.0, rank_temperature=0.01):
+    rows = []
+    for q in range(len(s)):
+        own = of(positive, q)
+        listed = own + of(negative, q)
+        recalls = []
+        for k in ks:
+            found = total([])
+            for p in own:
+                rank = 1 + total([logistic((s[q, j] - s[q, p]) / rank_temperature) for j in listed if j != p])
+                found = found + logistic((k - rank) / k_temperature)
+            found = found if found <= k else found * 0 + k
+            recalls.append(found / max(1, min(k, len(own))))
+        if own:
+            rows.append(1 - mean(recalls))
+    return mean(rows)

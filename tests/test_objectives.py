@@ -15,10 +15,24 @@ from methods.cos_face import cos_face
 from methods.lifted_structure import lifted_structure
 from methods.n_pair import n_pair
 from methods.objectives import cosine_similarity, euclidean_distance, pair_masks
+from methods.recall_at_k import recall_at_k_surrogate
+from methods.roadmap import calibration, sup_ap
 from methods.sigmoid_pairs import sigmoid_pairs
+from methods.smooth_ap import smooth_ap
 from methods.sup_con import sup_con
 
-IN_OWN_FILES = (arc_face, cos_face, lifted_structure, n_pair, sigmoid_pairs, sup_con)
+IN_OWN_FILES = (
+    arc_face,
+    calibration,
+    cos_face,
+    lifted_structure,
+    n_pair,
+    recall_at_k_surrogate,
+    sigmoid_pairs,
+    smooth_ap,
+    sup_ap,
+    sup_con,
+)
 OWN_FILES = {function.__name__: function for function in IN_OWN_FILES}
 
 
@@ -80,6 +94,13 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("soft_triple", "s", {"centres_per_class": 1, "gamma": 0.05}),
     ("fast_ap", "d", {}),
     ("fast_ap", "d", {"num_bins": 3}),
+    ("smooth_ap", "s", {}),
+    ("smooth_ap", "s", {"temperature": 0.2}),
+    ("sup_ap", "s", {}),
+    ("sup_ap", "s", {"tau": 0.3, "rho": 3.0, "delta": 0.2}),
+    ("calibration", "s", {"alpha": 0.6, "beta": -0.1}),
+    ("recall_at_k_surrogate", "s", {}),
+    ("recall_at_k_surrogate", "s", {"ks": (1, 2), "k_temperature": 0.5, "rank_temperature": 0.2}),
 ]
 IDS = [f"{name}-{'-'.join(f'{k}={v}' for k, v in hyper.items()) or 'defaults'}" for name, _, hyper in CASES]
 MARGIN = functools.partial(objectives.margin, dim=8)
@@ -276,6 +297,9 @@ EXTREME = [
     ("sup_con", 1.0, {"temperature": 0.01}),
     ("sigmoid_pairs", 1.0, {"scale": 100.0}),
     ("soft_triple", 1.0, {"centres_per_class": 2, "la": 100.0, "gamma": 0.01}),
+    ("smooth_ap", 1.0, {"temperature": 0.004}),
+    ("sup_ap", 1.0, {"tau": 0.004}),
+    ("recall_at_k_surrogate", 1.0, {"rank_temperature": 0.004}),
 ]
 
 
@@ -385,6 +409,10 @@ def test_centre_merging_of_one_centre_per_class_is_an_attached_zero():
         (lambda case: arc_face(*case, margin=2.0), r"from 0 to pi / 2, got 2\.0"),
         (lambda case: objectives.soft_triple(*case, centres_per_class=2), "centres_per_class=2, got 3"),
         (lambda case: objectives.centre_merging(unit(4, 8, 0), 3), "centres_per_class=3, got 4"),
+        (lambda case: smooth_ap(*case, temperature=0.0), "temperature must be above 0, got 0"),
+        (lambda case: sup_ap(*case, delta=-0.1), r"rho and delta at least 0, got 0\.01, 100\.0, -0\.1"),
+        (lambda case: recall_at_k_surrogate(*case, ks=(2, 0)), r"each k must be at least 1, got \[2, 0\]"),
+        (lambda case: recall_at_k_surrogate(*case, k_temperature=0.0), "temperatures must be above 0, got 0"),
     ],
 )
 def test_bad_hyperparameters_are_named(call, message):

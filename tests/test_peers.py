@@ -13,6 +13,7 @@ from methods.arc_face import arc_face
 from methods.cos_face import cos_face
 from methods.lifted_structure import lifted_structure
 from methods.n_pair import n_pair
+from methods.smooth_ap import smooth_ap
 from methods.snr import snr_distance, zero_mean
 from methods.sup_con import sup_con
 
@@ -115,6 +116,25 @@ def test_lifted_structure() -> None:
 def test_sup_con() -> None:
     loss = losses.SupConLoss(temperature=0.2)
     agree(on_pairs(sup_con, objectives.cosine_similarity, temperature=0.2), lambda z, r: loss(z, LABELS))
+
+
+def test_smooth_ap_with_the_query_in_its_own_list() -> None:
+    """As theirs has it; theirs needs as many classes as images of each, in order, and is in torch's default type."""
+    labels = torch.arange(16) // 4
+    positive, negative = objectives.pair_masks(labels, labels, same=False)
+    loss = losses.SmoothAPLoss(temperature=0.1)
+
+    def ours(z: Tensor, r: Tensor) -> Tensor:
+        return smooth_ap(objectives.cosine_similarity(z[:16], z[:16]), positive, negative, temperature=0.1)
+
+    def theirs(z: Tensor, r: Tensor) -> Tensor:
+        torch.set_default_dtype(torch.float64)
+        try:
+            return loss(z[:16], labels)  # type: ignore[no-any-return]
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+    agree(ours, theirs)
 
 
 def test_margin_with_the_negatives_that_were_drawn() -> None:

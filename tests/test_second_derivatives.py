@@ -21,8 +21,11 @@ from methods import (
     n_pair,
     objectives,
     pfml,
+    recall_at_k,
     reductions,
+    roadmap,
     sigmoid_pairs,
+    smooth_ap,
     snr,
     sup_con,
 )
@@ -31,6 +34,8 @@ from methods.ccp import lipschitz_normalize, proximal_term
 from methods.idml import introspective_distance, introspective_similarity
 from methods.objectives import centre_merging, cosine_similarity, euclidean_distance, pair_masks
 from methods.pfml import contrastive_potential_energy, potential_energy
+from methods.recall_at_k import virtual_examples
+from methods.roadmap import rank_step
 
 Q, R, D, CENTRES = 5, 8, 4, 2
 LABELS = torch.tensor([0, 0, 1, 2, 5])  # class 5 has no reference
@@ -91,6 +96,15 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         ),
         (X, Y, BETAS, -BETAS),
     ),
+    "smooth_ap": (on_similarities("smooth_ap", smooth_ap, temperature=0.5), (X, Y)),
+    "sup_ap": (on_similarities("sup_ap", roadmap, tau=0.5, rho=2.0, delta=0.2), (X, Y)),
+    "rank_step": (lambda x: rank_step(x, tau=0.5, rho=2.0, delta=0.2), (X,)),
+    "calibration": (on_similarities("calibration", roadmap, alpha=0.8, beta=-0.2), (X, Y)),
+    "recall_at_k_surrogate": (
+        on_similarities("recall_at_k_surrogate", recall_at_k, ks=(1, 2), rank_temperature=0.5),
+        (X, Y),
+    ),
+    "virtual_examples": (lambda x: virtual_examples(x, LABELS[:, None], Generator().manual_seed(0))[0], (X,)),
     "centre_merging": (lambda y: centre_merging(y, CENTRES), (Y,)),
     "introspective_distance": (introspective_distance, (X, U, Y, V)),
     "introspective_similarity": (introspective_similarity, (X, U, Y, V)),
@@ -118,7 +132,7 @@ NO_GRADIENT = {
 
 
 def test_every_pure_function_is_here() -> None:
-    shared = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml)
+    shared = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml, recall_at_k, roadmap, smooth_ap)
     modules = (*shared, arc_face, cos_face, lifted_structure, n_pair, sigmoid_pairs, snr, sup_con)
     public = {
         name
@@ -135,7 +149,8 @@ def leaves(points: tuple[Tensor, ...]) -> list[Tensor]:
 
 
 WHOLE = [pytest.param(name, False, id=name) for name in FUNCTIONS]
-IN_BLOCKS = [pytest.param(name, True, id=f"{name}, in blocks") for name in FUNCTIONS if hasattr(objectives, name)]
+ON_MATRICES = {*vars(objectives), "smooth_ap", "sup_ap", "recall_at_k_surrogate"}
+IN_BLOCKS = [pytest.param(name, True, id=f"{name}, in blocks") for name in FUNCTIONS if name in ON_MATRICES]
 
 
 @pytest.mark.parametrize(("name", "in_blocks"), WHOLE + IN_BLOCKS)

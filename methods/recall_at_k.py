@@ -1,0 +1,128 @@
+"""The recall@k surrogate: a smooth count of the positives among the k nearest, and SiMix's virtual examples.
+
+Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup", CVPR 2022.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field, field_validator
+from torch import Generator, Tensor
+
+from methods.baselines import Baseline, Measure, Metric, ReferencesConfig
+from methods.distances import pair_masks
+from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
+from methods.reductions import objective
+from orchestrator.method import Outputs
+
+
+@objective
+def recall_at_k_surrogate(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    ks: Sequence[int] = (1, 2, 4, 8, 16),
+    k_temperature: float = 1.0,
+    rank_temperature: float = 0.01,
+) -> Tensor:
+    """Recall@k surrogate on s: 1 - mean over rows and over the k of the smooth recall
+
+        R_k = min(k, sum over positives p of sigma((k - rank_p) / k_temperature)) / min(k, number of positives)
+        rank_p = 1 + sum over j other than p of sigma((s_qj - s_qp) / rank_temperature)
+
+    sigma is the logistic function; j runs over positives and negatives. Rows without positives are left out. A sample
+    is not in its own list; in the released code it is counted in rank_p, which shifts every k by about one. ValueError
+    if `ks` is empty or has a k below 1, or a temperature is not above 0.
+
+    Time is (positive pairs) x R; memory is linear in R and in the positive pairs (`positive_ranks`).
+
+    Patel et al., CVPR 2022. The values of k, rank_temperature, the two minima and the mean over k are the released
+    code's; k_temperature 1 is what others' implementations say of the paper (SupRank, open-metric-learning), the
+    released code's default is k itself.
+    """
+    if not ks or min(ks) < 1:
+        raise ValueError(f"recall_at_k_surrogate: each k must be at least 1, got {list(ks)}")
+    if not (k_temperature > 0 and rank_temperature > 0):
+        given = f"{k_temperature} and {rank_temperature}"
+        raise ValueError(f"recall_at_k_surrogate: temperatures must be above 0, got {given}")
+    ranks = positive_ranks(matrix, positive, negative, lambda gaps, _: torch.sigmoid(gaps / rank_temperature))
+    queries, _, overall = ranks
+    count = positive.sum(1).clamp(min=1)
+    recalls = []
+    for k in ks:
+        among_k = torch.sigmoid((k - overall) / k_temperature)
+        found = mean_over_queries(among_k, queries, positive) * count
+        recalls.append(found.clamp(max=k) / count.clamp(max=k))
+    return one_minus_mean(torch.stack(recalls).mean(0), positive)
+
+
+def virtual_examples(embeddings: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
+    """SiMix: for each pair i < j of positives a virtual example a z_i + (1 - a) z_j, a uniform on [0, 1].
+
+    embeddings (B, D), labels (B, L) padded with -1 -> the virtual examples (V, D), which are not normalised, and their
+    labels (V, 2 L), those of both. Their similarities are the same mixtures of the pair's. `generator` is on the CPU.
+
+    Patel et al., CVPR 2022; all pairs of a class, as in the released code.
+    """
+    positive, _ = pair_masks(labels, labels, same=True)
+    first, second = positive.triu().nonzero(as_tuple=True)
+    share = torch.rand(len(first), 1, generator=generator, dtype=torch.float64)
+    z = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
+    share = share.to(z.device, z.dtype)
+    mixed = share * z[first] + (1 - share) * z[second]
+    return mixed, torch.cat([labels[first], labels[second]], dim=1)
+
+
+class RecallAtK(Baseline):
+    """Recall@k surrogate: a smooth recall at several k, with SiMix's virtual examples if wanted.
+
+    L = 1 - mean over rows and k of min(k, sum over positives p of sigmoid((k - rank_p) / k_temperature)) / min(k, P),
+    rank_p = 1 + sum over j other than p of sigmoid((s_qj - s_qp) / rank_temperature), P the row's positives.
+
+    With `simix` each pair of positives in the batch adds a virtual example between the two, as query and in the list.
+    The paper trains with batches of 400 (CUB), 392 (Cars196) and 4,000 (SOP), four images of a class.
+    """
+
+    name = "recall_at_k_surrogate"
+    paper = "Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022"
+    reads = "similarity"
+    function = recall_at_k_surrogate
+
+    class Config(ReferencesConfig):
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        ks: str = Field("1,2,4,8,16", description="values of k, separated by commas")
+        k_temperature: float = Field(1.0, gt=0, description="temperature of the sigmoid that counts ranks up to k")
+        rank_temperature: float = Field(0.01, gt=0, description="temperature of the sigmoids that make a rank")
+        simix: bool = Field(False, description="add virtual examples between positives, where the batch is compared")
+
+        @field_validator("ks")
+        @classmethod
+        def _several(cls, value: str) -> str:
+            if not all(part.strip().isdecimal() and int(part) > 0 for part in value.split(",")):
+                raise ValueError("should be whole numbers from 1 on, separated by commas, as in 1,2,4")
+            return value
+
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            without = {} if "batch" in self.references else {"simix": ("references",)}
+            return super().idle() | without
+
+    config: Config
+
+    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+        config = self.config
+        return recall_at_k_surrogate(
+            matrix,
+            positive,
+            negative,
+            ks=[int(k) for k in config.ks.split(",")],
+            k_temperature=config.k_temperature,
+            rank_temperature=config.rank_temperature,
+        )
+
+    def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
+        if self.config.simix and "batch" in self.config.references:
+            mixed, theirs = virtual_examples(outputs["embedding"], labels, rng)
+            outputs = {"embedding": torch.cat([outputs["embedding"], mixed])}
+            labels = torch.cat([torch.nn.functional.pad(labels, (0, labels.shape[1]), value=-1), theirs])
+        return super().compare(outputs, labels, rng, measure)

@@ -1,0 +1,116 @@
+"""ROADMAP: average precision by ranks that are never better than the true ones, and a calibration of similarities.
+
+Ramzi et al., "Robust and Decomposable Average Precision for Image Retrieval", NeurIPS 2021.
+"""
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Generator, Tensor
+
+from methods.baselines import Baseline, Metric, ReferencesConfig
+from methods.objectives import contrastive
+from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
+from methods.reductions import objective
+
+
+def rank_step(gaps: Tensor, *, tau: float = 0.01, rho: float = 100.0, delta: float = 0.05) -> Tensor:
+    """H^-(t): what a negative adds to a positive's rank, t = s_negative - s_positive, of any shape.
+
+        sigma(t / tau)                                    t <= 0
+        sigma(t / tau) + 1/2                              0 < t <= delta
+        rho (t - delta) + sigma(delta / tau) + 1/2        delta < t
+
+    sigma is the logistic function. Above 0 it is at least 1, and beyond delta its slope is rho, so that a negative far
+    too close still has a gradient. The last line joins the second without a step, as in the authors' later release
+    (SupRank); their first one has rho t + 1.44 there.
+    """
+    smooth = torch.sigmoid(gaps / tau)
+    at_delta = 1 / (1 + math.exp(-delta / tau))
+    beyond = rho * (gaps - delta) + at_delta + 0.5
+    return torch.where(gaps > delta, beyond, smooth + 0.5 * (gaps > 0))
+
+
+@objective
+def sup_ap(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    tau: float = 0.01,
+    rho: float = 100.0,
+    delta: float = 0.05,
+) -> Tensor:
+    """SupAP on s: 1 - mean over rows of mean over positives p of rank+_p / (rank+_p + rank-_p),
+
+        rank+_p = 1 + the number of other positives j with s_qj >= s_qp, which has no gradient
+        rank-_p = sum over negatives j of H^-(s_qj - s_qp) (`rank_step`)
+
+    Rows without positives are left out; a row without negatives has AP 1. A sample is not in its own list; in the
+    released code it is, as a further positive. ValueError if tau is not above 0, or rho or delta is below 0.
+
+    Time is (positive pairs) x R; memory is linear in R and in the positive pairs (`positive_ranks`).
+
+    Ramzi et al., NeurIPS 2021; the defaults are those of the released code (tau is its `temp`, rho its `tau`, delta
+    its `margin`).
+    """
+    if not (tau > 0 and rho >= 0 and delta >= 0):
+        raise ValueError(f"sup_ap: tau must be above 0, rho and delta at least 0, got {tau}, {rho}, {delta}")
+
+    def step(gaps: Tensor, of_positive: Tensor) -> Tensor:
+        counted = (gaps >= 0).to(gaps.dtype)
+        return torch.where(of_positive, counted, rank_step(gaps, tau=tau, rho=rho, delta=delta))
+
+    queries, among, overall = positive_ranks(matrix, positive, negative, step)
+    return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive)
+
+
+@objective
+def calibration(matrix: Tensor, positive: Tensor, negative: Tensor, *, alpha: float = 0.9, beta: float = 0.6) -> Tensor:
+    """The calibration loss on s: mean over positives of [alpha - s]+ plus mean over negatives of [s - beta]+.
+
+    Each mean is over its terms above zero, as in the released code: the contrastive loss on 1 - s. The defaults are
+    the released code's.
+
+    Ramzi et al., NeurIPS 2021.
+    """
+    return contrastive(1 - matrix, positive, negative, pos_margin=1 - alpha, neg_margin=1 - beta)
+
+
+class Roadmap(Baseline):
+    """ROADMAP: average precision whose ranks are bounded from above, and calibrated similarities.
+
+    L = (1 - weight) L_AP + weight L_cal, L_AP = 1 - mean over rows of mean over positives p of rank+ / (rank+ + rank-),
+    rank+ = 1 + number of other positives at or above p, rank- = sum over negatives j of H^-(s_qj - s_qp); H^-(t) is
+    sigmoid(t/tau) up to t = 0, that plus 1/2 up to delta, and rises by rho beyond; L_cal = mean of [alpha - s]+ over
+    positives + mean of [s - beta]+ over negatives, both of the terms above zero.
+
+    The released code adds both terms with weight 1, which is twice the loss at weight 0.5.
+    """
+
+    name = "roadmap"
+    paper = "Ramzi et al., Robust and Decomposable Average Precision for Image Retrieval, NeurIPS 2021"
+    reads = "similarity"
+    function = sup_ap
+
+    class Config(ReferencesConfig):
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        tau: float = Field(0.01, gt=0, description="temperature of the sigmoid in H^-")
+        rho: float = Field(100.0, ge=0, description="slope of H^- beyond delta")
+        delta: float = Field(0.05, ge=0, description="gap beyond which H^- is linear")
+        calibration_weight: float = Field(0.5, ge=0, le=1, description="share of the calibration loss, lambda")
+        alpha: float = Field(0.9, ge=-1, le=1, description="similarity above which positives rest")
+        beta: float = Field(0.6, ge=-1, le=1, description="similarity below which negatives rest")
+
+        def idle(self) -> dict[str, tuple[str, ...]]:
+            unused = {0.0: ("alpha", "beta"), 1.0: ("tau", "rho", "delta")}.get(self.calibration_weight, ())
+            return super().idle() | dict.fromkeys(unused, ("calibration_weight",))
+
+    config: Config
+
+    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+        config = self.config
+        ranked = sup_ap(matrix, positive, negative, tau=config.tau, rho=config.rho, delta=config.delta)
+        calibrated = calibration(matrix, positive, negative, alpha=config.alpha, beta=config.beta)
+        return (1 - config.calibration_weight) * ranked + config.calibration_weight * calibrated

@@ -1,0 +1,51 @@
+"""Smooth-AP: average precision with sigmoids in place of the comparisons that make a rank.
+
+Brown et al., "Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval", ECCV 2020.
+"""
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from methods.baselines import Baseline, Metric, ReferencesConfig
+from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
+from methods.reductions import objective
+
+
+@objective
+def smooth_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.01) -> Tensor:
+    """Smooth-AP on s: 1 - mean over rows of the smoothed average precision,
+
+        AP_q = mean over positives p of (1 + sum_pos c_pj) / (1 + sum_pos c_pj + sum_neg c_pj)
+        c_pj = 1 / (1 + e^(-(s_qj - s_qp) / temperature)), j other than p
+
+    Rows without positives are left out; a row without negatives has AP 1. Equal similarities count half. A sample is
+    not in its own list: the rest of the batch is, as the released code says in words; its arithmetic puts the sample
+    into the list as a further positive, whose term is about 1. ValueError if temperature is not above 0.
+
+    Time is (positive pairs) x R; memory is linear in R and in the positive pairs (`positive_ranks`).
+
+    Brown et al., Smooth-AP, ECCV 2020; the temperature is the released code's.
+    """
+    if not temperature > 0:
+        raise ValueError(f"smooth_ap: temperature must be above 0, got {temperature}")
+    ranks = positive_ranks(matrix, positive, negative, lambda gaps, _: torch.sigmoid(gaps / temperature))
+    queries, among, overall = ranks
+    return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive)
+
+
+class SmoothAP(Baseline):
+    """Smooth-AP: average precision, each comparison of its ranks a sigmoid.
+
+    L = 1 - mean over rows of mean over positives p of (1 + sum_pos c_pj) / (1 + sum_pos c_pj + sum_neg c_pj),
+    c_pj = sigmoid((s_qj - s_qp) / temperature), j other than p; the query is not in its own list.
+    """
+
+    name = "smooth_ap"
+    paper = "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020"
+    reads = "similarity"
+    function = smooth_ap
+
+    class Config(ReferencesConfig):
+        metric: Metric = Field("cosine", description="similarity between embeddings")
+        temperature: float = Field(0.01, gt=0, description="temperature of the sigmoids")
