@@ -16,6 +16,7 @@ from methods import (
     ccp,
     cos_face,
     distances,
+    hist,
     idml,
     lifted_structure,
     n_pair,
@@ -28,6 +29,7 @@ from methods import (
     smooth_ap,
     snr,
     sup_con,
+    vmf,
 )
 from methods.anti_collapse import coding_rate, language_guidance, mean_coding_rate
 from methods.ccp import lipschitz_normalize, proximal_term
@@ -105,6 +107,9 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         (X, Y),
     ),
     "virtual_examples": (lambda x: virtual_examples(x, LABELS[:, None], Generator().manual_seed(0))[0], (X,)),
+    "class_distances": (hist.class_distances, (X, Y, Y.flip(0))),
+    "hypergraph_mean": (lambda x, y: hist.hypergraph_mean(x, y.square(), POSITIVE.any(0)[:D]), (X, X.flip(0))),
+    "mean_directions": (lambda y: vmf.mean_directions(2 * y, Y), (Y,)),
     "centre_merging": (lambda y: centre_merging(y, CENTRES), (Y,)),
     "introspective_distance": (introspective_distance, (X, U, Y, V)),
     "introspective_similarity": (introspective_similarity, (X, U, Y, V)),
@@ -133,7 +138,7 @@ NO_GRADIENT = {
 
 def test_every_pure_function_is_here() -> None:
     shared = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml, recall_at_k, roadmap, smooth_ap)
-    modules = (*shared, arc_face, cos_face, lifted_structure, n_pair, sigmoid_pairs, snr, sup_con)
+    modules = (*shared, arc_face, cos_face, hist, lifted_structure, n_pair, sigmoid_pairs, snr, sup_con, vmf)
     public = {
         name
         for module in modules
