@@ -213,8 +213,9 @@ def test_evaluation_against_a_gallery_keeps_to_its_memory() -> None:
     assert torch.cuda.max_memory_allocated() - before < 10_000 * 512 * 12 + 10 * 2**26
 
 
-def test_faiss_searches_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over all GPUs, and with this one's memory twice: neighbours, in order, and their distances."""
+@pytest.mark.parametrize("by_product", [False, True])
+def test_faiss_searches_as_on_the_cpu(by_product: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over all GPUs, and with this one's memory twice: neighbours, in order, and their distances or products."""
     faiss = pytest.importorskip("faiss")
     if not hasattr(faiss, "StandardGpuResources"):
         pytest.skip("faiss is built without GPUs")
@@ -228,12 +229,13 @@ def test_faiss_searches_as_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(neighbours, "faiss_on_gpu", counted)
     for rows in (torch.randn(20_000, 512), torch.randint(-2, 3, (5000, 8)).float(), 100 + torch.randn(5000, 64)):
-        on_cpu = neighbours.nearest_neighbours(rows, rows, 1000, exclude_self=True)
+        asked: dict[str, Any] = {"exclude_self": True, "by_product": by_product}
+        on_cpu = neighbours.nearest_neighbours(rows, rows, 1000, **asked)
         here = torch.device("cuda", 0)
         for devices in (neighbours.gpus_of_faiss(torch.device("cuda")), [here, here]):
             with monkeypatch.context() as patch:
                 patch.setattr(neighbours, "gpus_of_faiss", lambda _, devices=devices: devices)
-                found = neighbours.nearest_neighbours(rows.cuda(), rows.cuda(), 1000, exclude_self=True)
+                found = neighbours.nearest_neighbours(rows.cuda(), rows.cuda(), 1000, **asked)
             assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, on_cpu, strict=True))
     assert set(calls) == {1000 + neighbours.SLACK + 1}
 
