@@ -352,3 +352,43 @@ def recall_at_k_surrogate(s, positive, negative, ks=(1, 2, 4, 8, 16), k_temperat
         if own:
             rows.append(1 - mean(recalls))
     return mean(rows)
+
+
+def circle(s, positive, negative, margin=0.4, gamma=80.0):
+    """The weights are numbers, not functions of s."""
+    rows = []
+    for i in range(len(s)):
+        own, other = of(positive, i), of(negative, i)
+        if own and other:
+            pull = [torch.exp(-gamma * max(0.0, 1 + margin - s[i, j].item()) * (s[i, j] - (1 - margin))) for j in own]
+            push = [torch.exp(gamma * max(0.0, s[i, j].item() + margin) * (s[i, j] - margin)) for j in other]
+            rows.append(torch.log(1 + total(pull) * total(push)))
+    return mean(rows)
+
+
+def flow(x, condition, blocks):
+    """A chain of coupling blocks, number by number; each block is a permutation, two networks, and a clamp.
+
+    A network is a list of (weight, bias) with ReLU between them.
+    """
+
+    def network(layers, numbers):
+        for place, (weight, bias) in enumerate(layers):
+            sums = [total([w * n for w, n in zip(row, numbers, strict=True)]) for row in weight]
+            numbers = [a + b for a, b in zip(sums, bias, strict=True)]
+            if place < len(layers) - 1:
+                numbers = [n if n > 0 else n * 0 for n in numbers]
+        return numbers
+
+    def changed(half, says, clamp):
+        scales = [clamp * 0.636 * torch.atan(value) for value in says[: len(half)]]
+        return [n * torch.exp(a) + b for n, a, b in zip(half, scales, says[len(half) :], strict=True)]
+
+    numbers, given = list(x), list(condition)
+    for order, from_first, from_second, clamp in blocks:
+        numbers = [numbers[place] for place in order]
+        first, second = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+        first = changed(first, network(from_second, second + given), clamp)
+        second = changed(second, network(from_first, first + given), clamp)
+        numbers = first + second
+    return torch.stack(numbers)

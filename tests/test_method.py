@@ -204,6 +204,9 @@ def test_a_folder_called_methods_does_not_shadow_ours(tmp_path: Path) -> None:
         ("idml", {"mixup": False}, {"mixup_loss": "released", "mixup_alpha": 3.0, "mixup_blocks": 1}),
         ("idml", {"objective": "triplet"}, {"proxies_per_class": 3, "proxy_lr_multiplier": 7.0}),
         ("ccp", {"problems": 1}, {"pool_size": 3, "proximal_weight": 1.0}),
+        ("roadmap", {"calibration_weight": 0.0}, {"alpha": 0.5, "beta": 0.2}),
+        ("roadmap", {"calibration_weight": 1.0}, {"tau": 0.5, "rho": 3.0, "delta": 0.5}),
+        ("recall_at_k_surrogate", {"references": "proxies"}, {"simix": True}),
     ],
 )
 def test_settings_said_to_be_idle_change_nothing(name: str, settings: dict[str, Any], idle: dict[str, Any]) -> None:

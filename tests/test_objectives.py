@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from methods import distances, objectives, reductions
 from methods.arc_face import arc_face
+from methods.circle import circle
 from methods.cos_face import cos_face
 from methods.lifted_structure import lifted_structure
 from methods.n_pair import n_pair
@@ -24,6 +25,7 @@ from methods.sup_con import sup_con
 IN_OWN_FILES = (
     arc_face,
     calibration,
+    circle,
     cos_face,
     lifted_structure,
     n_pair,
@@ -94,6 +96,8 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("soft_triple", "s", {"centres_per_class": 1, "gamma": 0.05}),
     ("fast_ap", "d", {}),
     ("fast_ap", "d", {"num_bins": 3}),
+    ("circle", "s", {}),
+    ("circle", "s", {"margin": 0.1, "gamma": 5.0}),
     ("smooth_ap", "s", {}),
     ("smooth_ap", "s", {"temperature": 0.2}),
     ("sup_ap", "s", {}),
@@ -297,6 +301,7 @@ EXTREME = [
     ("sup_con", 1.0, {"temperature": 0.01}),
     ("sigmoid_pairs", 1.0, {"scale": 100.0}),
     ("soft_triple", 1.0, {"centres_per_class": 2, "la": 100.0, "gamma": 0.01}),
+    ("circle", 1.0, {}),
     ("smooth_ap", 1.0, {"temperature": 0.004}),
     ("sup_ap", 1.0, {"tau": 0.004}),
     ("recall_at_k_surrogate", 1.0, {"rank_temperature": 0.004}),
@@ -409,6 +414,7 @@ def test_centre_merging_of_one_centre_per_class_is_an_attached_zero():
         (lambda case: arc_face(*case, margin=2.0), r"from 0 to pi / 2, got 2\.0"),
         (lambda case: objectives.soft_triple(*case, centres_per_class=2), "centres_per_class=2, got 3"),
         (lambda case: objectives.centre_merging(unit(4, 8, 0), 3), "centres_per_class=3, got 4"),
+        (lambda case: circle(*case, gamma=0.0), "gamma must be above 0, got 0"),
         (lambda case: smooth_ap(*case, temperature=0.0), "temperature must be above 0, got 0"),
         (lambda case: sup_ap(*case, delta=-0.1), r"rho and delta at least 0, got 0\.01, 100\.0, -0\.1"),
         (lambda case: recall_at_k_surrogate(*case, ks=(2, 0)), r"each k must be at least 1, got \[2, 0\]"),

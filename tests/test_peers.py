@@ -10,6 +10,7 @@ from torch import Tensor
 
 from methods import objectives
 from methods.arc_face import arc_face
+from methods.circle import circle
 from methods.cos_face import cos_face
 from methods.lifted_structure import lifted_structure
 from methods.n_pair import n_pair
@@ -135,6 +136,13 @@ def test_smooth_ap_with_the_query_in_its_own_list() -> None:
             torch.set_default_dtype(torch.float32)
 
     agree(ours, theirs)
+
+
+def test_circle() -> None:
+    """With logits below 20, from where on their softplus is the identity."""
+    loss = losses.CircleLoss(m=0.3, gamma=5)
+    ours = on_pairs(circle, objectives.cosine_similarity, margin=0.3, gamma=5)
+    agree(ours, lambda z, r: loss(z, LABELS))
 
 
 def test_margin_with_the_negatives_that_were_drawn() -> None:

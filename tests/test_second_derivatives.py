@@ -14,12 +14,14 @@ from methods import (
     arc_face,
     baselines,
     ccp,
+    circle,
     cos_face,
     distances,
     hist,
     idml,
     lifted_structure,
     n_pair,
+    nir,
     objectives,
     pfml,
     recall_at_k,
@@ -110,6 +112,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "class_distances": (hist.class_distances, (X, Y, Y.flip(0))),
     "hypergraph_mean": (lambda x, y: hist.hypergraph_mean(x, y.square(), POSITIVE.any(0)[:D]), (X, X.flip(0))),
     "mean_directions": (lambda y: vmf.mean_directions(2 * y, Y), (Y,)),
+    "non_isotropy": (lambda x: nir.non_isotropy(x, x.sum(1)), (X,)),
     "centre_merging": (lambda y: centre_merging(y, CENTRES), (Y,)),
     "introspective_distance": (introspective_distance, (X, U, Y, V)),
     "introspective_similarity": (introspective_similarity, (X, U, Y, V)),
@@ -120,6 +123,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "lipschitz_normalize": (lambda x: lipschitz_normalize(2 * x), (X,)),
 }
 ONCE: dict[str, Callable[..., Tensor]] = {
+    "circle": on_similarities("circle", circle, gamma=5.0),
     "potential_energy": lambda x, y: potential_energy(x, LABELS, y, OTHERS, delta=0.2, alpha=2.0, delta_rep=1.9),
     "contrastive_potential_energy": lambda x, y: contrastive_potential_energy(x, LABELS, y, OTHERS, delta=0.2),
 }
@@ -138,7 +142,20 @@ NO_GRADIENT = {
 
 def test_every_pure_function_is_here() -> None:
     shared = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml, recall_at_k, roadmap, smooth_ap)
-    modules = (*shared, arc_face, cos_face, hist, lifted_structure, n_pair, sigmoid_pairs, snr, sup_con, vmf)
+    modules = (
+        *shared,
+        arc_face,
+        circle,
+        cos_face,
+        hist,
+        lifted_structure,
+        n_pair,
+        nir,
+        sigmoid_pairs,
+        snr,
+        sup_con,
+        vmf,
+    )
     public = {
         name
         for module in modules

@@ -48,6 +48,7 @@ ASKED = {
     "idml, released": 37,
     "margin": 14,
     "memory": 1,
+    "nir": 1,
     "normalized_softmax": 2,
     "pfml": 6,
     "proxy_nca": 6,
