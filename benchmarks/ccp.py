@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def build(method: str, settings: dict[str, Any], backbone: str, classes: int) -> tuple[Any, Any]:
     """A learner, and its optimiser."""
     from orchestrator.config.training import Training
-    from orchestrator.method import find_method
+    from orchestrator.method import Task, find_method
     from orchestrator.training.learner import Learner
     from orchestrator.training.optimizer import build_optimizer
 
@@ -29,12 +29,11 @@ def build(method: str, settings: dict[str, Any], backbone: str, classes: int) ->
     learner = Learner(
         kind,
         kind.Config(**settings),
-        num_classes=classes,
+        Task(classes, 128, 0),
         channels=3,
         backbone=backbone,
         weights="random",
         weights_sha256=None,
-        embedding_dim=128,
         pooling="average",
     )
     learner.freeze_batch_norm()

@@ -36,7 +36,7 @@ def train(rank: int, world: int, folder: str, backbone: str, arguments: argparse
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
-    from orchestrator.method import Batch, find_method
+    from orchestrator.method import Batch, Task, find_method
     from orchestrator.training.distributed import data_parallel, process_group
     from orchestrator.training.learner import Learner
 
@@ -71,13 +71,11 @@ def train(rank: int, world: int, folder: str, backbone: str, arguments: argparse
         learner = Learner(
             method,
             method.Config(),
-            num_classes=CLASSES,
-            batch_size=arguments.batch,
+            Task(CLASSES, arguments.dimensions, 0, batch_size=arguments.batch),
             channels=3,
             backbone=backbone,
             weights="random",
             weights_sha256=None,
-            embedding_dim=arguments.dimensions,
             pooling="average",
         ).to(device)
         module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())

@@ -5,14 +5,15 @@ Shape suffixes: B samples of the global batch, L labels of a sample, D embedding
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
+import torch
 import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Generator, Tensor, nn
@@ -34,6 +35,10 @@ SharedSum = Callable[[Callable[[int, int], Tensor]], Tensor]
 """Sums part(i, n) over the shares i = 0 ... n - 1, each computed on a different rank; all ranks get the same sum."""
 
 
+def _as_it_is(rows: Tensor) -> Tensor:
+    return rows
+
+
 def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
     return part(0, 1)
 
@@ -42,9 +47,11 @@ def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
 class Task:
     """The facts from which a method may derive its sizes.
 
-    `class_names` are those of the training classes, in the order of the batches' labels; they are empty when
-    a saved model is only loaded, so values derived from them belong in a buffer. `batch_size` is the global batch size,
-    0 without training. A method that cannot work with these facts raises InputError from `__init__`.
+    `class_names` are those of the training classes, in the order of the batches' labels, and `super_classes` the number
+    of the super-class of each, if the data set has them; both are empty when a saved model is only loaded, so values
+    derived from them belong in a buffer. `batch_size` is the global batch size, `steps_per_epoch` and `total_steps` the
+    length of an epoch and of the whole training; 0 without training. `num_samples` is the number of images of the data
+    set: a batch's `samples` are below it. A method that cannot work with these facts raises InputError from `__init__`.
     """
 
     num_classes: int
@@ -52,6 +59,10 @@ class Task:
     feature_dim: int
     class_names: tuple[str, ...] = ()
     batch_size: int = 0
+    num_samples: int = 0
+    steps_per_epoch: int = 0
+    total_steps: int = 0
+    super_classes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,12 +71,24 @@ class Batch:
     global batch's.
 
     `labels` is padded with -1; two samples are positive if they share any label. L is 1 without Mixup. `samples` are
-    the images' rows in the data set: the same number is the same image.
+    the images' rows in the data set: the same number is the same image. `rows` are this rank's rows of the whole batch:
+    `labels[rows]` belong to `images`. `step` counts from 0.
+
+    `views` are `images` and their further augmentations, if the method asks for several. `meta` is a clean batch of
+    other images, if it asks for one.
     """
 
     images: Tensor
     labels: Tensor
     samples: Tensor
+    rows: slice = field(default_factory=lambda: slice(None))
+    step: int = 0
+    more_views: tuple[Tensor, ...] = ()
+    meta: "Batch | None" = None
+
+    @property
+    def views(self) -> tuple[Tensor, ...]:
+        return (self.images, *self.more_views)
 
 
 @dataclass(frozen=True)
@@ -95,6 +118,7 @@ class Scope:
     """What `begin` and `after_validation` may use.
 
     `class_embeddings(n, rng)` embeds n random training images of each class in eval mode -> raw (C, n, D);
+    `embed(samples)` embeds these training images, all if None, in eval mode, with their labels in training;
     `metrics` are all numbers of the validation by name, such as `val/recall_at_1` and `train/loss`, empty in `begin`;
     `reset_moments(parameters)` resets the optimiser's state of these parameters, `moments(parameters)` gives a copy of
     it (for each its step (), mean and mean square in turn, zeros if it has none yet or is frozen), and
@@ -104,11 +128,50 @@ class Scope:
 
     rng: Generator
     class_embeddings: Callable[[int, Generator], Tensor]
+    embed: Callable[[Tensor | None], Embedded]
     reset_moments: Callable[[list[nn.Parameter]], None]
     moments: Callable[[list[nn.Parameter]], list[Tensor]]
     set_moments: Callable[[list[nn.Parameter], list[Tensor]], None]
     stop: Callable[[], None]
     metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+class Engine(Protocol):
+    """What `update` may use. Gradients are those of the whole batch on one device, equal on all ranks; precision,
+    loss scaling, clipping, warm-up and gradient caching are the engine's.
+
+    A tensor's name is that of a parameter: `network.head.weight`, `method.proxies.weight`.
+    """
+
+    rng: Generator
+
+    @property
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """The trained parameters by name."""
+
+    def terms(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The terms of the method's `step`, in which these `parameters` take the place of the learner's, for a virtual
+        step. Each call in one update draws the same random numbers; each changes what `step` keeps, as a memory."""
+
+    def outputs(self, images: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
+        """The outputs of the global batch for this rank's block of any images."""
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss to `.grad` of the trained parameters. It frees the graph of the loss."""
+
+    def gradients(
+        self, loss: Tensor, of: Mapping[str, Tensor] | None = None, *, create_graph: bool = False
+    ) -> dict[str, Tensor]:
+        """The gradient of a loss on these tensors, on the trained parameters if None; zeros where it does not depend on
+        them. It keeps the graph; with `create_graph` the gradients have one too."""
+
+    def apply(self, only: Iterable[str] | None = None) -> None:
+        """Clip the gradients, make the optimiser's step, and forget them; only of these parameters if given."""
+
+
+def total(terms: Mapping[str, Tensor]) -> Tensor:
+    """The loss: the sum of its terms, in float64."""
+    return torch.stack([term.double() for term in terms.values()]).sum()
 
 
 class Method(nn.Module):
@@ -117,13 +180,17 @@ class Method(nn.Module):
     A method sees the gathered outputs of the whole global batch, as if on one device, and never imports
     torch.distributed: every rank computes the same loss, and DDP's mean gradient is exactly the one-device
     gradient. A costly sum can be split over the ranks by `shared_sum`, with the same value and gradients:
-    `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. Its mutable state
+    `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. What a method
+    computes of this rank's images itself, (B / world size, ...), `self.gather` makes (B, ...) of, with exact gradients;
+    every rank must give as many rows. Its mutable state
     lives in parameters and buffers, and is therefore in every checkpoint; a buffer must not
     change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
 
-    A subclass gives `name`, `paper`, a `Config`, and a docstring with its formula. A misspelt hook or a config
-    that is not a `MethodConfig` is a TypeError when the class is defined. Code shared by several methods goes
-    into a base class, `class Shared(Method, abstract=True)`, which is not itself a method.
+    A subclass gives `name`, `paper`, a `Config`, and a docstring with its formula. If the config has a field
+    `meta_share`, this share of each class's training images is held back, with labels free of label noise, for
+    `batch.meta`. A misspelt hook or a config that is not a `MethodConfig` is a TypeError when the class is defined.
+    Code shared by several methods goes into a base class, `class Shared(Method, abstract=True)`, which is not itself a
+    method.
     """
 
     name: ClassVar[str]
@@ -136,6 +203,10 @@ class Method(nn.Module):
     sampler: Literal["class_balanced", "uniform"] = "class_balanced"
     """`uniform` for training that must not see classes (label-free methods). A class attribute, or set by `__init__`
     if it depends on the config; read once, at the start of the training."""
+    views: int = 1
+    """How often each image is in a batch, each time augmented anew. A class attribute, or set by `__init__`."""
+    reads_raw: ClassVar[bool] = False
+    """True: outputs have `raw` (B, D) too, the embedding before `normalize`."""
 
     _abstract: ClassVar[bool] = True
 
@@ -165,11 +236,14 @@ class Method(nn.Module):
         self.config = config
         self.task = task
         self.shared_sum: SharedSum = _alone
+        self.gather: Callable[[Tensor], Tensor] = _as_it_is
 
     def bind(self, network: nn.Module) -> None:
         """Called once, before DDP and the optimiser: allocate what depends on the network.
 
-        Keep a reference to it only in a tuple: as an attribute it would become a submodule of the method.
+        `network(images)` gives the outputs of these images alone, the embedding before `normalize`. Before each step it
+        and the method are put into training mode (frozen batch norm stays in evaluation mode), for validations into
+        evaluation mode. Keep a reference to it only in a tuple: as an attribute it would become a submodule.
         """
 
     def use_kernels(self, kernels: str) -> None:
@@ -202,15 +276,38 @@ class Method(nn.Module):
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Optimiser groups over the method's own parameters; `lr` is the network's learning rate."""
-        parameters = list(self.parameters())
+        parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         return [{"params": parameters, "lr": lr}] if parameters else []
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         """Named loss terms of one batch. Override it to mix inputs or to run the network more than once.
 
-        `rng` (on the CPU) draws the same numbers on every rank and is part of the checkpoint.
+        `network` takes any part of this rank's images, as long as each rank gives as many, and is in training mode.
+        `rng` (on the CPU) draws the same numbers on every rank and is part of the checkpoint. By default several
+        `views` of the batch follow each other, (views B, D), each with the batch's labels.
         """
-        return self.loss(network(batch.images), batch.labels)
+        seen = [network(images) for images in batch.views]
+        if len(seen) == 1:
+            return self.loss(seen[0], batch.labels)
+        outputs = {name: torch.cat([view[name] for view in seen]) for name in seen[0]}
+        return self.loss(outputs, batch.labels.repeat(len(seen), 1))
+
+    def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+        """One training step; returns the named terms that are recorded. Override it for what one backward pass cannot
+        do: two optimisers in turn, gradients of single terms, a virtual step."""
+        terms = engine.terms(batch)
+        engine.backward(total(terms))
+        engine.apply()
+        return terms
+
+    def batches(self, epoch: int, labels: Tensor, samples: Tensor, rng: Generator) -> Tensor:
+        """Positions among the training images of the epoch's batches, (task.steps_per_epoch, task.batch_size), for a
+        method with a sampler of its own. By default the training's sampler gives them.
+
+        `labels` and `samples` (N,) are the training images' classes and rows in the data set. Called on every rank at
+        the epoch's start, after the work of the validation before; `rng` depends on the epoch only.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no sampler of its own")
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         """Named scalar terms from `outputs["embedding"]` (B, D) and `labels` (B, L); their sum is minimised."""

@@ -13,7 +13,7 @@ from torchvision import models
 
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
-from orchestrator.method import find_method
+from orchestrator.method import Task, find_method
 from orchestrator.networks.backbones import BACKBONES, build_backbone
 from orchestrator.networks.backbones.base import Pooling
 from orchestrator.networks.backbones.network import Backbone
@@ -367,8 +367,8 @@ def test_a_misspelt_backbone_gets_a_suggestion(name: str) -> None:
 
 def learner_of(backbone: str) -> Learner:
     method = find_method("proxy_anchor")
-    sizes: dict[str, Any] = {"num_classes": 4, "channels": 3, "embedding_dim": 8, "pooling": "average"}
-    return Learner(method, method.Config(), backbone=backbone, weights="random", weights_sha256=None, **sizes)
+    sizes: dict[str, Any] = {"channels": 3, "pooling": "average", "weights": "random", "weights_sha256": None}
+    return Learner(method, method.Config(), Task(4, 8, 0), backbone=backbone, **sizes)
 
 
 def rates(learner: Learner, **settings: Any) -> dict[str, float]:

@@ -289,7 +289,7 @@ class Run:
         self.stops: list[bool] = []
         self.drawn: list[Tensor] = []
         rng, nothing = torch.Generator().manual_seed(3), None
-        scope = build_scope(nothing, self.optimizer, nothing, nothing, nothing, rng, torch.device("cpu"), self.stops)  # type: ignore[arg-type]
+        scope = build_scope(nothing, self.optimizer, nothing, nothing, rng, torch.device("cpu"), self.stops)  # type: ignore[arg-type]
         self.scope: Scope = dataclasses.replace(scope, class_embeddings=self.embed)
         self.noise = torch.Generator().manual_seed(4)
 

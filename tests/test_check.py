@@ -323,6 +323,17 @@ class Optional(Good):
         return pull.mean() if self.config.how == "mean" else (pull - pull.max()).sqrt().mean()
 
 
+class Colouring(Good):
+    """L = pull, as its base, of images that it learns to brighten."""
+
+    def __init__(self, config: Good.Config, task: Task) -> None:
+        super().__init__(config, task)
+        self.light = nn.Parameter(torch.ones(1))
+
+    def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+        return self.loss(network(batch.images * self.light), batch.labels)
+
+
 class Unprepared(Good):
     """L = pull, as its base."""
 
@@ -398,6 +409,7 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     Counted: ("attributes", "attribute count was absent, then 3"),
     Optional: ("options", "with how=root: terms: term 'pull' is nan"),
     Unprepared: ("begin", "must match"),
+    Colouring: ("caching", "learns what it does to the images"),
     Growing: ("state_shapes", "method.steps was torch.int64 () after bind, then torch.float64 ()"),
     InTheNetwork: ("broadcast", "network.memory"),
     Impatient: ("after_validation", "no third problem"),

@@ -509,8 +509,17 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
         return sums[-1]
 
     learner.method.shared_sum = summed
+    gather, gathered = learner.method.gather, []
+
+    def together(rows: Tensor) -> Tensor:
+        gathered.append(rows.numel())
+        return gather(rows)
+
+    learner.method.gather = together
     rows = np.arange(12)[rank_block(np.arange(12), rank(), world_size())]
-    batch = Batch(store.images(rows).double(), torch.arange(12).unsqueeze(1) % 6, torch.arange(12))
+    images = store.images(rows).double()
+    views = tuple(images + view for view in range(1, learner.method.views))
+    batch = Batch(images, torch.arange(12).unsqueeze(1) % 6, torch.arange(12), more_views=views)
     rng = torch.Generator().manual_seed(0)
     for _ in range(4):  # DDP arranges its buckets by what it sees in the first steps
         learner.zero_grad()
@@ -524,6 +533,10 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     there_is = {
         "parameters": sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad),
         "outputs": sum(output.numel() for run in seen for output in run.values()),
+        "gathered": sum(gathered) // 4,
+        "with gradients": sum(
+            output.numel() for run in seen for name, output in run.items() if name == "raw" or "raw" not in run
+        ),
         "shared sums": len(sums) // 4,
         "network's buffers": sum(buffer.numel() for buffer in learner.network.buffers()),
     }
@@ -539,7 +552,7 @@ def test_a_step_sends_gradients_and_outputs_and_nothing_else(variant: str, data_
     # gradients, and those of all outputs;
     # of buffers the network's only: a method's (proxies' labels, a memory) are equal on all ranks by construction
     assert one["sent"] == {
-        "all_gather": there_is["outputs"] // 2,
-        "all_reduce": there_is["parameters"] + there_is["outputs"] + there_is["shared sums"],
+        "all_gather": there_is["outputs"] // 2 + there_is["gathered"],
+        "all_reduce": there_is["parameters"] + there_is["with gradients"] + there_is["shared sums"],
         "broadcast": there_is["network's buffers"],
     }

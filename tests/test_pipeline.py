@@ -36,7 +36,7 @@ from orchestrator.data.pipeline import (
     find_unreadable,
 )
 from orchestrator.data.prepare import prepare
-from orchestrator.data.samplers import UniformSampler
+from orchestrator.data.samplers import UniformSampler, rank_block
 from orchestrator.data.splits import class_split, noisy_labels, train_labels
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.data.transforms import uniforms
@@ -46,9 +46,10 @@ from orchestrator.search.preflight import check_data
 from orchestrator.storage.places import Places
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import evaluate_model
 from orchestrator.training.loop import Validation, fit
-from orchestrator.training.splits import UNREADABLE, requests
+from orchestrator.training.splits import UNREADABLE
 
 # torchvision 0.29 says so at every image
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -475,9 +476,9 @@ def epoch_of(path: Path, epoch: int) -> list[tuple[int, Tensor]]:
     store = Store.open(path)
     split = class_split(store, validation_share=0.0, seed=0)
     sampler = UniformSampler(len(split.train), 12, seed=1)
-    steps = sampler.steps_per_epoch
     with Reader(store, augmentation="random_crop_224", threads=2) as reader:
-        wanted = requests(sampler, split, epoch * steps, (epoch + 1) * steps)
+        blocks = (rank_block(positions, rank(), world_size()) for positions in sampler.batches(epoch))
+        wanted = (Request(split.train[block], epoch) for block in blocks)
         return [
             (int(row), image.double().sum())
             for request, images in reader.read(wanted)

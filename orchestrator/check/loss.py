@@ -4,6 +4,7 @@ import copy
 import math
 import random
 import re
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from orchestrator.check.subject import (
     CLASSES,
     IMAGES_PER_CLASS,
     MADE,
+    SUPER_CLASSES,
     TRAIN_ROWS,
     TRAINING,
     CheckFailed,
@@ -21,17 +23,16 @@ from orchestrator.check.subject import (
     Run,
     Subject,
     Unexcused,
-    batch_of,
     check,
     require,
     require_close,
     require_finite,
     rows_of_step,
+    state_of,
     terms_of,
-    total_of,
 )
 from orchestrator.errors import TrainingFailed
-from orchestrator.method import Batch, Outputs
+from orchestrator.method import Batch, Outputs, total
 from orchestrator.training.embed import retrieval_of
 from orchestrator.training.learner import Learner
 from orchestrator.training.optimizer import build_optimizer
@@ -40,7 +41,7 @@ from orchestrator.training.optimizer import build_optimizer
 @check
 def terms(subject: Subject) -> None:
     """The loss is named scalars, finite, in float32 or better, with a gradient."""
-    found = terms_of(subject.learner(), batch_of(rows_of_step(0)))
+    found = terms_of(subject.learner(), subject.batch(rows_of_step(0)))
     for name, term in found.items():
         require(
             isinstance(name, str) and bool(re.fullmatch(r"[\w./-]+", name)), f"{name!r} is not a valid name for a term"
@@ -51,9 +52,9 @@ def terms(subject: Subject) -> None:
         require(wide, f"term '{name}' is {term.dtype}, it should be float32 or better")
         require(term.dtype == torch.float64, f"term '{name}' is {term.dtype} of embeddings in float64")
         require(bool(torch.isfinite(term)), f"term '{name}' is {float(term.detach())}")
-    require(total_of(found).requires_grad, "the loss has no gradient")
+    require(total(found).requires_grad, "the loss has no gradient")
     without = {name for name, term in found.items() if not term.requires_grad}
-    other = terms_of(subject.learner(seed=1), batch_of(rows_of_step(0))) if without else {}
+    other = terms_of(subject.learner(seed=1), subject.batch(rows_of_step(0))) if without else {}
     for name in without & other.keys():
         constant = torch.equal(found[name], other[name])
         require(constant, f"term '{name}' depends on the network, but is without a gradient: it is detached")
@@ -75,7 +76,7 @@ def gradients(subject: Subject) -> None:
     noise = Generator().manual_seed(0)
     for step in range(4):  # a gradient may be zero by chance: if hinges cancel, or if a batch lacks a class
         learner.zero_grad(set_to_none=True)
-        total_of(terms_of(learner, batch_of(rows_of_step(step)))).backward()  # type: ignore[no-untyped-call]
+        total(terms_of(learner, subject.batch(rows_of_step(step)))).backward()  # type: ignore[no-untyped-call]
         for name, parameter in learner.named_parameters():
             if not parameter.requires_grad or not parameter.numel():
                 continue
@@ -96,7 +97,7 @@ def gradients(subject: Subject) -> None:
 @check
 def without_positives(subject: Subject) -> None:
     """Finite on a batch in which no two samples share a class; without proxies, it does not pull them together."""
-    batch = batch_of(np.arange(0, len(TRAIN_ROWS), IMAGES_PER_CLASS)[:6])
+    batch = subject.batch(np.arange(0, len(TRAIN_ROWS), IMAGES_PER_CLASS)[:6])
     require_finite(subject, batch)
     apart = torch.eye(len(batch.samples), TRAINING.embedding_dim, dtype=torch.float64)
     far, near = (_loss_of(subject, batch, embedding) for embedding in (apart, apart[:1].expand_as(apart)))
@@ -117,29 +118,30 @@ def _loss_of(subject: Subject, batch: Batch, embedding: Tensor) -> float | None:
 
     if learner.method.sampler == "uniform" or any(parameter.numel() for parameter in learner.method.parameters()):
         return None
-    total = total_of(learner.method.step(batch, network, Generator().manual_seed(0)))
-    return float(total.detach()) if len(asked) == 1 and torch.equal(asked[0], batch.images) else None
+    loss = total(learner.method.step(batch, network, Generator().manual_seed(0)))
+    return float(loss.detach()) if len(asked) == 1 and torch.equal(asked[0], batch.images) else None
 
 
 @check
 def without_negatives(subject: Subject) -> None:
     """Finite on a batch of one class among several."""
     rows = rows_of_step(0)
-    require_finite(subject, batch_of(rows, labels=torch.full((len(rows),), 3)))
+    require_finite(subject, subject.batch(rows, labels=torch.full((len(rows),), 3)))
 
 
 @check
 def one_class(subject: Subject) -> None:
     """Finite where the training has one class only."""
     rows = rows_of_step(0)
-    require_finite(subject, batch_of(rows, labels=torch.zeros(len(rows), dtype=torch.long)), num_classes=1)
+    require_finite(subject, subject.batch(rows, labels=torch.zeros(len(rows), dtype=torch.long)), num_classes=1)
 
 
 @check
 def coinciding_points(subject: Subject) -> None:
     """Finite where all embeddings of a batch coincide, its gradient too."""
-    batch = batch_of(rows_of_step(0))
-    require_finite(subject, Batch(batch.images[:1].expand_as(batch.images).clone(), batch.labels, batch.samples))
+    batch = subject.batch(rows_of_step(0))
+    same = [view[:1].expand_as(view).clone() for view in batch.views]
+    require_finite(subject, replace(batch, images=same[0], more_views=tuple(same[1:])))
 
 
 @check
@@ -153,8 +155,8 @@ def permutation(subject: Subject) -> None:
     found = []
     for chosen in (rows, rows[order]):
         learner = subject.learner()
-        values = terms_of(learner, batch_of(chosen))
-        total_of(values).backward()  # type: ignore[no-untyped-call]
+        values = terms_of(learner, subject.batch(chosen))
+        total(values).backward()  # type: ignore[no-untyped-call]
         moved = {f"the gradient of {n}": p.grad for n, p in learner.named_parameters() if p.grad is not None}
         found.append({f"term '{name}'": term for name, term in values.items()} | moved)
     try:
@@ -181,7 +183,7 @@ def renaming(subject: Subject) -> None:
     old = torch.argsort(renamed)
     rows = rows_of_step(0)
     plain = subject.learner()
-    other = subject.learner()
+    other = subject.learner(super_classes=tuple(SUPER_CLASSES[label] for label in old.tolist()))
     own = [*other.method.parameters(), *other.method.buffers()]
     own += [*other.network.heads.parameters(), *other.network.heads.buffers()]
     with torch.no_grad():
@@ -194,17 +196,34 @@ def renaming(subject: Subject) -> None:
                 elif dim == 0 and size % CLASSES == 0:
                     tensor.copy_(tensor.view(CLASSES, -1)[old].view_as(tensor))
     labels = torch.from_numpy(MADE.labels[rows].astype(np.int64))
-    first = terms_of(plain, batch_of(rows))
-    second = terms_of(other, batch_of(rows, labels=renamed[labels]))
+    first = terms_of(plain, subject.batch(rows))
+    second = terms_of(other, subject.batch(rows, labels=renamed[labels]))
     require_close(first, second, 1e-9, "with the classes numbered differently")
+
+
+@check
+def caching(subject: Subject) -> None:
+    """A batch may pass the network a few images at a time: terms and state after two steps are those without that."""
+    found = []
+    for size in (None, 5):
+        run = Run(subject, begun=True, images_per_pass=size)  # proxies that are embeddings have distances of rounding
+        try:
+            values = [run.step() for _ in range(2)]
+        except TrainingFailed as error:
+            raise CheckFailed(str(error)) from error
+        named = {
+            f"term '{name}' of step {i + 1}": term for i, terms in enumerate(values) for name, term in terms.items()
+        }
+        found.append(named | state_of(run.learner))
+    require_close(found[0], found[1], 1e-9, "with all images passing the network at once, then five")
 
 
 @check
 def inputs(subject: Subject) -> None:
     """It does not write into the batch, nor into what the network says of it."""
     learner = subject.learner()
-    batch = batch_of(rows_of_step(0))
-    before = copy.deepcopy((batch.images, batch.labels, batch.samples))
+    batch = subject.batch(rows_of_step(0))
+    before = copy.deepcopy((*batch.views, batch.labels, batch.samples))
     shown: list[tuple[Outputs, Outputs]] = []
 
     def network(images: Tensor) -> Outputs:
@@ -213,8 +232,9 @@ def inputs(subject: Subject) -> None:
         return dict(outputs)
 
     learner.method.step(batch, network, Generator().manual_seed(0))
-    for name, kept in zip(("images", "labels", "samples"), before, strict=True):
-        require(torch.equal(getattr(batch, name), kept), f"it changes the batch's {name} in place")
+    names = *["images"] * len(batch.views), "labels", "samples"
+    for name, kept, now in zip(names, before, (*batch.views, batch.labels, batch.samples), strict=True):
+        require(torch.equal(now, kept), f"it changes the batch's {name} in place")
     for outputs, kept_outputs in shown:
         for name, output in outputs.items():
             require(torch.equal(output.detach(), kept_outputs[name]), f"it changes the network's '{name}' in place")
@@ -241,7 +261,7 @@ def normalize(subject: Subject) -> None:
 def retrieval(subject: Subject) -> None:
     """What an image is ranked by, two finite rows of equal size, depends on this image alone."""
     learner = subject.learner().eval()
-    outputs = {name: output.detach() for name, output in learner.outputs(batch_of(rows_of_step(0)).images).items()}
+    outputs = {name: output.detach() for name, output in learner.outputs(subject.batch(rows_of_step(0)).images).items()}
     found = []
     for start, stop in [(0, len(outputs["embedding"])), *((i, i + 1) for i in range(len(outputs["embedding"])))]:
         try:
@@ -258,7 +278,7 @@ def retrieval(subject: Subject) -> None:
 @check
 def repeatable(subject: Subject) -> None:
     """The same state, batch and random generator give the same bits."""
-    batch = batch_of(rows_of_step(0))
+    batch = subject.batch(rows_of_step(0))
     first, second = (terms_of(subject.learner(), batch) for _ in range(2))
     require_close(first, second, 0.0, "computed once, then again")
 
@@ -308,9 +328,9 @@ def _require_precise(subject: Subject, *, half: bool, of_terms: float, of_gradie
             return dict(leaves[-1])
 
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half and dtype == torch.float32):
-            found = learner.method.step(batch_of(rows, dtype=dtype), network, Generator().manual_seed(0))
+            found = learner.method.step(subject.batch(rows, dtype=dtype), network, Generator().manual_seed(0))
         points = [output for outputs in leaves for output in outputs.values()]
-        moved = torch.autograd.grad(total_of(found), points, allow_unused=True)
+        moved = torch.autograd.grad(total(found), points, allow_unused=True)
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(points, moved, strict=True)]
         results.append(({name: term.detach().double() for name, term in found.items()}, filled))
     (rough, rough_gradients), (exact, exact_gradients) = results

@@ -5,7 +5,7 @@ import unittest
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, cast
 
 import numpy as np
@@ -14,17 +14,20 @@ from torch import Generator, Tensor, nn
 
 from orchestrator.config.search import VALIDATION_METRICS
 from orchestrator.config.training import Training
+from orchestrator.data.pipeline import Reader
 from orchestrator.data.samplers import rank_block
-from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
 from orchestrator.errors import TrainingFailed
-from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope
-from orchestrator.training.distributed import data_parallel, rank, world_size
+from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, Task, total
+from orchestrator.training.batches import Batches
+from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import embed_split
+from orchestrator.training.engine import Engine
 from orchestrator.training.learner import Learner
 from orchestrator.training.optimizer import build_optimizer
 from orchestrator.training.scope import build_scope
+from orchestrator.training.splits import Images
 from orchestrator.training.window import Window
 
 CLASSES, HELD_OUT, IMAGES_PER_CLASS, SIZE = 7, 3, 4, 12
@@ -94,6 +97,10 @@ class MadeImages:
 
 MADE = MadeImages()
 TRAIN_ROWS = np.arange(CLASSES * IMAGES_PER_CLASS)
+IMAGES = Images(TRAIN_ROWS, MADE.labels[TRAIN_ROWS])
+NONE = Images(TRAIN_ROWS[:0], MADE.labels[:0])
+SUPER_CLASSES = tuple(label % 3 for label in range(CLASSES))
+STEPS_PER_EPOCH = len(TRAIN_ROWS) // TRAINING.batch_size
 HELD_OUT_ROWS = np.arange(len(TRAIN_ROWS), len(MADE.labels))
 
 
@@ -113,7 +120,14 @@ class Subject:
     def config(self) -> MethodConfig:
         return self.method.Config(**self.hyperparameters)
 
-    def learner(self, *, seed: int = 0, dtype: torch.dtype = torch.float64, num_classes: int = CLASSES) -> Learner:
+    def learner(
+        self,
+        *,
+        seed: int = 0,
+        dtype: torch.dtype = torch.float64,
+        num_classes: int = CLASSES,
+        super_classes: tuple[int, ...] = SUPER_CLASSES,
+    ) -> Learner:
         """A new learner; all global random numbers are seeded, as at the start of a training."""
         torch.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002 (what a method might use)
@@ -121,25 +135,58 @@ class Subject:
         learner = Learner(
             self.method,
             self.config(),
-            num_classes=num_classes,
-            class_names=tuple(f"class {label}" for label in range(num_classes)),
-            batch_size=TRAINING.batch_size,
+            Task(
+                num_classes=num_classes,
+                embedding_dim=TRAINING.embedding_dim,
+                feature_dim=0,
+                class_names=tuple(f"class {label}" for label in range(num_classes)),
+                batch_size=TRAINING.batch_size,
+                num_samples=len(MADE.labels),
+                steps_per_epoch=STEPS_PER_EPOCH,
+                total_steps=STEPS_PER_EPOCH * TRAINING.epochs,
+                super_classes=super_classes[:num_classes],
+            ),
             channels=1,
             backbone="small_cnn",
             weights="random",
             weights_sha256=None,
-            embedding_dim=TRAINING.embedding_dim,
             pooling=TRAINING.pooling,
         )
         return learner.to(dtype)
 
+    @cached_property
+    def views(self) -> int:
+        """How often the method wants each image in a batch."""
+        with own_random_numbers():
+            return self.learner().method.views
 
-def batch_of(rows: np.ndarray[Any, Any], *, labels: Tensor | None = None, dtype: torch.dtype = torch.float64) -> Batch:
-    """This rank's block of these images, and the labels of all; other labels than their own if given."""
-    block = rank_block(rows, rank(), world_size())
-    images = augment(MADE.images(block), block, recipe="none", seed=0, epoch=0).to(dtype)
-    own = torch.from_numpy(MADE.labels[rows].astype(np.int64))
-    return Batch(images, (own if labels is None else labels)[:, None], torch.tensor(rows))
+    def batch(
+        self,
+        rows: np.ndarray[Any, Any],
+        *,
+        labels: Tensor | None = None,
+        dtype: torch.dtype = torch.float64,
+        step: int = 0,
+        meta: bool = False,
+    ) -> Batch:
+        """This rank's block of these images, and the labels of all; other labels than their own if given. `meta`: it is
+        the clean second batch of another."""
+        block = rank_block(rows, rank(), world_size())
+        recipes = ["none", *["affine"] * (0 if meta else self.views - 1)]
+        first, *more = (
+            augment(MADE.images(block), block, recipe="affine" if view else "none", seed=0, epoch=0, view=view).to(
+                dtype
+            )
+            for view, recipe in enumerate(recipes)
+        )
+        clean = None
+        if getattr(self.config(), "meta_share", 0.0) and not meta:
+            others = rows - rows % IMAGES_PER_CLASS + (rows + 2) % IMAGES_PER_CLASS  # other images of the same classes
+            clean = self.batch(others, dtype=dtype, step=step, meta=True)
+        own = torch.from_numpy(MADE.labels[rows].astype(np.int64))[:, None]
+        place = slice(rank() * len(block), (rank() + 1) * len(block))
+        chosen = own if labels is None else labels[:, None]
+        return Batch(first, chosen, torch.tensor(rows), place, step, tuple(more), clean)
 
 
 def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
@@ -151,18 +198,20 @@ def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
     return cast(dict[str, Tensor], terms)
 
 
-def total_of(terms: dict[str, Tensor]) -> Tensor:
-    return torch.stack([term.double() for term in terms.values()]).sum()
-
-
 class Run:
     """A training in steps, as in the loop; `begun` if it continues from a loaded state."""
 
-    def __init__(self, subject: Subject, *, seed: int = 0, begun: bool = False) -> None:
+    def __init__(
+        self, subject: Subject, *, seed: int = 0, begun: bool = False, images_per_pass: int | None = None
+    ) -> None:
+        self.subject = subject
         self.learner = subject.learner(seed=seed)
-        self.module = data_parallel(self.learner, unsynchronised=self.learner.state_outside_synchronisation())
         self.optimizer = build_optimizer(self.learner, TRAINING)
         self.rng = Generator().manual_seed(0)
+        scaler = torch.amp.GradScaler("cpu", enabled=False)
+        training = TRAINING.model_copy(update={"images_per_pass": images_per_pass})
+        self.engine = Engine(self.learner, training, self.optimizer, scaler, self.rng, CPU)
+        self.batches = Batches(self.method, TRAINING, IMAGES, NONE, Reader(cast(Store, MADE)), CPU)
         self.window = Window(keep_outputs=True)
         self.steps = self.validations = 0
         if not begun:
@@ -178,20 +227,17 @@ class Run:
 
     def scope(self) -> Scope:
         """The scope as the loop builds it."""
-        labels, store = MADE.labels[TRAIN_ROWS], cast(Store, MADE)
-        classes = np.arange(CLASSES), np.arange(CLASSES, CLASSES + HELD_OUT)
-        split = Split(TRAIN_ROWS, HELD_OUT_ROWS, HELD_OUT_ROWS, classes[0], classes[1], classes[1])
-        return build_scope(self.learner, self.optimizer, store, split, labels, self.rng, CPU, [])
+        return build_scope(self.learner, self.optimizer, cast(Store, MADE), IMAGES, self.rng, CPU, [])
 
     def step(self) -> dict[str, float]:
         """One optimiser step; the values of the loss terms."""
-        batch = batch_of(rows_of_step(self.steps))
-        self.module.train()
-        terms, seen = self.module(batch, self.rng)
-        self.optimizer.zero_grad(set_to_none=True)
-        total_of(terms).backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.window.add(self.steps + 1, 1, terms, seen, batch)
+        rows = rows_of_step(self.steps)
+        if type(self.method).batches is not Method.batches:
+            epoch, place = divmod(self.steps, STEPS_PER_EPOCH)
+            rows = TRAIN_ROWS[self.batches.of_method(epoch)[place]]
+        batch = self.subject.batch(rows, step=self.steps)
+        terms = self.engine.step(batch, 0)
+        self.window.add(self.steps + 1, 1, terms, self.engine.seen, batch)
         self.steps += 1
         return {name: float(term.detach()) for name, term in terms.items()}
 
@@ -245,9 +291,9 @@ def require_finite(subject: Subject, batch: Batch, *, num_classes: int = CLASSES
     terms = terms_of(learner, batch)
     for name, term in terms.items():
         require(bool(torch.isfinite(term)), f"term '{name}' is {float(term.detach())}")
-    if not total_of(terms).requires_grad:
+    if not total(terms).requires_grad:
         return
-    total_of(terms).backward()  # type: ignore[no-untyped-call]
+    total(terms).backward()  # type: ignore[no-untyped-call]
     for name, parameter in learner.named_parameters():
         finite = parameter.grad is None or bool(torch.isfinite(parameter.grad).all())
         require(finite, f"the gradient of {name} is not finite")

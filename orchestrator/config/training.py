@@ -109,6 +109,13 @@ class Training(BaseModel):
     images_per_class: int = Field(
         4, ge=1, le=MOST_PER_BATCH, description="images K per class; the global batch is P x K"
     )
+    images_per_pass: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_IN_BATCH,
+        description="images of a worker that pass the network at once, if a batch does not fit into memory: they pass "
+        "it twice, the loss sees the whole batch, the result is the same; needs freeze_batch_norm; null: all",
+    )
     backbone: str = Field("small_cnn", description="network below the embedding head")
     weights: str = Field("default", description="'default' (pretrained), 'random', or a state-dict file")
     weights_sha256: str | None = Field(
@@ -208,6 +215,15 @@ class Training(BaseModel):
             raise ValueError(
                 f"classes_per_batch: {self.classes_per_batch}: with images_per_class: {self.images_per_class} a batch "
                 f"has {self.batch_size:,} images: at most {MOST_IN_BATCH:,} are allowed"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_without_batch_norm(self) -> Self:
+        if self.images_per_pass is not None and not self.freeze_batch_norm:
+            raise ValueError(
+                f"images_per_pass: {self.images_per_pass}: needs freeze_batch_norm: true: batch norm would see parts "
+                "of a batch"
             )
         return self
 

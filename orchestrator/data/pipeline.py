@@ -56,12 +56,14 @@ Rows = NDArray[np.int64]
 class Request(NamedTuple):
     """A batch to be read: rows of the store, (n,), as they look in `epoch`, or in evaluation.
 
-    `positions`, for the caller: the global batch of which the rows are this process's block.
+    `positions`, for the caller: the global batch of which the rows are this process's block. Another `view` of the same
+    rows is augmented anew.
     """
 
     rows: Rows
     epoch: int = EVALUATION
     positions: Rows = np.empty(0, np.int64)
+    view: int = 0
 
 
 class Reader:
@@ -141,7 +143,13 @@ class Reader:
         if recipe == "none" and degradation is None:
             return images
         return augment(
-            images, request.rows, recipe=recipe, seed=self.seed, epoch=request.epoch, degradation=degradation
+            images,
+            request.rows,
+            recipe=recipe,
+            seed=self.seed,
+            epoch=request.epoch,
+            view=request.view,
+            degradation=degradation,
         )
 
     def _degradation(self, request: Request) -> Degradation | None:
@@ -169,7 +177,7 @@ class Reader:
         """Decode photographs into `images`, uint8 or float32 (n, C, size, size)."""
         assert self.crop is not None
         evaluated = request.epoch == EVALUATION
-        draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, draws=CROP_DRAWS)
+        draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, view=request.view, draws=CROP_DRAWS)
         for image, row, numbers in zip(images, request.rows, draws, strict=True):
             try:
                 pixels = decode(self.store.mapped(row), self.store.channels)

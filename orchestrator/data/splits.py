@@ -189,6 +189,26 @@ def train_labels(store: Store, rows: Rows) -> NDArray[np.int64]:
     return np.unique(store.labels[rows], return_inverse=True)[1].astype(np.int64)
 
 
+def super_classes(store: Store, rows: Rows) -> tuple[int, ...]:
+    """The super-class of each class of `rows`, as `train_labels` numbers them, that of its first image; empty if the
+    data set has none."""
+    if "super_class" not in store.columns:
+        return ()
+    first = np.unique(store.labels[rows], return_index=True)[1]
+    return tuple(int(number) for number in store.column("super_class")[rows[first]])
+
+
+def share_of_each_class(labels: NDArray[np.int64], share: float, *, seed: int) -> NDArray[np.bool_]:
+    """Which images, (N,), are a random share of their class, rounded; at least one of each class is not."""
+    order = np.random.default_rng(seed).permutation(len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    _, first, sizes = np.unique(labels[by_class], return_index=True, return_counts=True)
+    place = np.arange(len(labels)) - np.repeat(first, sizes)
+    chosen = np.zeros(len(labels), bool)
+    chosen[by_class] = place < np.repeat(np.minimum(np.rint(share * sizes), sizes - 1), sizes)
+    return chosen
+
+
 def noisy_labels(labels: NDArray[np.int64], *, share: float, seed: int) -> NDArray[np.int64]:
     """Labels of which a share, rounded to a whole number, is replaced by another class drawn uniformly; (N,) int64.
 

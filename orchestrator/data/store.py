@@ -134,6 +134,11 @@ class Store:
     def num_classes(self) -> int:
         return len(self.class_names)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names for `column`."""
+        return tuple(self._extra)
+
     def column(self, name: str) -> NDArray[Any]:
         """A column that not every data set has, (N,) or (N, k). Raises DataError if this one lacks it.
 

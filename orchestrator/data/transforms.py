@@ -1,6 +1,6 @@
-"""Augmentation of training images, keyed by (seed, epoch, sample).
+"""Augmentation of training images, keyed by (seed, epoch, view, sample).
 
-The random numbers of a sample come from a hash of these three, never from a generator's state, so the sample looks the
+The random numbers of a sample come from a hash of these, never from a generator's state, so the sample looks the
 same whatever batch, process or rank it is in. B: batch, C: channels, H, W: height, width.
 """
 
@@ -15,7 +15,14 @@ from orchestrator.errors import DataError, suggestion
 
 
 def augment(
-    images: Tensor, indices: ArrayLike, *, recipe: str, seed: int, epoch: int, degradation: Degradation | None = None
+    images: Tensor,
+    indices: ArrayLike,
+    *,
+    recipe: str,
+    seed: int,
+    epoch: int,
+    view: int = 0,
+    degradation: Degradation | None = None,
 ) -> Tensor:
     """Turn uint8 images (B, C, H, W) into float32 in [0, 1], changed as `recipe` says, then by the `degradation`.
 
@@ -27,18 +34,21 @@ def augment(
     rows = np.asarray(indices, dtype=np.int64)
     if rows.shape != images.shape[:1]:
         raise DataError(f"indices have shape {rows.shape}, not ({images.shape[0]},): one for each image")
-    draws = uniforms(rows, seed=seed, epoch=epoch)
+    draws = uniforms(rows, seed=seed, epoch=epoch, view=view)
     result = recipe_of(recipe)(images.to(torch.float32) / 255, draws)
     return result if degradation is None else degrade(result, draws, degradation)
 
 
-def uniforms(indices: NDArray[np.int64], *, seed: int, epoch: int, draws: int = DRAWS) -> NDArray[np.float64]:
-    """Random numbers in [0, 1) of each sample, (B, draws), from the SplitMix64 hash of (seed, epoch, sample, draw).
+def uniforms(
+    indices: NDArray[np.int64], *, seed: int, epoch: int, view: int = 0, draws: int = DRAWS
+) -> NDArray[np.float64]:
+    """Random numbers in [0, 1) of each sample, (B, draws), from the SplitMix64 hash of (seed, epoch, sample, draw); in
+    further views of a sample, of (seed, epoch, view, sample, draw).
 
     Source: Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, OOPSLA 2014.
     """
     key = np.zeros(1, np.uint64)
-    for part in (seed, epoch):
+    for part in (seed, epoch, *([view] if view else [])):
         key = _mix(key ^ np.uint64(part % 2**64))
     keys = _mix(key ^ indices.astype(np.uint64))[:, None] + _GAMMA * np.arange(draws, dtype=np.uint64)
     return (_mix(keys) >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,7 +1,8 @@
-"""The only door to torch.distributed: the process group, a gather and a sum with exact gradients."""
+"""The only door to torch.distributed: the process group, a gather, a sum and a mean with exact gradients (of gradients
+too)."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -75,9 +76,21 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        gradient = gradients[0].contiguous()
-        dist.all_reduce(gradient)
-        return gradient.chunk(world_size())[rank()]
+        return _OwnBlockOfSum.apply(gradients[0])  # type: ignore[no-any-return]
+
+
+class _OwnBlockOfSum(torch.autograd.Function):
+    """(W n, ...) on each of W ranks -> this rank's block (n, ...) of their sum; the adjoint of `_Gather`."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        total = rows.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(world_size())[rank()]
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Gather.apply(gradients[0])  # type: ignore[no-any-return]
 
 
 def gather(block: Tensor) -> Tensor:
@@ -102,6 +115,8 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        if torch.is_grad_enabled():  # a gradient of this gradient may differ between the ranks
+            return _Sum.apply(gradients[0])  # type: ignore[no-any-return]
         return gradients[0] * world_size()  # each rank has the same
 
 
@@ -116,6 +131,41 @@ def sum_over_shares(part: Callable[[int, int], Tensor]) -> Tensor:
     if world_size() == 1:
         return own
     return _Sum.apply(own)  # type: ignore[no-any-return]
+
+
+class _Mean(torch.autograd.Function):
+    """The mean over the ranks, on all of them; it is its own adjoint."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor) -> Tensor:
+        total = own.clone()
+        dist.all_reduce(total)
+        return total / world_size()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return _Mean.apply(gradients[0])  # type: ignore[no-any-return]
+
+
+def mean(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """The mean over the ranks of each tensor; differentiable. One message for all of one type."""
+    if world_size() == 1:
+        return list(gradients)
+    means: dict[int, Tensor] = {}
+    for dtype in dict.fromkeys(gradient.dtype for gradient in gradients):
+        chosen = [index for index, gradient in enumerate(gradients) if gradient.dtype == dtype]
+        flat = torch.cat([gradients[index].reshape(-1) for index in chosen])
+        parts = _Mean.apply(flat).split([gradients[index].numel() for index in chosen])
+        means |= {index: part.view_as(gradients[index]) for index, part in zip(chosen, parts, strict=True)}
+    return [means[index] for index in range(len(gradients))]
+
+
+@torch.no_grad()
+def as_on_first(tensors: Iterable[Tensor]) -> None:
+    """Give every rank the first one's values of these tensors."""
+    if world_size() > 1:
+        for tensor in tensors:
+            dist.broadcast(tensor, 0)
 
 
 def broadcast_object(value: Any) -> Any:

@@ -1,5 +1,8 @@
 """Backbone, heads and method as ONE module, so that one DDP forward is one training step."""
 
+from dataclasses import replace
+from typing import Any
+
 from torch import Generator, Tensor, nn
 
 from orchestrator.errors import TrainingFailed
@@ -8,6 +11,7 @@ from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.backbones.base import Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
+from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares
 
 
@@ -18,15 +22,12 @@ class Learner(nn.Module):
         self,
         method_class: type[Method],
         config: MethodConfig,
+        task: Task,
         *,
-        num_classes: int,
-        class_names: tuple[str, ...] = (),
-        batch_size: int = 0,
         channels: int,
         backbone: str,
         weights: str,
         weights_sha256: str | None,
-        embedding_dim: int,
         pooling: Pooling,
         input_convention: InputConvention = "default",
     ) -> None:
@@ -39,10 +40,10 @@ class Learner(nn.Module):
             input_convention=input_convention,
             class_token=pooling == "token",
         )
-        self.network = EmbeddingNetwork(built, embedding_dim, pooling)
-        task = Task(num_classes, embedding_dim, self.network.head.in_features, class_names, batch_size)
-        self.method = method_class(config, task)
+        self.network = EmbeddingNetwork(built, task.embedding_dim, pooling)
+        self.method = method_class(config, replace(task, feature_dim=self.network.head.in_features))
         self.method.shared_sum = sum_over_shares
+        self.method.gather = gather
         self.network.heads = self.method.heads()
         self.method.bind(self.network)
 
@@ -51,25 +52,24 @@ class Learner(nn.Module):
         outputs = self.network(images)
         # half-precision activations end here: distances and losses are computed in float32 or better
         outputs = {name: output.float() if output.dtype.itemsize < 4 else output for name, output in outputs.items()}
+        if self.method.reads_raw:
+            outputs["raw"] = outputs["embedding"]
         return outputs | {"embedding": self.method.normalize(outputs["embedding"])}
 
-    def forward(self, batch: Batch, rng: Generator) -> tuple[dict[str, Tensor], list[Outputs]]:
-        """The loss terms of the global batch, and the gathered outputs of each run of the network."""
+    def forward(self, given: Batch | Tensor, rng: Generator | None = None, cached: Cached | None = None) -> Any:
+        """Of a batch, the loss terms, and the gathered outputs of each run of the network; of images, `outputs`."""
+        if isinstance(given, Tensor):
+            return self.outputs(given)
+        assert rng is not None
         seen: list[Outputs] = []
 
         def network(images: Tensor) -> Outputs:
-            outputs = {name: gather(output) for name, output in self.outputs(images).items()}
+            own = self.outputs(images) if cached is None else cached.run(images, self.outputs)
+            outputs = {name: gather(output) for name, output in own.items()}
             seen.append({name: output.detach() for name, output in outputs.items()})
             return outputs
 
-        terms = self.method.step(batch, network, rng)
-        if not isinstance(terms, dict) or not terms:
-            found = "an empty dict" if isinstance(terms, dict) else f"a {type(terms).__name__}"
-            raise TrainingFailed(
-                f"{self.method.name}: loss() or step() returned {found}: it must be a dict of named loss terms, "
-                'such as {"pairs": loss}'
-            )
-        return terms, seen
+        return require_terms(self.method, self.method.step(given, network, rng), "loss() or step()"), seen
 
     def freeze_batch_norm(self) -> None:
         """Running statistics and affine parameters stay as loaded; call again after every `train()`."""
@@ -81,3 +81,13 @@ class Learner(nn.Module):
     def state_outside_synchronisation(self) -> list[str]:
         """Names of the buffers that DDP must not send: the method's, which are equal by construction."""
         return [f"method.{name}" for name, _ in self.method.named_buffers()]
+
+
+def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[str, Tensor]:
+    """These terms; TrainingFailed if they are none."""
+    if not isinstance(terms, dict) or not terms:
+        found = "an empty dict" if isinstance(terms, dict) else f"a {type(terms).__name__}"
+        raise TrainingFailed(
+            f'{method.name}: {what} returned {found}: it must be a dict of named loss terms, such as {{"pairs": loss}}'
+        )
+    return terms

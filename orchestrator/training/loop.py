@@ -16,29 +16,28 @@ from torch import Generator, nn
 
 from orchestrator.config.search import Objective, chosen_by
 from orchestrator.config.training import VALIDATE_EVERY, Experiment
-from orchestrator.data.pipeline import Request, without
-from orchestrator.data.splits import Split, noisy_labels, train_labels
+from orchestrator.data.pipeline import without
+from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
-from orchestrator.method import Batch, Method
+from orchestrator.method import Method
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
-    autocast,
     choose_device,
-    form_of_images,
     memory_faults,
     random_state,
     set_random_state,
 )
-from orchestrator.training.distributed import data_parallel, rank, world_size
+from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
-from orchestrator.training.feed import Arrays, feed
+from orchestrator.training.engine import Engine
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
-from orchestrator.training.optimizer import build_optimizer, clip_gradients, set_learning_rates
+from orchestrator.training.optimizer import build_optimizer, set_learning_rates
 from orchestrator.training.scope import build_scope
-from orchestrator.training.splits import build_sampler, leave_out, new_reader, requests
+from orchestrator.training.splits import leave_out, new_reader, training_images
 from orchestrator.training.window import Window
 
 SMALLEST_SCALE = 2.0**-64
@@ -82,8 +81,7 @@ def fit(
     device = choose_device(training.device)
     unreadable = leave_out(store, training, folder)
     split = without(split, unreadable) if unreadable else split
-    labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
-    reader = new_reader(store, training, device=device)
+    split, images, meta = training_images(experiment, store, split)
     learner = new_learner(experiment, store, split).to(device)
     if training.precision == "float64":
         learner.double()
@@ -95,23 +93,20 @@ def fit(
         learner.freeze_batch_norm()
     elif world_size() > 1 and device.type == "cuda":
         learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
-    module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
     optimizer = build_optimizer(learner, training)
     scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
     rng = Generator().manual_seed(training.seed)
-    sampler = build_sampler(learner.method, labels, training)
-    clock = Clock(training.validate_every, sampler.steps_per_epoch, training.epochs, stop_after)
+    engine = Engine(learner, training, optimizer, scaler, rng, device)
+    reader = new_reader(store, training, device=device)
+    batches = Batches(learner.method, training, images, meta, reader, device)
+    clock = Clock(training.validate_every, batches.steps_per_epoch, training.epochs, stop_after)
     window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
     history: list[Validation] = []
     best: float | None = None
     stopped = False
     stops: list[bool] = []
-    scope = build_scope(learner, optimizer, store, split, labels, rng, device, stops, reader)
+    scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
     step = 0
-
-    def targets(request: Request) -> Arrays:
-        """The whole batch's labels and rows."""
-        return labels[request.positions][:, None], split.train[request.positions]
 
     def state() -> dict[str, Any]:
         return {
@@ -120,6 +115,7 @@ def fit(
             "scaler": scaler.state_dict(),
             "rng": rng.get_state(),
             "global_rng": random_state(device),
+            "batches": batches.state(),
             "step": step,
             "best": best,
             "history": [asdict(validation) for validation in history],
@@ -133,6 +129,7 @@ def fit(
             scaler.load_state_dict(saved["scaler"])
         rng.set_state(saved["rng"])
         set_random_state(saved["global_rng"], device)
+        batches.load(saved.get("batches", {}))
         step, best = saved["step"], saved["best"]
         history = [Validation(**validation) for validation in saved["history"]]
         yield from history
@@ -144,37 +141,17 @@ def fit(
     started = time.monotonic()
     with reader:
         last = step if stopped else clock.total_steps
-        wanted = requests(sampler, split, step, last)
-        dtype, layout = form_of_images(training)
-        for (_, epoch, _), images, (marks, samples) in feed(
-            reader, wanted, device, dtype=dtype, layout=layout, beside=targets
-        ):
+        for epoch, batch in batches.read(step, last):
             # one step: this rank's block of images, the whole batch's labels
             set_learning_rates(optimizer, training, epoch)
-            module.train()
-            if training.freeze_batch_norm:
-                learner.freeze_batch_norm()
-            batch = Batch(images, marks, samples)
-            with memory_faults(training), autocast(training, device), window.first_cause():
-                terms, seen = module(batch, rng)
-            window.add(step + 1, epoch + 1, terms, seen, batch)
-            loss = torch.stack([term.double() for term in terms.values()]).sum()
-            optimizer.zero_grad(set_to_none=True)
-            with memory_faults(training):
-                scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            if epoch < training.warmup_epochs:
-                for parameter in learner.network.backbone.parameters():
-                    parameter.grad = None
-            scaler.unscale_(optimizer)
-            clip_gradients(learner, training)
-            with memory_faults(training):  # its first step allocates its state
-                scaler.step(optimizer)
-            scaler.update()
+            with memory_faults(training), window.first_cause(step + 1, epoch + 1, engine):
+                terms = engine.step(batch, epoch)
+            window.add(step + 1, epoch + 1, terms, engine.seen, batch)
             step += 1
 
             if not clock.ticks(step):
                 continue
-            metrics = {"epoch": step / sampler.steps_per_epoch, **window.means()}
+            metrics = {"epoch": step / batches.steps_per_epoch, **window.means()}
             if scaler.get_scale() < SMALLEST_SCALE:  # all further steps would be skipped too, without notice
                 raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")
             held_out, evaluation = None, None

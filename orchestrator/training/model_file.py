@@ -11,10 +11,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from orchestrator.config.training import Experiment, resolve_experiment
-from orchestrator.data.splits import Split
+from orchestrator.data.protocol import steps_per_epoch
+from orchestrator.data.splits import Split, super_classes
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
-from orchestrator.method import Diagnostics, find_method
+from orchestrator.method import Diagnostics, Task, find_method
 from orchestrator.plugins import own_config
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.training.checkpoint import load_checkpoint
@@ -24,8 +25,18 @@ from orchestrator.training.learner import Learner
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
     """The learner of a new training; InputError if its weights, or what its method reads, cannot be loaded, or if there
     are no kernels such as it asks for."""
-    names = tuple(store.class_names[label] for label in np.unique(store.labels[split.train]))
-    learner = build_learner(experiment, store, num_classes=len(names), class_names=names)
+    training, classes = experiment.training, np.unique(store.labels[split.train])
+    steps = steps_per_epoch(len(split.train), training.batch_size)
+    learner = build_learner(
+        experiment,
+        store,
+        num_classes=len(classes),
+        num_samples=len(store),
+        class_names=tuple(store.class_names[label] for label in classes),
+        super_classes=super_classes(store, split.train),
+        steps_per_epoch=steps,
+        total_steps=steps * training.epochs,
+    )
     if (kernels := experiment.training.kernels) is not None:
         if importlib.util.find_spec(kernels) is None:
             raise InputError(f"kernels: {kernels!r} is not installed here: pip install {kernels}, or leave kernels out")
@@ -33,22 +44,17 @@ def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
     return learner
 
 
-def build_learner(
-    experiment: Experiment, store: Store, *, num_classes: int, class_names: tuple[str, ...] = ()
-) -> Learner:
-    """The module to train, for a data set's images. Only training needs the names of its classes."""
+def build_learner(experiment: Experiment, store: Store, *, num_classes: int, **facts: Any) -> Learner:
+    """The module to train, for a data set's images. Only training needs the further facts of its Task."""
     training = experiment.training
     return Learner(
         find_method(experiment.method),
         own_config(experiment.method, experiment.config),
-        num_classes=num_classes,
-        class_names=class_names,
-        batch_size=training.batch_size,
+        Task(num_classes, training.embedding_dim, 0, batch_size=training.batch_size, **facts),
         channels=store.channels,
         backbone=training.backbone,
         weights=training.weights,
         weights_sha256=training.weights_sha256,
-        embedding_dim=training.embedding_dim,
         pooling=training.pooling,
         input_convention=training.input_convention,
     )
@@ -83,6 +89,7 @@ def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[
         "dataset_digest": store.manifest["digest"],
         "channels": store.channels,
         "num_classes": learner.method.task.num_classes,
+        "num_samples": learner.method.task.num_samples,
         "learner": learner.state_dict(),
     }
 
@@ -106,7 +113,8 @@ def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
         raise InputError(
             f"{path}: trained on images of {saved['channels']} channels, the data set has {store.channels}"
         )
-    learner = build_learner(experiment, store, num_classes=saved["num_classes"])
+    samples = saved.get("num_samples", 0)  # older files do not tell it
+    learner = build_learner(experiment, store, num_classes=saved["num_classes"], num_samples=samples)
     if experiment.training.precision == "float64":
         learner.double()
     learner.load_state_dict(saved["learner"])

@@ -8,19 +8,19 @@ import torch
 from torch import Generator, Tensor, nn
 
 from orchestrator.data.pipeline import Reader
-from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
-from orchestrator.method import Scope
+from orchestrator.errors import TrainingFailed
+from orchestrator.method import Embedded, Scope
 from orchestrator.training.embed import run_network
 from orchestrator.training.learner import Learner
+from orchestrator.training.splits import Images
 
 
 def build_scope(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
     store: Store,
-    split: Split,
-    labels: np.ndarray[Any, Any],
+    images: Images,
     rng: Generator,
     device: torch.device,
     stops: list[bool],
@@ -30,13 +30,28 @@ def build_scope(
 
     def class_embeddings(n: int, rng: Generator) -> Tensor:
         rows = []
-        for label in range(int(labels.max()) + 1):
-            members = split.train[labels == label]
+        for label in range(int(images.labels.max()) + 1):
+            members = images.rows[images.labels == label]
             # a class with fewer images than requested repeats some
             order = [torch.randperm(len(members), generator=rng) for _ in range(math.ceil(n / len(members)))]
             rows.append(members[torch.cat(order)[:n].numpy()])
         raw = run_network(learner, store, np.concatenate(rows), device, reader, normalized=False)["embedding"]
         return raw.view(len(rows), n, -1)
+
+    def embed(samples: Tensor | None = None) -> Embedded:
+        chosen = np.arange(len(images.rows)) if samples is None else _positions(samples)
+        found = run_network(learner, store, images.rows[chosen], device, reader)
+        outputs = {name: output.cpu() for name, output in found.items()}
+        return Embedded(outputs, torch.from_numpy(images.labels[chosen]), torch.from_numpy(images.rows[chosen]))
+
+    def _positions(samples: Tensor) -> np.ndarray[Any, Any]:
+        wanted, order = samples.cpu().numpy(), np.argsort(images.rows)
+        places = np.searchsorted(images.rows, wanted, sorter=order).clip(max=len(order) - 1)
+        found: np.ndarray[Any, Any] = order[places]
+        unknown = wanted[images.rows[found] != wanted]
+        if len(unknown):
+            raise TrainingFailed(f"{learner.method.name}: sample {unknown[0]} is no training image: see Scope.embed")
+        return found
 
     def reset_moments(parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:
@@ -62,4 +77,4 @@ def build_scope(
                 "exp_avg_sq": torch.empty_like(parameter.detach()).copy_(square),
             }
 
-    return Scope(rng, class_embeddings, reset_moments, moments, set_moments, lambda: stops.append(True))
+    return Scope(rng, class_embeddings, embed, reset_moments, moments, set_moments, lambda: stops.append(True))

@@ -1,19 +1,27 @@
 """Which images a training reads: splits, readers, unreadable images, batches."""
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from orchestrator.config.training import Training
+from orchestrator.config.training import Experiment, Training
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.pipeline import Reader, Request, as_float, check_images, describe_unreadable, find_unreadable
-from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
-from orchestrator.data.splits import Split, class_folds, class_split, image_split, rows_for_testing
+from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler
+from orchestrator.data.splits import (
+    Split,
+    class_folds,
+    class_split,
+    image_split,
+    noisy_labels,
+    rows_for_testing,
+    share_of_each_class,
+    train_labels,
+)
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.method import Method
@@ -35,6 +43,33 @@ def data_splits(training: Training, store: Store, *, hold_out: bool = True) -> l
     cut = image_split if training.protocol == "classification" else class_split
     split = cut(store, validation_share=share, seed=training.seed, class_subset=training.class_subset)
     return [replace(split, validation=split.test, validation_classes=split.test_classes) if on_test else split]
+
+
+class Images(NamedTuple):
+    """Rows of the data set, and the label of each in this training, from 0 on; both (N,) int64."""
+
+    rows: np.ndarray[Any, Any]
+    labels: np.ndarray[Any, Any]
+
+
+def training_images(experiment: Experiment, store: Store, split: Split) -> tuple[Split, Images, Images]:
+    """The images that a method trains on, and those of its clean second batch, the share `meta_share` of its config;
+    the split without these.
+
+    The labels of the first have the training's label noise, those of the second have none. InputError for a share that
+    is none, or that holds nothing back."""
+    training = experiment.training
+    clean = train_labels(store, split.train)
+    held_back = np.zeros(len(clean), bool)
+    if share := getattr(experiment.config, "meta_share", 0.0):
+        if not 0 < share < 1:
+            raise InputError(f"meta_share: {share!r}: should be at least 0 and below 1")
+        held_back = share_of_each_class(clean, share, seed=training.seed)
+        if not held_back.any():
+            raise InputError(f"meta_share: {share!r}: holds back no image: no class has enough of them: raise it")
+    rest = replace(split, train=split.train[~held_back])
+    labels = noisy_labels(clean[~held_back], share=training.label_noise, seed=training.label_noise_seed)
+    return rest, Images(rest.train, labels), Images(split.train[held_back], clean[held_back])
 
 
 def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
@@ -63,15 +98,6 @@ def new_reader(
         threads=training.loader_threads,
         pinned=device is not None and device.type != "cpu",
     )
-
-
-def requests(sampler: ClassBalancedSampler | UniformSampler, split: Split, step: int, total: int) -> Iterator[Request]:
-    """This rank's blocks of the batches from a given step on, which may be in the middle of an epoch."""
-    while step < total:
-        epoch, first = divmod(step, sampler.steps_per_epoch)
-        for positions in sampler.batches(epoch)[first : first + total - step]:
-            yield Request(split.train[rank_block(positions, rank(), world_size())], epoch, positions)
-            step += 1
 
 
 def leave_out(store: Store, training: Training, folder: Path | None = None) -> dict[int, str]:

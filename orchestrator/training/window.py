@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ class Step(NamedTuple):
         return f"the loss is not finite at step {self.step}, epoch {self.epoch} ({terms})"
 
 
+class HasFirst(Protocol):
+    first: dict[str, Tensor]
+
+
+def _values(terms: dict[str, Tensor]) -> Tensor:
+    return torch.stack([term.detach().double().reshape(()) for term in terms.values()])
+
+
 class Window:
     """The training since the last validation: mean loss terms, outputs for the diagnostics.
 
@@ -57,7 +65,7 @@ class Window:
 
         Raises TrainingFailed if the loss is not finite: of this step on a CPU, of one LAG steps before on a GPU.
         """
-        values = torch.stack([term.detach().double().reshape(()) for term in terms.values()])
+        values = _values(terms)
         on_cpu, copied = values.device.type == "cpu", None
         if not on_cpu:
             backend = torch.get_device_module(values.device)
@@ -84,13 +92,17 @@ class Window:
                 self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     @contextlib.contextmanager
-    def first_cause(self) -> Iterator[None]:
-        """A step that fails after one whose loss was not finite is reported as that one."""
+    def first_cause(self, step: int, epoch: int, current: "HasFirst") -> Iterator[None]:
+        """A step that fails after one whose loss was not finite, or after its own was not, is reported as that one.
+
+        `current` is what makes this step; its `first` are the terms that it has so far."""
         try:
             yield
         except Exception as error:
-            for step in self.waiting:  # no waiting: after a failed kernel the GPU answers nothing
-                if (problem := step.problem()) is not None:
+            there = {name: term for name, term in current.first.items() if term.device.type == "cpu"}
+            here = Step(step, epoch, tuple(there), _values(there), None) if there else None
+            for made in (*self.waiting, *([here] if here else [])):  # no waiting: a GPU with a failed kernel is silent
+                if (problem := made.problem()) is not None:
                     raise TrainingFailed(problem) from error
             raise
 

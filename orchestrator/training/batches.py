@@ -1,0 +1,157 @@
+"""The batches of a training, in order: whose images, with which labels, in how many views."""
+
+from collections.abc import Iterable, Iterator
+from itertools import count, islice
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Generator, Tensor
+
+from orchestrator.config.training import Training
+from orchestrator.data.pipeline import Reader, Request
+from orchestrator.data.samplers import ClassBalancedSampler, rank_block
+from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.method import Batch, Method
+from orchestrator.training.device import form_of_images
+from orchestrator.training.distributed import rank, world_size
+from orchestrator.training.feed import Arrays, feed
+from orchestrator.training.splits import Images, build_sampler
+
+Positions = NDArray[np.int64]
+
+
+class Batches:
+    """The batches of `images`, of classes and images as the training or the method says.
+
+    Args:
+        meta: images of the clean second batch that a method may ask for; none without.
+
+    Raises InputError if the batch does not fit the images or the processes.
+    """
+
+    def __init__(
+        self, method: Method, training: Training, images: Images, meta: Images, reader: Reader, device: torch.device
+    ) -> None:
+        self.method, self.training, self.images, self.reader, self.device = method, training, images, reader, device
+        self._sampler = build_sampler(method, images.labels, training)
+        self._meta_sampler = self._for_meta(meta) if len(meta.rows) else None
+        # what is beyond the training's own images is the clean batch's
+        self._all = Images(*(np.concatenate(pair) for pair in zip(images, meta, strict=True)))
+        self.steps_per_epoch = self._sampler.steps_per_epoch
+        self._own = type(method).batches is not Method.batches
+        self._drawn: tuple[int, Positions] | None = None
+        """The epoch of the method's own batches, and these."""
+
+    def read(self, first: int, last: int) -> Iterator[tuple[int, Batch]]:
+        """Each step's epoch and batch, from step `first` up to `last`."""
+        if not self._own:
+            yield from self._fed(self._steps(first, last), first)
+            return
+        # an epoch's batches may depend on what was learnt before it, so none is read ahead of its beginning
+        while first < last:
+            end = min(last, (first // self.steps_per_epoch + 1) * self.steps_per_epoch)
+            yield from self._fed(self._steps(first, end), first)
+            first = end
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the batches of an epoch that has begun, if the method made them."""
+        if self._drawn is None:
+            return {}
+        epoch, positions = self._drawn
+        return {"epoch": epoch, "positions": torch.from_numpy(positions)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        self._drawn = (state["epoch"], state["positions"].numpy()) if state else None
+
+    def _steps(self, first: int, last: int) -> Iterator[tuple[int, Positions]]:
+        """The epoch and the whole batch's positions of each step."""
+        step = first
+        while step < last:
+            epoch, start = divmod(step, self.steps_per_epoch)
+            batches = self.of_method(epoch) if self._own else self._sampler.batches(epoch)
+            for positions in batches[start : start + last - step]:
+                yield epoch, positions
+                step += 1
+
+    def of_method(self, epoch: int) -> Positions:
+        """The epoch's batches that the method makes, (steps, batch size)."""
+        if self._drawn is not None and self._drawn[0] == epoch:
+            return self._drawn[1]
+        seed = np.random.SeedSequence([self.training.seed, epoch]).generate_state(1, np.uint64)[0]
+        rng = Generator().manual_seed(int(seed >> np.uint64(1)))
+        labels, samples = (torch.from_numpy(part.astype(np.int64)) for part in (self.images.labels, self.images.rows))
+        found = self.method.batches(epoch, labels, samples, rng)
+        shape = self.steps_per_epoch, self.training.batch_size
+        self._drawn = epoch, _checked(self.method, found, shape, len(labels))
+        return self._drawn[1]
+
+    def _for_meta(self, meta: Images) -> ClassBalancedSampler:
+        training, classes = self.training, len(np.unique(meta.labels))
+        if classes < training.classes_per_batch:
+            raise InputError(
+                f"meta_share holds back images of {classes} classes, fewer than classes_per_batch "
+                f"({training.classes_per_batch}): raise the one or lower the other"
+            )
+        return ClassBalancedSampler(
+            meta.labels,
+            classes_per_batch=training.classes_per_batch,
+            images_per_class=training.images_per_class,
+            seed=training.seed,
+        )
+
+    def _requests(self, steps: Iterable[tuple[int, Positions]], first: int) -> Iterator[Request]:
+        """For each step its views, then its clean batch."""
+        for step, (epoch, positions) in enumerate(steps, first):
+            for view in range(self.method.views):
+                yield self._request(positions, epoch, view)
+            if (sampler := self._meta_sampler) is not None:
+                epoch, index = divmod(step, sampler.steps_per_epoch)
+                yield self._request(sampler.batches(epoch)[index] + len(self.images.rows), epoch, 0)
+
+    def _request(self, positions: Positions, epoch: int, view: int) -> Request:
+        return Request(self._all.rows[rank_block(positions, rank(), world_size())], epoch, positions, view)
+
+    def _beside(self, request: Request) -> Arrays:
+        """The whole batch's labels and rows; the views of a batch share them."""
+        if request.view:
+            return ()
+        return self._all.labels[request.positions][:, None], self._all.rows[request.positions]
+
+    def _fed(self, steps: Iterable[tuple[int, Positions]], first: int) -> Iterator[tuple[int, Batch]]:
+        dtype, layout = form_of_images(self.training)
+        requests = self._requests(steps, first)
+        stream = feed(self.reader, requests, self.device, dtype=dtype, layout=layout, beside=self._beside)
+        views = self.method.views
+        for step in count(first):
+            parts = list(islice(stream, views + (self._meta_sampler is not None)))
+            if not parts:
+                return
+            request, images, (labels, samples) = parts[0]
+            size = len(images)
+            rows = slice(rank() * size, (rank() + 1) * size)
+            more = tuple(view for _, view, _ in parts[1:views])
+            meta = None
+            for _, clean, (its_labels, its_samples) in parts[views:]:
+                meta = Batch(clean, its_labels, its_samples, rows, step)
+            yield request.epoch, Batch(images, labels, samples, rows, step, more, meta)
+
+
+def _checked(method: Method, found: Any, shape: tuple[int, int], images: int) -> Positions:
+    """The batches that a method gives; TrainingFailed if they are none."""
+    whole = isinstance(found, Tensor) and not found.is_floating_point() and tuple(found.shape) == shape
+    if not whole:
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise TrainingFailed(
+            f"{method.name}: batches() returned {what}: it must be whole numbers of shape {shape}, "
+            "(task.steps_per_epoch, task.batch_size)"
+        )
+    positions: Positions = found.cpu().numpy().astype(np.int64)
+    if positions.min() < 0 or positions.max() >= images:
+        raise TrainingFailed(
+            f"{method.name}: batches() returned positions from {positions.min()} to {positions.max()}: "
+            f"they must be from 0 to {images - 1}"
+        )
+    return positions

@@ -1,0 +1,194 @@
+"""What a training step is made of: the terms of a batch, exact gradients, the optimiser's step.
+
+The engine knows of precision, processes, gradient caching, warm-up and clipping, so that a method which overrides
+`update` is as exact as one that does not.
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.func import functional_call
+
+from orchestrator.config.training import Training
+from orchestrator.errors import TrainingFailed
+from orchestrator.method import Batch, Method, Outputs
+from orchestrator.training.caching import Cached
+from orchestrator.training.device import autocast, random_state, set_random_state
+from orchestrator.training.distributed import as_on_first, data_parallel, gather, mean
+from orchestrator.training.learner import Learner, require_terms
+from orchestrator.training.optimizer import clip_gradients
+
+
+class Engine:
+    """Runs the training steps of a learner; `orchestrator.method.Engine` says what a method may use of it.
+
+    A method that does not override `update` runs under DDP, which sends gradients while others are still computed.
+    Otherwise, and with gradient caching, the gradients' mean over the processes is taken afterwards.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        training: Training,
+        optimizer: torch.optim.Optimizer,
+        scaler: torch.amp.GradScaler,
+        rng: Generator,
+        device: torch.device,
+    ) -> None:
+        self.learner, self.training, self.optimizer, self.scaler = learner, training, optimizer, scaler
+        self.rng, self.device = rng, device
+        self._plain = type(learner.method).update is Method.update and training.images_per_pass is None
+        self._module: nn.Module = learner
+        if self._plain:
+            self._module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+        else:
+            as_on_first([*learner.network.parameters(), *learner.network.buffers()])
+        self._cached: list[Cached] = []
+        self._warming = False
+        self._start: tuple[Tensor, list[Tensor]] | None = None
+        self.first: dict[str, Tensor] = {}
+        """The terms that the first call of `terms` in this step gave."""
+        self.seen: list[Outputs] = []
+        """The outputs of the runs of the network in that call."""
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The trained parameters by name, `network. ...` and `method. ...`."""
+        return {name: value for name, value in self.learner.named_parameters() if value.requires_grad}
+
+    def step(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
+        """One training step; returns the terms of the method's `update`."""
+        self._warming = epoch < self.training.warmup_epochs
+        self._start, self.first, self.seen = None, {}, []
+        self.learner.train()
+        if self.training.freeze_batch_norm:
+            self.learner.freeze_batch_norm()
+        self.optimizer.zero_grad(set_to_none=True)
+        terms = require_terms(self.learner.method, self.learner.method.update(batch, self))
+        self._cached.clear()
+        if not self._plain and not self.training.freeze_batch_norm:
+            as_on_first(self.learner.network.buffers())  # as DDP does
+        return terms
+
+    def terms(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The terms of the method's `step`; `parameters` take the place of the learner's by name."""
+        with self._same_draws():
+            terms, seen = self._run(self._module, (batch, self.rng, self._cache(parameters)), parameters)
+        if not self.first:
+            self.first, self.seen = terms, seen
+        return cast(dict[str, Tensor], terms)
+
+    def outputs(self, images: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
+        """The gathered outputs of the network for this process's block of any images."""
+        found = self._run(self.learner, (images,), parameters)
+        return {name: gather(output) for name, output in found.items()}
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a loss to `.grad` of every trained parameter."""
+        if self._plain:
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            return
+        parameters = list(self.parameters.values())
+        found = self._gradients(self.scaler.scale(loss), parameters)
+        for parameter, gradient in zip(parameters, found, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def gradients(
+        self, loss: Tensor, of: Mapping[str, Tensor] | None = None, *, create_graph: bool = False
+    ) -> dict[str, Tensor]:
+        """The gradient of a loss on each of these tensors, the trained parameters if none are given."""
+        of = dict(self.parameters if of is None else of)
+        scale = 1.0 if create_graph else self.scaler.get_scale()
+        found = self._gradients(loss * scale, list(of.values()), create_graph=create_graph)
+        return {
+            name: torch.zeros_like(tensor) if gradient is None else gradient / scale
+            for (name, tensor), gradient in zip(of.items(), found, strict=True)
+        }
+
+    def apply(self, only: Iterable[str] | None = None) -> None:
+        """Clip the gradients, make the optimiser's step, forget the gradients; only of these parameters if given."""
+        set_aside: dict[nn.Parameter, Tensor | None] = {}
+        if only is not None:
+            known, chosen = self.parameters, set(only)
+            if unknown := sorted(chosen - known.keys()):
+                raise TrainingFailed(
+                    f"{self.learner.method.name}: update() applies {unknown[0]!r}, which is not trained: "
+                    "see engine.parameters"
+                )
+            set_aside = {value: value.grad for name, value in known.items() if name not in chosen}
+        if self._warming:
+            set_aside |= dict.fromkeys(self.learner.network.backbone.parameters())
+        for parameter in set_aside:
+            parameter.grad = None
+        self.scaler.unscale_(self.optimizer)
+        clip_gradients(self.learner, self.training)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if only is not None or not self._plain:
+            self.optimizer.zero_grad(set_to_none=True)
+        for parameter, gradient in set_aside.items():
+            parameter.grad = gradient
+
+    def _run(self, module: nn.Module, arguments: tuple[Any, ...], parameters: Mapping[str, Tensor] | None) -> Any:
+        with autocast(self.training, self.device):
+            if not parameters:
+                return module(*arguments)
+            if unknown := sorted(parameters.keys() - dict(self.learner.named_parameters()).keys()):
+                raise TrainingFailed(
+                    f"{self.learner.method.name}: {unknown[0]!r} is no parameter of the learner: see engine.parameters"
+                )
+            return functional_call(self.learner, dict(parameters), arguments)
+
+    def _cache(self, parameters: Mapping[str, Tensor] | None) -> Cached | None:
+        """Where the runs of the network in one call of `terms` are cached."""
+        if self.training.images_per_pass is None:
+            return None
+        again = lambda images: self._run(self.learner, (images,), parameters)  # noqa: E731
+        self._cached.append(Cached(self.training.images_per_pass, again, self.device))
+        return self._cached[-1]
+
+    def _gradients(self, loss: Tensor, of: list[Any], *, create_graph: bool = False) -> list[Tensor | None]:
+        """One-process gradients, None of a tensor that the loss does not depend on."""
+        leaves = [leaf for cached in self._cached for leaf in cached.leaves]
+        if create_graph and leaves:
+            raise TrainingFailed(
+                f"images_per_pass: {self.training.images_per_pass}: {self.learner.method.name} takes gradients of "
+                "gradients, for which all images must pass the network at once: leave it out"
+            )
+        found = torch.autograd.grad(
+            loss, [*of, *leaves], retain_graph=True, create_graph=create_graph, allow_unused=True
+        )
+        own: list[Any] = list(found[: len(of)])
+        rest = found[len(of) :]
+        for cached in self._cached:
+            cached.add(own, of, rest[: len(cached.leaves)])
+            rest = rest[len(cached.leaves) :]
+        there = [index for index, gradient in enumerate(own) if gradient is not None]
+        for index, gradient in zip(there, mean([own[index] for index in there]), strict=True):
+            own[index] = gradient
+        return own
+
+    @contextlib.contextmanager
+    def _same_draws(self) -> Iterator[None]:
+        """Every call in one step draws the same random numbers; the first one's use of them counts."""
+        if self._plain:  # there is one call
+            yield
+            return
+        if self._start is None:
+            self._start = self.rng.get_state(), random_state(self.device)
+            yield
+            return
+        after = self.rng.get_state(), random_state(self.device)
+        self._set_draws(*self._start)
+        try:
+            yield
+        finally:
+            self._set_draws(*after)
+
+    def _set_draws(self, own: Tensor, of_torch: list[Tensor]) -> None:
+        self.rng.set_state(own)
+        set_random_state(of_torch, self.device)

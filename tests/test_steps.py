@@ -1,0 +1,213 @@
+"""Methods with training steps, views or networks of their own, against slow references."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from methods.matryoshka import Matryoshka, prefix_of, prefixes
+from methods.momentum_contrast import MomentumContrast
+from methods.objectives import cosine_similarity, multi_similarity, pair_masks
+from methods.sharpness_aware import SharpnessAware, uphill
+from methods.vicreg import VICReg, covariance, invariance, variance
+from orchestrator.check.subject import CLASSES, Run, Subject, terms_of
+from orchestrator.method import Embedded, total
+
+ROWS = np.arange(12) * 2
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=Generator().manual_seed(seed))
+
+
+def close(found: Tensor, expected: Any) -> bool:
+    return torch.allclose(found, torch.as_tensor(expected, dtype=found.dtype), rtol=1e-10, atol=1e-12)
+
+
+def same_gradient(function: Any, reference: Any, *points: Tensor) -> None:
+    """Values and gradients of both, on these points."""
+    results = []
+    for compute in (function, reference):
+        leaves = [point.clone().requires_grad_() for point in points]
+        value = compute(*leaves)
+        results.append([value, *torch.autograd.grad(value, leaves)])
+    for found, expected in zip(*results, strict=True):
+        assert close(found, expected)
+
+
+# VICReg ------------------------------------------------------------------------------------------------------
+
+
+def slow_invariance(z: Tensor, other: Tensor) -> Tensor:
+    n, dim = z.shape
+    return torch.stack([(z[i, j] - other[i, j]) ** 2 for i in range(n) for j in range(dim)]).sum() / (n * dim)
+
+
+def slow_variance(z: Tensor) -> Tensor:
+    n, dim = z.shape
+    hinges = []
+    for j in range(dim):
+        mean = sum(z[i, j] for i in range(n)) / n
+        var = sum((z[i, j] - mean) ** 2 for i in range(n)) / (n - 1)
+        hinges.append(torch.clamp(1 - (var + 1e-4) ** 0.5, min=0))
+    return torch.stack(hinges).sum() / dim
+
+
+def slow_covariance(z: Tensor) -> Tensor:
+    n, dim = z.shape
+    means = [sum(z[i, j] for i in range(n)) / n for j in range(dim)]
+    squares = [
+        (sum((z[i, j] - means[j]) * (z[i, k] - means[k]) for i in range(n)) / (n - 1)) ** 2
+        for j in range(dim)
+        for k in range(dim)
+        if j != k
+    ]
+    return torch.stack([torch.as_tensor(square) for square in squares]).sum() / dim
+
+
+def test_the_terms_of_vicreg() -> None:
+    z, other = 0.7 * noise(5, 4), 0.7 * noise(5, 4, seed=1)
+    same_gradient(invariance, slow_invariance, z, other)
+    same_gradient(variance, slow_variance, z)
+    same_gradient(covariance, slow_covariance, z)
+    assert float(slow_variance(z)) > 0, "a hinge is active"
+
+
+def test_vicreg_reads_two_views_before_they_are_normalised() -> None:
+    subject = Subject(VICReg, {"invariance_weight": 3.0, "variance_weight": 2.0, "covariance_weight": 0.5})
+    learner, batch = subject.learner(), subject.batch(ROWS)
+    z, other = (learner.network(view)["embedding"] for view in batch.views)
+    found = terms_of(learner, batch)
+    assert close(found["invariance"], 3 * slow_invariance(z, other)) and float(found["invariance"].detach()) > 0
+    assert close(found["variance"], 2 * (slow_variance(z) + slow_variance(other)) / 2)
+    assert close(found["covariance"], 0.5 * (slow_covariance(z) + slow_covariance(other)))
+    labels = torch.flip(batch.labels[:, 0], (0,))
+    assert total(terms_of(learner, subject.batch(ROWS, labels=labels))) == total(found), "without labels"
+
+
+# Sharpness-aware minimisation --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_step_uphill(adaptive: bool) -> None:
+    values, slopes = [noise(3, 2), noise(4, seed=1)], [noise(3, 2, seed=2), noise(4, seed=3)]
+    flat = (torch.cat([part.flatten() for part in parts]).tolist() for parts in (values, slopes))
+    entries = list(zip(*flat, strict=True))
+    size = sum(((abs(w) * g) if adaptive else g) ** 2 for w, g in entries) ** 0.5
+    expected = [0.3 * ((w * w * g) if adaptive else g) / size for w, g in entries]
+    found = torch.cat([step.flatten() for step in uphill(values, slopes, 0.3, adaptive=adaptive)])
+    assert close(found, expected)
+    if not adaptive:
+        assert float(found.norm()) == pytest.approx(0.3)
+    assert not torch.cat([s.flatten() for s in uphill(values, [0 * s for s in slopes], 0.3, adaptive=adaptive)]).any()
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+def test_the_gradient_is_taken_uphill(adaptive: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(SharpnessAware, {"objective": "normalized_softmax", "rho": 0.2, "adaptive": adaptive})
+    run, by_hand, batch = Run(subject), subject.learner().train(), subject.batch(ROWS)
+    own = dict(by_hand.named_parameters())
+
+    def gradients() -> dict[str, Tensor]:
+        by_hand.zero_grad()
+        total(by_hand(batch, Generator().manual_seed(0))[0]).backward()  # type: ignore[no-untyped-call]
+        return {name: value.grad.clone() for name, value in own.items() if value.grad is not None}
+
+    first = gradients()
+    steps = uphill([own[name].detach() for name in first], list(first.values()), 0.2, adaptive=adaptive)
+    with torch.no_grad():
+        for name, step in zip(first, steps, strict=True):
+            own[name].add_(step)
+    expected = gradients()
+    kept: dict[str, Tensor] = {}
+    parameters = run.engine.parameters
+
+    def keep() -> None:
+        kept.update({name: value.grad.clone() for name, value in parameters.items() if value.grad is not None})
+
+    monkeypatch.setattr(run.engine, "apply", keep)
+    run.engine.step(batch, 0)
+    assert kept.keys() == expected.keys() == first.keys()
+    for name in expected:
+        assert torch.allclose(kept[name], expected[name], rtol=1e-8, atol=1e-12), name
+    assert not torch.allclose(kept["network.head.weight"], first["network.head.weight"], rtol=1e-3)
+
+
+# Momentum contrast -------------------------------------------------------------------------------------------
+
+
+def slow_contrast(s: Tensor, positive: Tensor, negative: Tensor, temperature: float) -> Tensor:
+    rows = []
+    for i in range(len(s)):
+        kept = [a for a in range(s.shape[1]) if positive[i, a] or negative[i, a]]
+        own = [p for p in kept if positive[i, p]]
+        if own:
+            together = torch.stack([torch.exp(s[i, a] / temperature) for a in kept]).sum().log()
+            rows.append(torch.stack([together - s[i, p] / temperature for p in own]).mean())
+    return torch.stack(rows).mean() if rows else 0 * s.sum()
+
+
+def test_the_keys_are_of_a_teacher_that_follows_the_network() -> None:
+    subject = Subject(MomentumContrast, {"momentum": 0.7, "memory_size": 24, "temperature": 0.2})
+    run = Run(subject)
+    method = run.learner.method
+    assert isinstance(method, MomentumContrast)
+    mean: dict[str, Tensor] = copy.deepcopy(dict(run.learner.network.named_parameters()))
+    keys: list[Tensor] = []
+    for step, rows in enumerate((np.arange(12), np.arange(6, 18))):
+        batch = subject.batch(rows, step=step)
+        for name, value in run.learner.network.named_parameters():
+            mean[name] = 0.7 * mean[name] + 0.3 * value.detach()
+        teacher = copy.deepcopy(run.learner.network)
+        teacher.load_state_dict(teacher.state_dict() | mean)
+        with torch.no_grad():
+            keys.append(F.normalize(teacher(batch.views[1])["embedding"], dim=1))
+            queries = F.normalize(run.learner.network(batch.images)["embedding"], dim=1)
+        found = run.engine.step(batch, 0)
+        references = torch.cat([keys[-1], *keys[:-1]])
+        before = subject.batch(np.arange(12)).labels[:, 0]
+        marks = torch.cat([batch.labels[:, 0], *([before] * step)])
+        images = [*([-1] * 12), *(list(range(12)) * step)]
+        other = torch.tensor([[image != row for image in images] for row in rows.tolist()])
+        same = batch.labels == marks
+        assert close(found["loss"].detach(), slow_contrast(queries @ references.T, same & other, ~same & other, 0.2))
+    for name, value in method.teacher.named_parameters():
+        assert torch.allclose(value, mean[name], rtol=1e-10) and not value.requires_grad
+    assert close(method.memory.embeddings, torch.cat(keys))
+
+
+# Matryoshka --------------------------------------------------------------------------------------------------
+
+
+def test_lengths_of_prefixes() -> None:
+    assert prefixes(512, 8) == [512, 256, 128, 64, 32, 16, 8]
+    assert prefixes(100, 20) == [100, 50, 25] and prefixes(4, 8) == [4]
+
+
+def test_a_matryoshka_loss_is_the_sum_over_prefixes() -> None:
+    subject = Subject(Matryoshka, {"objective": "multi_similarity", "smallest": 2})
+    learner, batch = subject.learner(), subject.batch(ROWS)
+    found = terms_of(learner, batch)
+    assert list(found) == ["first_8", "first_4", "first_2"]
+    raw = learner.network(batch.images)["embedding"]
+    masks = pair_masks(batch.labels, batch.labels, same=True)
+    for size in (8, 4, 2):
+        rows = torch.stack([row[:size] / row[:size].norm() for row in raw])
+        assert close(found[f"first_{size}"], multi_similarity(cosine_similarity(rows, rows), *masks))
+
+
+def test_recall_of_every_prefix_is_told() -> None:
+    method = Subject(Matryoshka, {"smallest": 4}).learner().method
+    rows = F.normalize(noise(12, 8), dim=1)
+    labels = torch.arange(12) % 3
+    told = method.diagnostics(None, Embedded({"embedding": rows}, labels, torch.arange(12))).scalars
+    for size in (8, 4):
+        near = prefix_of(rows, size)
+        products = (near @ near.T).fill_diagonal_(-2)
+        expected = float((labels[products.argmax(1)] == labels).double().mean())
+        assert told[f"recall_at_1_of_first_{size}"] == pytest.approx(expected)
+    assert len(told) == 2 and CLASSES
