@@ -32,20 +32,25 @@ from orchestrator.training.embed import evaluate_model
 from orchestrator.training.loop import fit
 
 ASKED = {
-    "anti_collapse": 2,
     "anti-collapse guided": 5,
     "anti-collapse of all classes": 2,
+    "anti_collapse": 2,
+    "arc_face": 2,
     "ccp": 7,
     "ccp over problems": 15,
     "contrastive": 6,
     "contrastive over proxies": 4,
+    "cos_face": 2,
     "cpml": 4,
     "fast_ap": 6,
+    "hist": 4,
+    "hyperbolic": 6,
     "idml": 11,
     "idml over a batch": 16,
     "idml, drawn": 13,
     "idml, margin": 17,
     "idml, released": 37,
+    "lifted_structure": 7,
     "margin": 14,
     "memory": 1,
     "nir": 1,
@@ -56,8 +61,10 @@ ASKED = {
     "recall_at_k_surrogate": 1,
     "roadmap": 1,
     "smooth_ap": 1,
+    "snr": 6,
     "soft_triple": 4,
     "triplet": 8,
+    "vmf": 3,
     "xbm": 11,
 }
 """Of the variants; 0 for the others."""
