@@ -12,10 +12,11 @@ from torch import Generator, Tensor
 from methods.matryoshka import Matryoshka, prefix_of, prefixes
 from methods.momentum_contrast import MomentumContrast
 from methods.objectives import cosine_similarity, multi_similarity, pair_masks
+from methods.reweighting import LearningToReweight, MetaWeightNet, helping, softmax_rows
 from methods.sharpness_aware import SharpnessAware, uphill
 from methods.vicreg import VICReg, covariance, invariance, variance
 from orchestrator.check.subject import CLASSES, Run, Subject, terms_of
-from orchestrator.method import Embedded, total
+from orchestrator.method import Batch, Embedded, total
 
 ROWS = np.arange(12) * 2
 
@@ -211,3 +212,80 @@ def test_recall_of_every_prefix_is_told() -> None:
         expected = float((labels[products.argmax(1)] == labels).double().mean())
         assert told[f"recall_at_1_of_first_{size}"] == pytest.approx(expected)
     assert len(told) == 2 and CLASSES
+
+
+# Weights that help a clean batch -----------------------------------------------------------------------------
+
+
+def test_softmax_rows_and_helping_weights() -> None:
+    s, labels = noise(4, 3), torch.tensor([0, 2, 1, 1])
+
+    def slow(x: Tensor) -> Tensor:
+        whole = [torch.stack([(x[i, c] / 0.5).exp() for c in range(3)]).sum().log() for i in range(4)]
+        return torch.stack([whole[i] - x[i, label] / 0.5 for i, label in enumerate(labels.tolist())])
+
+    same_gradient(lambda x: softmax_rows(x, labels, 0.5).square().sum(), lambda x: slow(x).square().sum(), s)
+    assert close(helping(torch.tensor([-1.0, 2.0, -3.0, 0.0])), [0.25, 0, 0.75, 0])
+    assert not helping(torch.tensor([1.0, 2.0])).any()
+
+
+def by_hand(subject: Subject, batch: Batch) -> tuple[Any, list[str], Tensor, Tensor]:
+    """A learner, its parameters but the weighing network's, each sample's gradient (B, P), and its loss (B,)."""
+    learner: Any = subject.learner().train()
+    own = [name for name, value in learner.named_parameters() if value.requires_grad and "weigher" not in name]
+    parameters = [dict(learner.named_parameters())[name] for name in own]
+    outputs = learner.outputs(batch.images)
+    rows = softmax_rows(outputs["embedding"] @ learner.method.proxies().T, batch.labels[:, 0], 0.1)
+    slopes = [torch.autograd.grad(row, parameters, retain_graph=True) for row in rows]
+    return learner, own, torch.stack([torch.cat([part.flatten() for part in slope]) for slope in slopes]), rows.detach()
+
+
+def clean_slope(learner: Any, names: list[str], step: Tensor, batch: Batch) -> Tensor:
+    """The clean batch's gradient (P,) after a step of these parameters."""
+    parameters = [dict(learner.named_parameters())[name] for name in names]
+    with torch.no_grad():
+        for parameter, part in zip(parameters, torch.split(step, [p.numel() for p in parameters]), strict=True):
+            parameter.add_(part.view_as(parameter))
+    assert batch.meta is not None
+    outputs = learner.outputs(batch.meta.images)
+    rows = softmax_rows(outputs["embedding"] @ learner.method.proxies().T, batch.meta.labels[:, 0], 0.1)
+    return torch.cat([part.flatten() for part in torch.autograd.grad(rows.mean(), parameters)])
+
+
+def test_samples_weigh_what_a_step_on_them_helps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A virtual step on sample i alone changes the clean loss by -rate of their gradients' product."""
+    subject = Subject(LearningToReweight, {"virtual_lr": 0.3})
+    run, batch = Run(subject), subject.batch(ROWS)
+    learner, names, slopes, rows = by_hand(subject, batch)
+    wanted = (slopes @ clean_slope(learner, names, torch.zeros_like(slopes[0]), batch)).clamp(min=0)
+    weights = wanted / wanted.sum()
+    assert 0 < int((weights > 0).sum()) < len(rows), "some help, some do not"
+    monkeypatch.setattr(run.engine, "apply", lambda: None)
+    found = run.engine.step(batch, 0)
+    assert torch.allclose(found["loss"].detach(), (weights * rows).sum(), rtol=1e-8)
+    moved = torch.cat([run.engine.parameters[name].grad.flatten() for name in names])  # type: ignore[union-attr]
+    assert torch.allclose(moved, weights @ slopes, rtol=1e-7, atol=1e-10)
+
+
+def test_the_weighing_network_learns_from_the_clean_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = Subject(MetaWeightNet, {"virtual_lr": 0.3, "hidden": 3})
+    run, batch = Run(subject), subject.batch(ROWS)
+    learner, names, slopes, rows = by_hand(subject, batch)
+    weigher = learner.method.weigher
+    shares = weigher(rows[:, None])[:, 0] / len(rows)
+    step = (-0.3 * shares.detach() @ slopes).detach()
+    slope = clean_slope(learner, names, step, batch)
+    # d M / d V = - rate sum over i of (dV_i / dV / n) g_i . dM/dw
+    expected = torch.autograd.grad(-0.3 * (shares * (slopes @ slope)).sum(), list(weigher.parameters()))
+    applied: list[set[str]] = []
+    kept: list[Tensor] = []
+
+    def apply(only: Any) -> None:
+        applied.append(set(only))
+        kept.extend(value.grad.clone() for name, value in run.engine.parameters.items() if name in applied[-1])  # type: ignore[union-attr]
+
+    monkeypatch.setattr(run.engine, "apply", apply)
+    run.engine.step(batch, 0)
+    assert [{name.startswith("method.weigher.") for name in names} for names in applied] == [{True}, {False}]
+    for found, wanted in zip(kept[: len(expected)], expected, strict=True):
+        assert torch.allclose(found, wanted, rtol=1e-7, atol=1e-12) and wanted.any()

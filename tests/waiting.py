@@ -115,18 +115,21 @@ def steps(kept: list[Counter[str]]) -> list[Counter[str]]:
     return [kept[number] - kept[number - 1] for number in (1, 2, 4, 5)]
 
 
-def check_waits(asked: int, views: int = 1) -> None:
-    """Of the last run: none by the loop, at most these by the method; views, labels and rows in, loss terms out."""
+def check_waits(asked: int, *, views: int = 1, clean: bool = False) -> None:
+    """Of the last run: none by the loop, at most these by the method; views, labels and rows in (of a clean batch too),
+    loss terms out."""
     for waits, copies in zip(steps(Watched.waits), steps(Watched.copies), strict=True):
         assert not [place for place in waits if "methods/" not in place and "a backward pass" not in place], waits
         assert waits.total() <= asked, waits
-        assert copies == {"in": 2 + views, "out": 1}
+        assert copies == {"in": 2 + views + 3 * clean, "out": 1}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_only_a_method_makes_the_host_wait_in_a_step(variant: str, data_folder: Path, run: Run) -> None:
     found = run(VARIANTS[variant])
-    check_waits(ASKED.get(variant, 0), registry()[VARIANTS[variant]["method"]].views)
+    method = registry()[VARIANTS[variant]["method"]]
+    clean = "meta_share" in method.Config.model_fields
+    check_waits(ASKED.get(variant, 0), views=method.views, clean=clean)
     assert found == train(None, data_folder, VARIANTS[variant])
 
 
