@@ -289,6 +289,29 @@ def test_one_of_two_optimisers_moves_its_own_parameters_only() -> None:
     assert engine.parameters["network.head.weight"].grad is not None, "it waits for its own step"
 
 
+@pytest.mark.parametrize("method", [Sharp, Surgeon, Alternating], ids=lambda method: method.name)
+def test_the_scale_of_a_loss_in_half_precision_changes_no_gradient(method: type[Method]) -> None:
+    """Neither one that the engine adds up nor one that the method puts there; it is a power of two."""
+    found = []
+    for scaled in (False, True):
+        run = Run(Subject(method, {}))
+        run.engine.scaler = torch.amp.GradScaler("cpu", enabled=scaled, init_scale=2.0**10)
+        run.step(), run.step()
+        found.append(state_of(run.learner))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_an_infinite_gradient_skips_the_step_and_halves_the_scale() -> None:
+    run = Run(Subject(Sharp, {}))
+    engine, batch = run.engine, run.subject.batch(np.arange(12))
+    engine.scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=2.0**10)
+    before = state_of(run.learner)
+    engine.backward(total(engine.terms(batch)) * torch.inf)
+    engine.apply()
+    after = state_of(run.learner)
+    assert engine.scaler.get_scale() == 2.0**9 and all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_every_call_of_terms_in_a_step_draws_the_same() -> None:
     drawn: list[Tensor] = []
 
@@ -348,6 +371,27 @@ def test_cached_images_pass_in_parts() -> None:
     run.learner.network.register_forward_hook(lambda module, given, found: sizes.append(len(given[0])))
     run.step()
     assert sizes == [5, 5, 2] * 2
+
+
+def in_parts(data: Path, **settings: Any) -> list[Any]:
+    return training_of(registry()["multi_similarity"], data, None, epochs=1, clip_norm=1.0, warmup_epochs=0, **settings)
+
+
+def test_a_training_whose_images_pass_in_parts_is_the_same(data_folder: Path, pair: Pair) -> None:
+    whole = in_parts(data_folder)
+    for found in (in_parts(data_folder, images_per_pass=7), *pair.run(in_parts_of_four, data_folder)):
+        for ours, theirs in zip(whole, found, strict=True):
+            assert ours == pytest.approx(theirs, abs=1e-9, rel=1e-9)
+
+
+def in_parts_of_four(data: Path) -> list[Any]:
+    return in_parts(data, images_per_pass=4)
+
+
+def test_half_precision_in_parts_learns(data_folder: Path) -> None:
+    half = {"precision": "fp16", "images_per_pass": 7}
+    rough, exact = in_parts(data_folder, **half), in_parts(data_folder, precision="float32")
+    assert [found["train/loss"] for found in rough] == pytest.approx([found["train/loss"] for found in exact], rel=0.05)
 
 
 # Batches -----------------------------------------------------------------------------------------------------

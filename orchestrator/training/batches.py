@@ -104,12 +104,15 @@ class Batches:
 
     def _requests(self, steps: Iterable[tuple[int, Positions]], first: int) -> Iterator[Request]:
         """For each step its views, then its clean batch."""
+        clean = -1, np.empty((0, 0), np.int64)  # a turn through the clean images, and its batches
         for step, (epoch, positions) in enumerate(steps, first):
             for view in range(self.method.views):
                 yield self._request(positions, epoch, view)
             if (sampler := self._meta_sampler) is not None:
-                epoch, index = divmod(step, sampler.steps_per_epoch)
-                yield self._request(sampler.batches(epoch)[index] + len(self.images.rows), epoch, 0)
+                turn, index = divmod(step, sampler.steps_per_epoch)
+                if turn != clean[0]:
+                    clean = turn, sampler.batches(turn) + len(self.images.rows)
+                yield self._request(clean[1][index], turn, 0)
 
     def _request(self, positions: Positions, epoch: int, view: int) -> Request:
         return Request(self._all.rows[rank_block(positions, rank(), world_size())], epoch, positions, view)

@@ -91,10 +91,11 @@ class Engine:
         if self._plain:
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return
-        parameters = list(self.parameters.values())
-        found = self._gradients(self.scaler.scale(loss), parameters)
+        parameters, scale = list(self.parameters.values()), self.scaler.get_scale()
+        found = self._gradients(loss * scale, parameters)
         for parameter, gradient in zip(parameters, found, strict=True):
             if gradient is not None:
+                gradient = gradient / scale  # what the method finds in `.grad`, or puts there, is never scaled
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def gradients(
@@ -124,6 +125,10 @@ class Engine:
             set_aside |= dict.fromkeys(self.learner.network.backbone.parameters())
         for parameter in set_aside:
             parameter.grad = None
+        if not self._plain and self.scaler.is_enabled():  # as the scaler wants them, which looks for infinite ones
+            scale = self.scaler.scale(torch.ones((), device=self.device))
+            for parameter in self.parameters.values():
+                parameter.grad = None if parameter.grad is None else parameter.grad * scale
         self.scaler.unscale_(self.optimizer)
         clip_gradients(self.learner, self.training)
         self.scaler.step(self.optimizer)
