@@ -262,7 +262,8 @@ def test_a_batch_that_does_not_fit_fails_its_trial_with_one_that_does(
     settings = SETTINGS | {"classes_per_batch": 32, "images_per_class": 4}
     (only,) = results(Work("0000", settings, str(data_folder), str(tmp_path / "t"), stop_after=1))
     assert isinstance(only, Failed) and only.reason.startswith(told) and "of 128 images" in only.reason
-    assert only.reason.endswith(": 32 fit when tried; set classes_per_batch=8, or precision=bf16")
+    advice = "set classes_per_batch=8, or try images_per_pass=32, which keeps the batch, or set precision=bf16"
+    assert only.reason.endswith(f": 32 fit when tried; {advice}")
     assert sizes == [128, 64, 32, 32]
     assert only.repeats and not (tmp_path / "t" / CHECKPOINT).exists()
 

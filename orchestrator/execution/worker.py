@@ -199,8 +199,13 @@ def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:
     free_memory(error)
     if not error.of_batch:
         return "use a smaller backbone or embedding_dim, or set precision=bf16"
-    if world_size() == 1:
-        experiment, store, splits = _opened(work.settings, data, hold_out=work.hold_out)
-        if len(splits) == 1 and (found := batch_that_fits(experiment, store, splits[0])):
-            return f"{found[1]} fit when tried; set classes_per_batch={found[0]}, or precision=bf16"
-    return "lower classes_per_batch or images_per_class, or set precision=bf16"
+    experiment, store, splits = _opened(work.settings, data, hold_out=work.hold_out)
+    training = experiment.training
+    tried = world_size() == 1 and len(splits) == 1
+    found = batch_that_fits(experiment, store, splits[0]) if tried else None
+    said, fewer, parts = "", "lower classes_per_batch or images_per_class", "set images_per_pass"
+    if found is not None:
+        said = f"{found[1]} fit when tried; "
+        fewer, parts = f"set classes_per_batch={found[0]}", f"try images_per_pass={found[1]}"
+    keeps = training.freeze_batch_norm and training.images_per_pass is None  # what it needs
+    return f"{said}{fewer}{f', or {parts}, which keeps the batch' if keeps else ''}, or set precision=bf16"
