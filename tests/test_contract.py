@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from orchestrator.check.subject import CheckFailed, Run, Subject, require_close,
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.pipeline import Reader
-from orchestrator.data.splits import class_split, share_of_each_class, train_labels
+from orchestrator.data.splits import class_split, share_of_each_class, super_classes, train_labels
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Engine, Method, MethodConfig, Network, Outputs, Scope, Task, registry, total
 from orchestrator.storage.trial_folder import CHECKPOINT
@@ -540,3 +541,12 @@ def test_a_method_knows_its_task_and_embeds_training_images(data_folder: Path, m
     assert known["steps"] == list(range(task.total_steps)) and task.total_steps == 2 * task.steps_per_epoch
     assert task.num_samples == len(open_dataset("glyphs-small", data_folder)) > int(whole.samples.max())
     assert task.super_classes == () and task.batch_size == 30
+
+
+def test_super_classes_are_those_of_the_training_classes() -> None:
+    columns = {"super_class": np.array([1, 1, 0, 2, 0])}
+    store: Any = SimpleNamespace(columns=tuple(columns), labels=np.array([3, 3, 5, 7, 5]), column=columns.__getitem__)
+    assert super_classes(store, np.array([0, 1, 2, 4])) == (1, 0)
+    assert super_classes(store, np.arange(5)) == (1, 0, 2)
+    columns.clear()
+    assert super_classes(SimpleNamespace(columns=()), np.arange(5)) == ()  # type: ignore[arg-type]
