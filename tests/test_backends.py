@@ -141,6 +141,7 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
     assert shown == ["orchestrator search", "orchestrator search"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_backends_give_equal_metrics(work: Build) -> None:
     process = metrics_of(list(results(work("process"))))

@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_host_does_not_wait_for_the_device() -> None:
     command = [
         sys.executable,
