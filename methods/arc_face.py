@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.baselines import Baseline, ProxyConfig
-from methods.reductions import negative_log_ratio, objective
+from methods.reductions import Reduction, negative_log_ratio, objective, reduced
 
 
 def angular_margin(cosine: Tensor, margin: float) -> Tensor:
@@ -31,7 +31,15 @@ def angular_margin(cosine: Tensor, margin: float) -> Tensor:
 
 
 @objective
-def arc_face(matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 64.0, margin: float = 0.5) -> Tensor:
+def arc_face(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    scale: float = 64.0,
+    margin: float = 0.5,
+    reduction: Reduction = "mean",
+) -> Tensor:
     """ArcFace on s = cos(theta) (Q, R): the mean over rows of
 
         -log( sum_pos e^(scale cos(theta + margin)) / [sum_pos e^(scale cos(theta + margin)) + sum_neg e^(scale s)] )
@@ -45,8 +53,8 @@ def arc_face(matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float
     if not 0 <= margin <= math.pi / 2:
         raise ValueError(f"arc_face: margin must be from 0 to pi / 2, got {margin}")
     own = angular_margin(torch.where(positive, matrix, 0), margin)
-    total, rows = negative_log_ratio(torch.where(positive, own, matrix), positive, positive | negative, scale)
-    return (total / rows.clamp(min=1)).sum()
+    shifted = torch.where(positive, own, matrix)
+    return reduced(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
 
 
 class ArcFace(Baseline):

@@ -16,6 +16,7 @@ from methods import objectives
 from methods.memory import Memory
 from methods.pfml import proxy_diagnostics
 from methods.proxies import Proxies
+from methods.reductions import Reduction
 from orchestrator.method import (
     Batch,
     Diagnostics,
@@ -74,6 +75,8 @@ class Baseline(Method, abstract=True):
 
     reads: ClassVar[Literal["distance", "similarity"]]
     function: ClassVar[Callable[..., Tensor]]
+    by_rows: ClassVar[bool] = True
+    """Whether the objective is a mean over queries, so that each has its share of it."""
     fused: ClassVar[str | None] = None
     """The loss of `methods.kernels.proxy_losses` that is the objective on proxies."""
     Config: ClassVar[type[ComparisonConfig]] = ReferencesConfig
@@ -110,8 +113,19 @@ class Baseline(Method, abstract=True):
         """The objective's own hyperparameters."""
         return {key: value for key, value in self.config.model_dump().items() if key in own_fields(type(self))}
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
-        """The scalar of a matrix (Q, R) and its masks; `labels` (Q, L) are the queries'."""
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """The scalar of a matrix (Q, R) and its masks; `labels` (Q, L) are the queries'. With reduction="rows" (Q,):
+        each query's share, whose mean is the scalar; only where `by_rows`."""
+        if reduction == "rows":
+            return type(self).function(matrix, positive, negative, **self._hyperparameters(), reduction=reduction)
         return type(self).function(matrix, positive, negative, **self._hyperparameters())
 
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
@@ -129,17 +143,27 @@ class Baseline(Method, abstract=True):
         d = d.square() if self.config.metric == "squared_euclidean" else d
         return d if self.reads == "distance" else -d
 
-    def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
-        """The objective of the batch against itself or against the proxies, by `measure` or by its own metric."""
-        if self._fused is not None and measure is None:
+    def compare(
+        self,
+        outputs: Outputs,
+        labels: Tensor,
+        rng: Generator,
+        measure: Measure | None = None,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
+        """The objective of the batch against itself or against the proxies, by `measure` or by its own metric; with
+        reduction="rows" of each image (B,), as `objective`."""
+        if self._fused is not None and measure is None and reduction == "mean":
             points = outputs["embedding"], labels, self.proxies(), self.proxies.labels
             return self._fused(*points, metric=self.config.metric, **self._hyperparameters())
         measure = measure or self.measure
         if self.config.references == "proxies":
             positive, negative = objectives.pair_masks(labels, self.proxies.labels, same=False)
-            return self.objective(measure(outputs, {"embedding": self.proxies()}), positive, negative, labels, rng)
+            return self.objective(
+                measure(outputs, {"embedding": self.proxies()}), positive, negative, labels, rng, reduction
+            )
         positive, negative = objectives.pair_masks(labels, labels, same=True)
-        return self.objective(measure(outputs, outputs), positive, negative, labels, rng)
+        return self.objective(measure(outputs, outputs), positive, negative, labels, rng, reduction)
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs = network(batch.images)
@@ -247,7 +271,15 @@ class Margin(Baseline):
         if count:
             self.beta = nn.Parameter(torch.full((count,), config.beta))
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         config = self.config
         beta: float | Tensor = config.beta
         if config.learn_beta != "no":
@@ -264,6 +296,7 @@ class Margin(Baseline):
             phi=phi,
             phi_form=config.phi_form,
             generator=rng,
+            reduction=reduction,
         )
 
 
@@ -358,6 +391,7 @@ class ProxyAnchor(Baseline):
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     reads = "similarity"
     function = objectives.proxy_anchor
+    by_rows = False
     fused = "proxy_anchor"
 
     class Config(ProxyConfig):
@@ -406,7 +440,15 @@ class SoftTriple(Baseline):
 
     config: Config
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         config, centres = self.config, self.config.proxies_per_class
         loss = objectives.soft_triple(
             matrix,
@@ -416,6 +458,7 @@ class SoftTriple(Baseline):
             la=config.la,
             gamma=config.gamma,
             margin=config.margin,
+            reduction=reduction,
         )
         return loss + config.tau * objectives.centre_merging(self.proxies(), centres)
 

@@ -11,11 +11,19 @@ from torch import Tensor
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
 from methods.derivatives import differentiable_once
-from methods.reductions import any_of, log_sum_exp, mean_of_terms, objective, total_of
+from methods.reductions import Reduction, any_of, kept_terms, log_sum_exp, mean_of_terms, objective
 
 
 @objective
-def circle(matrix: Tensor, positive: Tensor, negative: Tensor, *, margin: float = 0.4, gamma: float = 80.0) -> Tensor:
+def circle(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    margin: float = 0.4,
+    gamma: float = 80.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
     """Circle loss on s: mean over the rows with both kinds of pairs of
 
         log[1 + sum_neg e^(gamma [s + m]+ (s - m)) sum_pos e^(-gamma [1 + m - s]+ (s - 1 + m))], m the margin
@@ -36,9 +44,9 @@ def circle(matrix: Tensor, positive: Tensor, negative: Tensor, *, margin: float 
         push = _Weighted.apply(matrix - margin, gamma * (held + margin).relu())
         both = log_sum_exp(pull, positive, 1) + log_sum_exp(push, negative, 1)
         rows = torch.logaddexp(both, torch.zeros_like(both))
-        return total_of(rows, any_of(positive, 1) & any_of(negative, 1))
+        return kept_terms(rows, any_of(positive, 1) & any_of(negative, 1))
 
-    return mean_of_terms(terms, matrix, positive, negative)
+    return mean_of_terms(terms, matrix, positive, negative, reduction=reduction)
 
 
 class _Weighted(torch.autograd.Function):

@@ -7,12 +7,18 @@ from pydantic import Field
 from torch import Tensor, where
 
 from methods.baselines import Baseline, Metric, ProxyConfig
-from methods.reductions import negative_log_ratio, objective
+from methods.reductions import Reduction, negative_log_ratio, objective, reduced
 
 
 @objective
 def cos_face(
-    matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 64.0, margin: float = 0.35
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    scale: float = 64.0,
+    margin: float = 0.35,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """CosFace on s (Q, R): the mean over rows of
 
@@ -25,8 +31,7 @@ def cos_face(
     Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018.
     """
     shifted = where(positive, matrix - margin, matrix)
-    total, rows = negative_log_ratio(shifted, positive, positive | negative, scale)
-    return (total / rows.clamp(min=1)).sum()
+    return reduced(*negative_log_ratio(shifted, positive, positive | negative, scale), reduction)
 
 
 class CosFace(Baseline):

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from methods.distances import full_precision, pair_masks
-from methods.reductions import negative_log_ratio
+from methods.reductions import negative_log_ratio, reduced
 from orchestrator.method import Method, MethodConfig, Outputs, Task
 
 
@@ -98,7 +98,7 @@ class HIST(Method):
         classes = torch.arange(self.task.num_classes, device=labels.device)
         positive, negative = pair_masks(labels, classes, same=False)
         distance = class_distances(z, F.normalize(self.means, dim=1), F.relu6(self.log_variances))
-        total, rows = negative_log_ratio(distance, positive, positive | negative, -config.tau)
+        proxy_terms = negative_log_ratio(distance, positive, positive | negative, -config.tau)
 
         incidence = torch.where(positive, 1.0, (-config.alpha * distance).exp())
         present = positive.any(0)
@@ -108,5 +108,5 @@ class HIST(Method):
             hidden = centred * (centred.square().mean(0) + 1e-5).rsqrt() * self.gain + self.shift
             logits = hypergraph_mean(self.second(F.leaky_relu(hidden, 0.1)), incidence, present)
         wrong, _ = negative_log_ratio(logits, positive, positive | negative, 1.0)
-        count = rows.clamp(min=1)
-        return {"distributions": (total / count).sum(), "tuplets": config.tuplet_weight * (wrong / count).sum()}
+        tuplets = reduced(wrong, proxy_terms[1])
+        return {"distributions": reduced(*proxy_terms), "tuplets": config.tuplet_weight * tuplets}

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.baselines import Baseline, ReferencesConfig
-from methods.reductions import any_of, log_sum_exp, mean_of_terms, objective, total_of
+from methods.reductions import Reduction, any_of, kept_terms, log_sum_exp, mean_of_terms, objective, reduced
 
 
 @objective
@@ -22,6 +22,7 @@ def lifted_structure(
     *,
     margin: float = 1.0,
     form: Literal["pairs", "anchors"] = "pairs",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Lifted structure loss on d (Q, R). `form` "pairs", the first paper's: the mean over positive pairs of J^2 / 2,
 
@@ -47,16 +48,17 @@ def lifted_structure(
         def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
             complete = any_of(positive, 1) & any_of(negative, 1)
             reach = log_sum_exp(matrix, positive, 1) + log_sum_exp(margin - matrix, negative, 1)
-            return total_of(reach.relu(), complete)
+            return kept_terms(reach.relu(), complete)
 
-        return mean_of_terms(terms, matrix, positive, negative)
+        return mean_of_terms(terms, matrix, positive, negative, reduction=reduction)
 
     i, j = positive.nonzero(as_tuple=True)
     rows, columns = (log_sum_exp(margin - matrix, negative, dim) for dim in (1, 0))
     reach = torch.stack([rows[i], columns[j]]).logsumexp(0) + matrix[i, j]
     near = any_of(negative, 1)[i] | any_of(negative, 0)[j]
-    total, _ = total_of(reach.relu().square() / 2, near)
-    return total.sum() / max(1, len(i))
+    terms_of_pairs = torch.where(near, reach.relu().square() / 2, 0)
+    sums = matrix.new_zeros(len(matrix)).index_add(0, i, terms_of_pairs)
+    return reduced(sums[:, None], positive.sum(1)[:, None], reduction)
 
 
 class LiftedStructure(Baseline):

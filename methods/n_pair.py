@@ -8,11 +8,13 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
-from methods.reductions import log_sum_exp, mean_of_terms, objective, total_of
+from methods.reductions import Reduction, kept_terms, log_sum_exp, mean_of_terms, objective
 
 
 @objective
-def n_pair(matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 16.0) -> Tensor:
+def n_pair(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 16.0, reduction: Reduction = "mean"
+) -> Tensor:
     """N-pair loss on s (Q, R): the mean over positive pairs (i, p) of
 
         log(1 + sum over negatives n of row i of e^(scale (s_in - s_ip)))
@@ -29,9 +31,9 @@ def n_pair(matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float =
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         others = log_sum_exp(scale * matrix, negative, 1)[:, None]
         gap = others - scale * torch.where(positive, matrix, 0)
-        return total_of(torch.logaddexp(gap, torch.zeros_like(gap)), positive)
+        return kept_terms(torch.logaddexp(gap, torch.zeros_like(gap)), positive)
 
-    return mean_of_terms(terms, matrix, positive, negative, width=2)
+    return mean_of_terms(terms, matrix, positive, negative, width=2, reduction=reduction)
 
 
 class NPair(Baseline):

@@ -12,7 +12,9 @@ and masks for them (`distances.py`) can be imported from here too.
 Common to all objectives: embeddings are never normalised here, the caller passes unit rows; an entry that is
 neither positive nor negative (a sample paired with itself) adds exactly nothing to value or gradient, even if
 it is inf or nan; gradients are finite; if no term is left, the result is a zero attached to the graph. Masks
-that are not boolean, or of another shape than the matrix, raise ValueError.
+that are not boolean, or of another shape than the matrix, raise ValueError. With `reduction="rows"` the result is
+(Q,), each query's share: their mean is the scalar, whatever that is divided by. ProxyAnchor has none, for its terms
+are those of proxies.
 """
 
 import math
@@ -28,13 +30,15 @@ from methods.distances import full_precision, tiles
 from methods.distances import pair_masks as pair_masks
 from methods.reductions import (
     CACHED,
+    Reduction,
     any_of,
     exp_of_at_most_zero,
+    kept_terms,
     log_one_plus_sum_exp,
     mean_of_terms,
     negative_log_ratio,
     objective,
-    total_of,
+    reduced,
 )
 
 CLOSE_PAIRS = 2**12  # pairs of centres that are compared at a time
@@ -52,6 +56,7 @@ def contrastive(
     pos_margin: float = 0.0,
     neg_margin: float = 0.5,
     average: Literal["nonzero", "all", "query"] = "nonzero",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Contrastive loss on d.
 
@@ -72,10 +77,10 @@ def contrastive(
             for pairs, signed in ((positive, matrix - pos_margin), (negative, neg_margin - matrix))
         ]
         counted = {"nonzero": [hinge > 0 for hinge in hinges], "all": [positive, negative]}.get(average)
-        counts = [pairs.sum() for pairs in counted] if counted else [matrix.new_full((), len(matrix))] * 2
-        return torch.stack([hinge.sum() for hinge in hinges]), torch.stack(counts)
+        counts = [pairs.sum(1) for pairs in counted] if counted else [matrix.new_ones(len(matrix))] * 2
+        return torch.stack([hinge.sum(1) for hinge in hinges], 1), torch.stack(counts, 1)
 
-    return mean_of_terms(terms, matrix, positive, negative)
+    return mean_of_terms(terms, matrix, positive, negative, reduction=reduction)
 
 
 @objective
@@ -86,6 +91,7 @@ def triplet(
     *,
     margin: float = 0.1,
     mining: Literal["semihard", "all"] = "semihard",
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Triplet loss on d: mean of the terms [d_ap - d_an + margin]+ above zero, (a, p, n) in the row of a.
 
@@ -105,10 +111,13 @@ def triplet(
             d_an = torch.where(kept & (d_an > d_ap), d_an, math.inf).min(1, keepdim=True).values
             kept = kept.any(1, keepdim=True)
         hinge = torch.where(kept, d_ap - d_an + margin, 0).relu()
-        return hinge.sum()[None], (hinge > 0).sum()[None]
+        none = hinge.new_zeros(len(matrix))
+        found = (none.index_add(0, anchors, each.to(hinge.dtype)) for each in (hinge.sum(1), (hinge > 0).sum(1)))
+        sums, counts = (each[:, None] for each in found)
+        return sums, counts
 
     width = math.ceil(int(positive.sum()) / len(matrix))
-    return mean_of_terms(terms, matrix, positive, negative, width=max(1, width))
+    return mean_of_terms(terms, matrix, positive, negative, width=max(1, width), reduction=reduction)
 
 
 @objective
@@ -123,6 +132,7 @@ def margin(
     phi: float = math.inf,
     phi_form: Literal["relative", "printed"] = "relative",
     generator: torch.Generator | None = None,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Margin loss on d, with negatives sampled by distance.
 
@@ -150,8 +160,8 @@ def margin(
     drawn = _draw_negatives(matrix.detach(), positive, negative, dim, phi, phi_form, generator)
     attracted = torch.where(positive, matrix - (beta - alpha), 0).relu()
     repelled = torch.where(drawn > 0, (beta + alpha) - matrix, 0).relu()
-    terms = (attracted > 0).sum() + (drawn * (repelled > 0)).sum()
-    return (attracted.sum() + (drawn * repelled).sum()) / terms.clamp(min=1)
+    counts = (attracted > 0).sum(1) + (drawn * (repelled > 0)).sum(1)
+    return reduced((attracted.sum(1) + (drawn * repelled).sum(1))[:, None], counts[:, None], reduction)
 
 
 def _draw_negatives(
@@ -198,6 +208,7 @@ def multi_similarity(
     beta: float = 50.0,
     base: float = 0.5,
     epsilon: float | None = 0.1,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Multi-similarity loss on s, over mined pairs: the mean over rows of
 
@@ -220,14 +231,16 @@ def multi_similarity(
             negative = negative & (similarity > hardest_positive - epsilon)
         attraction = log_one_plus_sum_exp(-alpha * (matrix - base), positive, 1) / alpha
         repulsion = log_one_plus_sum_exp(beta * (matrix - base), negative, 1) / beta
-        total, _ = total_of(attraction + repulsion, complete)
-        return total, total.new_full((1,), len(matrix))
+        rows, _ = kept_terms(attraction + repulsion, complete)
+        return rows, torch.ones_like(rows)
 
-    return mean_of_terms(terms, matrix, positive, negative)
+    return mean_of_terms(terms, matrix, positive, negative, reduction=reduction)
 
 
 @objective
-def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int = 10) -> Tensor:
+def fast_ap(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int = 10, reduction: Reduction = "mean"
+) -> Tensor:
     """FastAP on d: 1 - mean over rows of sum_b h+_b H+_b / H_b / N+, average precision from soft histograms.
 
     The histogram of d^2 has num_bins + 1 edges on [0, 4] and a triangular kernel of half-width
@@ -243,8 +256,7 @@ def fast_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, num_bins: int
     up_to = at_edge.cumsum(1)
     precision = at_edge_positive.cumsum(1) / torch.where(up_to > 0, up_to, 1)
     average_precision = (at_edge_positive * precision).sum(1) / positive.sum(1).clamp(min=1)
-    total, rows = total_of(1 - average_precision, any_of(positive, 1))
-    return (total / rows.clamp(min=1)).sum()
+    return reduced(*kept_terms(1 - average_precision, any_of(positive, 1)), reduction)
 
 
 class _SoftHistograms(torch.autograd.Function):
@@ -303,7 +315,13 @@ class _SoftHistograms(torch.autograd.Function):
 
 @objective
 def proxy_nca(
-    matrix: Tensor, positive: Tensor, negative: Tensor, *, scale: float = 1.0, include_positive: bool = False
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    scale: float = 1.0,
+    include_positive: bool = False,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """ProxyNCA on x: mean over rows of -log(sum_pos e^(-scale x) / sum_neg e^(-scale x)); may be negative.
 
@@ -314,8 +332,9 @@ def proxy_nca(
     Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017;
     Teh et al., ProxyNCA++, ECCV 2020.
     """
-    total, rows = negative_log_ratio(matrix, positive, positive | negative if include_positive else negative, -scale)
-    return (total / rows.clamp(min=1)).sum()
+    return reduced(
+        *negative_log_ratio(matrix, positive, positive | negative if include_positive else negative, -scale), reduction
+    )
 
 
 @objective
@@ -333,14 +352,16 @@ def proxy_anchor(
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         attraction = log_one_plus_sum_exp(-alpha * (matrix - margin), positive, 0)
         repulsion = log_one_plus_sum_exp(alpha * (matrix + margin), negative, 0)
-        pulled, proxies = total_of(attraction, any_of(positive, 0))
-        return torch.cat([pulled, repulsion.sum()[None]]), torch.cat([proxies, proxies.new_full((1,), len(repulsion))])
+        pulled, proxies = kept_terms(attraction, any_of(positive, 0))
+        return torch.cat([pulled, repulsion[:, None]], 1), torch.cat([proxies, torch.ones_like(proxies)], 1)
 
     return mean_of_terms(terms, matrix, positive, negative, dim=1)
 
 
 @objective
-def normalized_softmax(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.05) -> Tensor:
+def normalized_softmax(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.05, reduction: Reduction = "mean"
+) -> Tensor:
     """Normalised softmax on s: mean over rows of -log(sum_pos e^(s/temperature) / sum_all e^(s/temperature)).
 
     "All" are positives and negatives; several positives share the numerator. Rows without positives are left
@@ -348,8 +369,7 @@ def normalized_softmax(matrix: Tensor, positive: Tensor, negative: Tensor, *, te
 
     Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019.
     """
-    total, rows = negative_log_ratio(matrix, positive, positive | negative, 1 / temperature)
-    return (total / rows.clamp(min=1)).sum()
+    return reduced(*negative_log_ratio(matrix, positive, positive | negative, 1 / temperature), reduction)
 
 
 @objective
@@ -362,6 +382,7 @@ def soft_triple(
     la: float = 20.0,
     gamma: float = 0.1,
     margin: float = 0.01,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """SoftTriple on the similarities s (Q, C * M) to centres, columns class-major (class by class).
 
@@ -380,8 +401,7 @@ def soft_triple(
     counted = positive | negative
     own, below = (any_of(mask.reshape(by_class), 2) for mask in (positive, counted))
     class_similarity = cast(Tensor, _SoftMaximum.apply(matrix, counted, centres_per_class, gamma))
-    total, rows = negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la)
-    return (total / rows.clamp(min=1)).sum()
+    return reduced(*negative_log_ratio(class_similarity - margin * own.to(matrix.dtype), own, below, la), reduction)
 
 
 class _SoftMaximum(torch.autograd.Function):
@@ -401,7 +421,8 @@ class _SoftMaximum(torch.autograd.Function):
         for block in tiles(matrix, (max(1, size // columns), columns)):
             classes = block[0], slice(block[1].start // centres, block[1].stop // centres)
             by_centre = (-1, matrix[block].shape[1] // centres, centres)
-            similarity = matrix[block].reshape(by_centre).permute(2, 0, 1).contiguous()
+            similarity = matrix[block].reshape(by_centre).permute(2, 0, 1)
+            similarity = similarity.clone(memory_format=torch.contiguous_format)  # never a view of the matrix
             if not whole:
                 mask = counted[block].reshape(by_centre).permute(2, 0, 1)
                 similarity.masked_fill_(~mask, lowest)

@@ -39,10 +39,10 @@ def mean_over_queries(terms: Tensor, queries: Tensor, positive: Tensor) -> Tenso
     return totals / positive.sum(1).clamp(min=1)
 
 
-def one_minus_mean(scores: Tensor, positive: Tensor) -> Tensor:
+def one_minus_mean(scores: Tensor, positive: Tensor, reduction: reductions.Reduction = "mean") -> Tensor:
     """1 - mean of the scores (Q,) over the queries with a positive; an attached zero if there is none."""
-    total, count = reductions.total_of(1 - scores, reductions.any_of(positive, 1))
-    return (total / count.clamp(min=1)).sum()
+    terms = reductions.kept_terms(1 - scores, reductions.any_of(positive, 1))
+    return reductions.reduced(*terms, reduction)
 
 
 class _Sums(torch.autograd.Function):

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from methods.baselines import Baseline, Measure, Metric, ReferencesConfig
 from methods.distances import pair_masks
 from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
-from methods.reductions import objective
+from methods.reductions import Reduction, objective
 from orchestrator.method import Outputs
 
 
@@ -25,6 +25,7 @@ def recall_at_k_surrogate(
     ks: Sequence[int] = (1, 2, 4, 8, 16),
     k_temperature: float = 1.0,
     rank_temperature: float = 0.01,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Recall@k surrogate on s: 1 - mean over rows and over the k of the smooth recall
 
@@ -54,7 +55,7 @@ def recall_at_k_surrogate(
         among_k = torch.sigmoid((k - overall) / k_temperature)
         found = mean_over_queries(among_k, queries, positive) * count
         recalls.append(found.clamp(max=k) / count.clamp(max=k))
-    return one_minus_mean(torch.stack(recalls).mean(0), positive)
+    return one_minus_mean(torch.stack(recalls).mean(0), positive, reduction)
 
 
 def virtual_examples(embeddings: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -109,7 +110,15 @@ class RecallAtK(Baseline):
 
     config: Config
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         config = self.config
         return recall_at_k_surrogate(
             matrix,
@@ -118,11 +127,19 @@ class RecallAtK(Baseline):
             ks=[int(k) for k in config.ks.split(",")],
             k_temperature=config.k_temperature,
             rank_temperature=config.rank_temperature,
+            reduction=reduction,
         )
 
-    def compare(self, outputs: Outputs, labels: Tensor, rng: Generator, measure: Measure | None = None) -> Tensor:
+    def compare(
+        self,
+        outputs: Outputs,
+        labels: Tensor,
+        rng: Generator,
+        measure: Measure | None = None,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         if self.config.simix and "batch" in self.config.references:
             mixed, theirs = virtual_examples(outputs["embedding"], labels, rng)
             outputs = {"embedding": torch.cat([outputs["embedding"], mixed])}
             labels = torch.cat([torch.nn.functional.pad(labels, (0, labels.shape[1]), value=-1), theirs])
-        return super().compare(outputs, labels, rng, measure)
+        return super().compare(outputs, labels, rng, measure, reduction)

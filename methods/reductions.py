@@ -8,17 +8,21 @@ positive, negative, mask, above, below    (Q, R) bool
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 Objective = TypeVar("Objective", bound=Callable[..., Tensor])
 
+Reduction = Literal["mean", "rows"]
+"""What an objective returns: one scalar, or (Q,), each query's share, whose mean is that scalar."""
+
 
 def objective(function: Objective) -> Objective:
     """Check the masks of function(matrix, positive, negative, **hyperparameters), promote half precision, and return
-    an attached zero for an empty matrix. ValueError for masks that are not boolean or not of the matrix's shape."""
+    attached zeros for an empty matrix. ValueError for masks that are not boolean or not of the matrix's shape, and for
+    a reduction that there is not."""
 
     @functools.wraps(function)
     def checked(matrix: Tensor, positive: Tensor, negative: Tensor, **hyperparameters: Any) -> Tensor:
@@ -28,16 +32,19 @@ def objective(function: Objective) -> Objective:
                     f"{function.__name__}: {name} must be a boolean mask of the matrix's shape (Q, R), "
                     f"got {mask.dtype} {tuple(mask.shape)} for a matrix {tuple(matrix.shape)}"
                 )
+        reduction = hyperparameters.get("reduction", "mean")
+        if reduction not in ("mean", "rows"):
+            raise ValueError(f'{function.__name__}: reduction must be "mean" or "rows", got {reduction!r}')
         matrix = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
         if matrix.numel() == 0:
-            return matrix.sum()
+            return matrix.sum(1) if reduction == "rows" else matrix.sum()
         return function(matrix, positive, negative, **hyperparameters)
 
     return cast(Objective, checked)
 
 
 Terms = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From some rows (or columns) of the matrix and the masks: the sums of their terms (K,), and their numbers (K,)."""
+"""From L rows (or columns) of the matrix and the masks: the sums of their terms (L, K), and their numbers (L, K)."""
 
 
 BLOCK, BLOCK_ON_ACCELERATOR = 2**20, 2**22
@@ -48,10 +55,28 @@ start quickly."""
 CACHED = 2**16  # numbers that fit into a CPU's cache together with what is made of them
 
 
+def reduced(sums: Tensor, counts: Tensor, reduction: Reduction = "mean") -> Tensor:
+    """sum_k S_k / max(1, N_k), S and N the totals of sums and counts (L, K) over all L lines.
+
+    "rows": (L,), what each line adds to it, times L.
+    """
+    counts = counts.sum(0).clamp(min=1)
+    if reduction == "rows":
+        return (sums / counts).sum(1) * len(sums)
+    return (sums.sum(0) / counts).sum()
+
+
 def mean_of_terms(
-    terms: Terms, matrix: Tensor, positive: Tensor, negative: Tensor, *, dim: int = 0, width: int = 1
+    terms: Terms,
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    dim: int = 0,
+    width: int = 1,
+    reduction: Reduction = "mean",
 ) -> Tensor:
-    """Sums of terms divided by their numbers, added up: sum_k S_k / max(1, N_k).
+    """Sums of terms divided by their numbers, added up: `reduced` over the matrix's rows or columns.
 
     The matrix is taken in blocks along `dim`, each row (0) or column (1) on its own; `width` says how many numbers the
     terms make of one. The backward pass recomputes the blocks, so that nothing but the matrix, its gradient and
@@ -63,11 +88,11 @@ def mean_of_terms(
         sums, counts = terms(matrix, positive, negative)
     else:
         sums, counts = _InBlocks.apply(matrix, positive, negative, terms, dim, max(1, size))
-    return (sums / counts.clamp(min=1)).sum()
+    return reduced(sums, counts, reduction)
 
 
 class _InBlocks(torch.autograd.Function):
-    """Sums of terms and their numbers, block by block."""
+    """Sums of terms and their numbers for each line, block by block."""
 
     @staticmethod
     def forward(
@@ -75,7 +100,7 @@ class _InBlocks(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         blocks = zip(*(torch.split(part, size, dim) for part in (matrix, positive, negative)), strict=True)
         found = [terms(*block) for block in blocks]
-        sums, counts = (torch.stack(parts).sum(0) for parts in zip(*found, strict=True))
+        sums, counts = (torch.cat(parts) for parts in zip(*found, strict=True))
         ctx.save_for_backward(matrix, positive, negative)
         ctx.terms, ctx.dim, ctx.size = terms, dim, size
         ctx.mark_non_differentiable(counts)
@@ -89,17 +114,18 @@ class _InBlocks(torch.autograd.Function):
             return *torch.autograd.grad(sums, matrix, on_sums, create_graph=True), None, None, None, None, None
         gradient = torch.empty_like(matrix)
         parts = (torch.split(part, ctx.size, ctx.dim) for part in (gradient, matrix, positive, negative))
-        for to, block, *masks in zip(*parts, strict=True):
+        for on_block, to, block, *masks in zip(torch.split(on_sums, ctx.size), *parts, strict=True):
             leaf = block.detach().requires_grad_()
             with torch.enable_grad():
                 sums, _ = ctx.terms(leaf, *masks)
-            to.copy_(torch.autograd.grad(sums, leaf, on_sums)[0])
+            to.copy_(torch.autograd.grad(sums, leaf, on_block)[0])
         return gradient, None, None, None, None, None
 
 
-def total_of(terms: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of the kept terms, and their number."""
-    return torch.where(kept, terms, 0).sum()[None], kept.sum()[None]
+def kept_terms(terms: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """For each line the sum of its kept terms, and their number: (L, 1) each, of (L,) or (L, N)."""
+    terms = torch.where(kept, terms, 0)
+    return (terms[:, None], kept[:, None]) if terms.ndim == 1 else (terms.sum(1)[:, None], kept.sum(1)[:, None])
 
 
 def any_of(mask: Tensor, dim: int) -> Tensor:
@@ -155,7 +181,7 @@ def log_one_plus_sum_exp(logits: Tensor, mask: Tensor, dim: int) -> Tensor:
 
 
 class _NegativeLogRatio(torch.autograd.Function):
-    """Sum of -log(sum_above e^(scale x) / sum_below e^(scale x)) over the rows where no sum is empty.
+    """-log(sum_above e^(scale x) / sum_below e^(scale x)) of each kept row, where no sum is empty; 0 for the others.
 
     Computed with its gradient in blocks that stay in the cache; there are few positives, which are listed.
     """
@@ -179,27 +205,27 @@ class _NegativeLogRatio(torch.autograd.Function):
             highest = logits.amax(1, keepdim=True)
             sum_below = exp_of_at_most_zero(logits.sub_(highest)).sum(1)
             ratio = (sum_below.log() + highest[:, 0]) - (total.log() + high)
-            found.append(torch.where(kept[rows], ratio, 0).sum())
+            found.append(torch.where(kept[rows], ratio, 0))
             if gradient is not None:
                 logits.mul_(torch.where(kept[rows], scale / sum_below, 0)[:, None])
                 logits[i, j] -= torch.where(kept[rows], scale / total, 0)[i] * positive
         if gradient is not None:
             ctx.save_for_backward(gradient, matrix, above, below, kept)
         ctx.scale = scale
-        return torch.stack(found).sum()
+        return torch.cat(found)
 
     @staticmethod
-    def backward(ctx: Any, on_sum: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, on_rows: Tensor) -> tuple[Tensor | None, ...]:
         gradient, matrix, above, below, kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # by plain operations, to be differentiated again
             logits = ctx.scale * matrix[kept]
             own, all_ = (logits.masked_fill(~mask[kept], -math.inf).softmax(1) for mask in (above, below))
             gradient = torch.zeros_like(matrix).index_put((kept,), ctx.scale * (all_ - own))
-        return gradient * on_sum, None, None, None, None
+        return gradient * on_rows[:, None], None, None, None, None
 
 
 def negative_log_ratio(matrix: Tensor, above: Tensor, below: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Sum of -log(sum_above e^(scale x) / sum_below e^(scale x)) over the rows where no sum is empty; their number."""
+    """-log(sum_above e^(scale x) / sum_below e^(scale x)) of rows, and 1; both (Q, 1), 0 where a sum is empty."""
     kept = any_of(above, 1) & any_of(below, 1)
-    total = cast(Tensor, _NegativeLogRatio.apply(matrix, above, below, scale, kept))
-    return total[None], kept.sum()[None]
+    ratios = cast(Tensor, _NegativeLogRatio.apply(matrix, above, below, scale, kept))
+    return ratios[:, None], kept[:, None]

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from methods.baselines import Baseline, Metric, ReferencesConfig
 from methods.objectives import contrastive
 from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
-from methods.reductions import objective
+from methods.reductions import Reduction, objective
 
 
 def rank_step(gaps: Tensor, *, tau: float = 0.01, rho: float = 100.0, delta: float = 0.05) -> Tensor:
@@ -41,6 +41,7 @@ def sup_ap(
     tau: float = 0.01,
     rho: float = 100.0,
     delta: float = 0.05,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """SupAP on s: 1 - mean over rows of mean over positives p of rank+_p / (rank+_p + rank-_p),
 
@@ -63,11 +64,19 @@ def sup_ap(
         return torch.where(of_positive, counted, rank_step(gaps, tau=tau, rho=rho, delta=delta))
 
     queries, among, overall = positive_ranks(matrix, positive, negative, step)
-    return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive)
+    return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive, reduction)
 
 
 @objective
-def calibration(matrix: Tensor, positive: Tensor, negative: Tensor, *, alpha: float = 0.9, beta: float = 0.6) -> Tensor:
+def calibration(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    alpha: float = 0.9,
+    beta: float = 0.6,
+    reduction: Reduction = "mean",
+) -> Tensor:
     """The calibration loss on s: mean over positives of [alpha - s]+ plus mean over negatives of [s - beta]+.
 
     Each mean is over its terms above zero, as in the released code: the contrastive loss on 1 - s. The defaults are
@@ -75,7 +84,7 @@ def calibration(matrix: Tensor, positive: Tensor, negative: Tensor, *, alpha: fl
 
     Ramzi et al., NeurIPS 2021.
     """
-    return contrastive(1 - matrix, positive, negative, pos_margin=1 - alpha, neg_margin=1 - beta)
+    return contrastive(1 - matrix, positive, negative, pos_margin=1 - alpha, neg_margin=1 - beta, reduction=reduction)
 
 
 class Roadmap(Baseline):
@@ -109,8 +118,18 @@ class Roadmap(Baseline):
 
     config: Config
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         config = self.config
-        ranked = sup_ap(matrix, positive, negative, tau=config.tau, rho=config.rho, delta=config.delta)
-        calibrated = calibration(matrix, positive, negative, alpha=config.alpha, beta=config.beta)
+        ranked = sup_ap(
+            matrix, positive, negative, tau=config.tau, rho=config.rho, delta=config.delta, reduction=reduction
+        )
+        calibrated = calibration(matrix, positive, negative, alpha=config.alpha, beta=config.beta, reduction=reduction)
         return (1 - config.calibration_weight) * ranked + config.calibration_weight * calibrated

@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
-from methods.reductions import mean_of_terms, objective, total_of
+from methods.reductions import Reduction, kept_terms, mean_of_terms, objective
 from orchestrator.method import Task
 
 
@@ -23,6 +23,7 @@ def sigmoid_pairs(
     *,
     scale: float | Tensor = 10.0,
     bias: float | Tensor = -10.0,
+    reduction: Reduction = "mean",
 ) -> Tensor:
     """Sigmoid loss on s (Q, R): 1/Q times the sum over pairs of
 
@@ -38,10 +39,10 @@ def sigmoid_pairs(
 
     def terms(logits: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         wrong = torch.where(positive, -logits, logits)
-        total, _ = total_of(torch.logaddexp(wrong, torch.zeros_like(wrong)), positive | negative)
-        return total, total.new_full((1,), len(logits))
+        rows, _ = kept_terms(torch.logaddexp(wrong, torch.zeros_like(wrong)), positive | negative)
+        return rows, torch.ones_like(rows)
 
-    return mean_of_terms(terms, logits, positive, negative)
+    return mean_of_terms(terms, logits, positive, negative, reduction=reduction)
 
 
 class SigmoidPairs(Baseline):
@@ -87,7 +88,15 @@ class SigmoidPairs(Baseline):
             groups.append({"params": [self.log_scale, self.bias], "lr": lr, "weight_decay": 0.0})
         return groups
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         config = self.config
         scale, bias = (self.log_scale.exp(), self.bias) if config.learned else (config.scale, config.bias)
-        return sigmoid_pairs(matrix, positive, negative, scale=scale, bias=bias)
+        return sigmoid_pairs(matrix, positive, negative, scale=scale, bias=bias, reduction=reduction)

@@ -9,11 +9,13 @@ from torch import Tensor
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
 from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
-from methods.reductions import objective
+from methods.reductions import Reduction, objective
 
 
 @objective
-def smooth_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.01) -> Tensor:
+def smooth_ap(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.01, reduction: Reduction = "mean"
+) -> Tensor:
     """Smooth-AP on s: 1 - mean over rows of the smoothed average precision,
 
         AP_q = mean over positives p of (1 + sum_pos c_pj) / (1 + sum_pos c_pj + sum_neg c_pj)
@@ -31,7 +33,7 @@ def smooth_ap(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature
         raise ValueError(f"smooth_ap: temperature must be above 0, got {temperature}")
     ranks = positive_ranks(matrix, positive, negative, lambda gaps, _: torch.sigmoid(gaps / temperature))
     queries, among, overall = ranks
-    return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive)
+    return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive, reduction)
 
 
 class SmoothAP(Baseline):

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from methods import objectives
 from methods.baselines import Baseline, ReferencesConfig
 from methods.distances import euclidean_distance
+from methods.reductions import Reduction
 from orchestrator.method import Batch, Network, Outputs
 
 FLOOR = 1e-6  # the least spread of an anchor that is divided by; that of a unit row of mean zero is 1
@@ -72,9 +73,19 @@ class SNR(Baseline):
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         return snr_distance(queries["embedding"], references["embedding"])
 
-    def objective(self, matrix: Tensor, positive: Tensor, negative: Tensor, labels: Tensor, rng: Generator) -> Tensor:
+    def objective(
+        self,
+        matrix: Tensor,
+        positive: Tensor,
+        negative: Tensor,
+        labels: Tensor,
+        rng: Generator,
+        reduction: Reduction = "mean",
+    ) -> Tensor:
         margins = {"pos_margin": self.config.pos_margin, "neg_margin": self.config.neg_margin}
-        return objectives.contrastive(matrix, positive, negative, **margins, average=self.config.average)
+        return objectives.contrastive(
+            matrix, positive, negative, **margins, average=self.config.average, reduction=reduction
+        )
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs = network(batch.images)

@@ -8,11 +8,13 @@ from pydantic import Field
 from torch import Tensor
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
-from methods.reductions import any_of, log_sum_exp, mean_of_terms, objective, total_of
+from methods.reductions import Reduction, any_of, kept_terms, log_sum_exp, mean_of_terms, objective
 
 
 @objective
-def sup_con(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.1) -> Tensor:
+def sup_con(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: float = 0.1, reduction: Reduction = "mean"
+) -> Tensor:
     """SupCon on s (Q, R): the mean over rows i with positives of
 
         log sum over positives and negatives a of e^(s_ia / temperature) - mean over positives p of s_ip / temperature
@@ -26,9 +28,9 @@ def sup_con(matrix: Tensor, positive: Tensor, negative: Tensor, *, temperature: 
     def terms(matrix: Tensor, positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
         logits = matrix / temperature
         own = torch.where(positive, logits, 0).sum(1) / positive.sum(1).clamp(min=1)
-        return total_of(log_sum_exp(logits, positive | negative, 1) - own, any_of(positive, 1))
+        return kept_terms(log_sum_exp(logits, positive | negative, 1) - own, any_of(positive, 1))
 
-    return mean_of_terms(terms, matrix, positive, negative)
+    return mean_of_terms(terms, matrix, positive, negative, reduction=reduction)
 
 
 class SupCon(Baseline):
