@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
-from methods.baselines import BASELINES, Baseline
-from methods.bases import over
+from methods.baselines import Baseline, ProxyAnchor, ProxyNCA
+from methods.bases import OverConfig
 from methods.distances import cosine_similarity, full_precision
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
 
@@ -294,10 +294,9 @@ class AntiCollapse(Method):
     paper = "Jiang et al., Anti-Collapse Loss for Deep Metric Learning Based on Coding Rate Metric, IEEE TMM 2024"
 
     class Config(
-        over(  # type: ignore[misc]
-            {"proxy_anchor": {}, "proxy_nca": {"metric": "cosine"}},
-            fixed=("references", "memory_size", "memory_start"),
-        )
+        OverConfig,
+        over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}},
+        fixed=("references", "memory_size", "memory_start"),
     ):
         nu: float = Field(0.0035, gt=0, description="weight of the proxy-based loss; the paper's range: 0.001 to 0.1")
         form: Literal["mini_batch", "all_class", "pair"] = Field(
@@ -338,7 +337,7 @@ class AntiCollapse(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.base = BASELINES[config.objective](config.base_config(), task) if config.proxy_loss else None
+        self.base = config.base_objective(task) if config.proxy_loss else None
         if self.base is None:
             self.sampler = "uniform"
         if config.guidance_weight:

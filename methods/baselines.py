@@ -5,7 +5,7 @@ hyperparameters. Composed methods (IDML, CCP, Anti-Collapse) take any of them as
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -461,14 +461,3 @@ class SoftTriple(Baseline):
             reduction=reduction,
         )
         return loss + config.tau * objectives.centre_merging(self.proxies(), centres)
-
-
-def _baselines(cls: type[Baseline]) -> Iterator[type[Baseline]]:
-    for baseline in cls.__subclasses__():
-        yield baseline
-        yield from _baselines(baseline)
-
-
-BASELINES: dict[str, type[Baseline]] = {
-    baseline.name: baseline for baseline in _baselines(Baseline) if baseline.__module__ == __name__
-}

@@ -1,25 +1,64 @@
 """Objectives as the base of other methods: a method's hyperparameters, and its base objective's beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, ValidationError, create_model, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from methods.baselines import BASELINES, ComparisonConfig
-from orchestrator.method import MethodConfig
+from methods.baselines import Baseline, ComparisonConfig
+from orchestrator.method import MethodConfig, Task
+
+Bases = Mapping[type[Baseline], Mapping[str, Any]]
+"""Base objectives, each with the defaults that differ from its own."""
 
 
 class OverConfig(MethodConfig):
     """The hyperparameters of a method over a base objective: its name, and the objective's own beside the method's.
 
-    A hyperparameter left out has the base objective's default, one that the base objective does not have is refused.
+        class Config(OverConfig, over={ProxyAnchor: {}, Contrastive: {"references": "batch"}}, fixed=("metric",)):
+            rho: float = Field(0.05, gt=0, description="...")
+
+    `over` are objectives to choose from by `objective`, each with the defaults that differ from its own; the first one
+    is the default. Their hyperparameters become fields of the class, but for the `fixed` ones, which keep their
+    defaults. A hyperparameter left out has the base objective's default, one that the base objective does not have is
+    refused. The method builds its objective by `config.base_objective(task)`.
     """
 
-    bases: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """Base objectives by name, each with the defaults that differ from its own."""
-    taken: ClassVar[frozenset[str]]
-    """All their hyperparameters."""
-    objective: str
+    bases: ClassVar[Mapping[str, type[Baseline]]] = {}
+    others: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    """The defaults that differ from a base's own, by its name."""
+    taken: ClassVar[frozenset[str]] = frozenset()
+    """All hyperparameters of the base objectives."""
+    objective: str = ""
+
+    def __init_subclass__(cls, *, over: Bases | None = None, fixed: Iterable[str] = (), **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if over is None:
+            return
+        cls.bases = {baseline.name: baseline for baseline in over}
+        cls.others = {baseline.name: dict(defaults) for baseline, defaults in over.items()}
+        annotations: dict[str, Any] = {}
+        defaults: dict[str, dict[str, str]] = {}
+        for name, baseline in cls.bases.items():
+            for key, field in baseline.Config.model_fields.items():
+                if key not in fixed:
+                    default = cls.others[name].get(key, field.default)
+                    defaults.setdefault(key, {})[name] = str(default).replace("None", "null")
+                    known = annotations.get(key)
+                    annotations[key] = field.annotation if known is None else known | field.annotation
+        cls.taken = frozenset(annotations)
+        cls.dependent = {"objective": cls.taken}
+        # pydantic reads annotations and defaults after this; the class's own fields stand above those of its bases
+        own, cls.__annotations__ = cls.__annotations__, {}
+        fields: dict[str, Any] = {key: Field(None, description=_whose(defaults[key], len(over))) for key in annotations}
+        fields["objective"] = Field(next(iter(cls.bases)), description="base objective")
+        annotations = {key: annotation | None for key, annotation in annotations.items()}
+        annotations["objective"] = Literal[tuple(cls.bases)]
+        for key, annotation in annotations.items():
+            if key not in own:
+                cls.__annotations__[key] = annotation
+                setattr(cls, key, fields[key])
+        cls.__annotations__ |= own
 
     @model_validator(mode="before")
     @classmethod
@@ -51,10 +90,14 @@ class OverConfig(MethodConfig):
 
     def base_config(self) -> ComparisonConfig:
         """The base objective's configuration."""
-        baseline = BASELINES[self.objective]
+        baseline = self.bases[self.objective]
         chosen = _defaults(type(self), self.objective)
         chosen |= {key: getattr(self, key) for key in chosen if key in self.taken}
         return baseline.Config(**chosen)
+
+    def base_objective(self, task: Task) -> Baseline:
+        """The base objective itself."""
+        return self.bases[self.objective](self.base_config(), task)
 
 
 def _whose(defaults: Mapping[str, str], count: int) -> str:
@@ -65,30 +108,5 @@ def _whose(defaults: Mapping[str, str], count: int) -> str:
 
 
 def _defaults(config: type[OverConfig], objective: str) -> dict[str, Any]:
-    fields = BASELINES[objective].Config.model_fields
-    return {name: field.default for name, field in fields.items()} | dict(config.bases[objective])
-
-
-def over(bases: Mapping[str, Mapping[str, Any]], *, fixed: tuple[str, ...] = ()) -> Any:
-    """A Config class to derive from: `objective` among `bases`, and their hyperparameters but for the `fixed` ones.
-
-    `bases` gives for each baseline the defaults that differ from its own; the first one is the default objective.
-    """
-    annotations: dict[str, Any] = {}
-    defaults: dict[str, dict[str, str]] = {}
-    for name, others in bases.items():
-        for key, field in BASELINES[name].Config.model_fields.items():
-            if key not in fixed:
-                defaults.setdefault(key, {})[name] = str(others.get(key, field.default)).replace("None", "null")
-                known = annotations.get(key)
-                annotations[key] = field.annotation if known is None else known | field.annotation
-    fields: dict[str, Any] = {
-        key: (annotation | None, Field(None, description=_whose(defaults[key], len(bases))))
-        for key, annotation in annotations.items()
-    }
-    names = tuple(bases)
-    fields["objective"] = (Literal[names], Field(names[0], description="base objective"))
-    config = create_model("Over", __base__=OverConfig, **fields)
-    config.bases, config.taken = dict(bases), frozenset(annotations)
-    config.dependent = {"objective": config.taken}
-    return config
+    fields = config.bases[objective].Config.model_fields
+    return {name: field.default for name, field in fields.items()} | dict(config.others[objective])

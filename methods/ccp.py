@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from methods.baselines import BASELINES
-from methods.bases import over
+from methods.baselines import Contrastive, MultiSimilarity, ProxyAnchor, Triplet
+from methods.bases import OverConfig
 from methods.objectives import pair_masks
 from methods.proxies import Proxies
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Scope, Task
@@ -187,15 +187,14 @@ class CCP(Method):
     needs_validation = True
 
     class Config(
-        over(  # type: ignore[misc]
-            {
-                "contrastive": {},
-                "triplet": {"margin": 0.0961, "mining": "all"},
-                "multi_similarity": {"beta": 40.0, "epsilon": None},
-                "proxy_anchor": {"references": "batch"},
-            },
-            fixed=_ELSEWHERE,
-        )
+        OverConfig,
+        over={
+            Contrastive: {},
+            Triplet: {"margin": 0.0961, "mining": "all"},
+            MultiSimilarity: {"beta": 40.0, "epsilon": None},
+            ProxyAnchor: {"references": "batch"},
+        },
+        fixed=_ELSEWHERE,
     ):
         proximal_weight: float = Field(
             2e-4, ge=0, description="pull to the last problem's best network, lambda in the paper; 0: none"
@@ -236,7 +235,7 @@ class CCP(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.base = BASELINES[config.objective](config.base_config(), task)
+        self.base = config.base_objective(task)
         self.proxies = Proxies(task, config.proxies_per_class)
         self._network: tuple[nn.Module, ...] = ()  # a tuple, so that the network is not part of the method
         # the current problem: its number from 1, its steps, its best score and the validations since

@@ -15,8 +15,19 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Generator, Tensor, nn
 
-from methods.baselines import BASELINES
-from methods.bases import over
+from methods.baselines import (
+    Contrastive,
+    FastAP,
+    Margin,
+    MultiSimilarity,
+    NormalizedSoftmax,
+    ProxyAnchor,
+    ProxyNCA,
+    ProxyNCAPlusPlus,
+    SoftTriple,
+    Triplet,
+)
+from methods.bases import OverConfig
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
@@ -248,21 +259,20 @@ class IDML(Method):
     expected_failures = {"permutation": "Mixup draws its partners in the order of the batch"}  # noqa: RUF012
 
     class Config(
-        over(  # type: ignore[misc]
-            {
-                "proxy_anchor": {},
-                "multi_similarity": {},
-                "contrastive": {},
-                "triplet": {},
-                "margin": {"learn_beta": "no", "phi_form": "printed"},  # Eq. 9: both margins are pre-defined
-                "fast_ap": {},
-                "proxy_nca": {"metric": "euclidean"},  # Eq. 15
-                "proxy_nca_plus_plus": {},
-                "normalized_softmax": {},
-                "soft_triple": {},
-            },
-            fixed=("memory_size", "memory_start", "tau", "gamma"),
-        )
+        OverConfig,
+        over={
+            ProxyAnchor: {},
+            MultiSimilarity: {},
+            Contrastive: {},
+            Triplet: {},
+            Margin: {"learn_beta": "no", "phi_form": "printed"},  # Eq. 9: both margins are pre-defined
+            FastAP: {},
+            ProxyNCA: {"metric": "euclidean"},  # Eq. 15
+            ProxyNCAPlusPlus: {},
+            NormalizedSoftmax: {},
+            SoftTriple: {},
+        },
+        fixed=("memory_size", "memory_start", "tau", "gamma"),
     ):
         tau: float = Field(5.0, gt=0, description="temperature: the higher, the less uncertainty weakens")
         gamma: float = Field(0.0, ge=0, description="introspective bias: uncertainty of every pair; 2 on Cars196")
@@ -335,7 +345,7 @@ class IDML(Method):
                 f"uncertainty_dim: {config.uncertainty_dim}: what is drawn around the embeddings has their size, "
                 f"{task.embedding_dim}: leave it out"
             )
-        self.base = BASELINES[config.objective](config.base_config(), task)
+        self.base = config.base_objective(task)
         self.uncertainty_dim = config.uncertainty_dim or task.embedding_dim
         # since the last validation: steps, sum of mean gradient norms, sum of mean uncertainties of mixed images
         self.register_buffer("totals", torch.zeros(3, dtype=torch.float64))

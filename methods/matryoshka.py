@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor
 
-from methods.baselines import BASELINES
-from methods.bases import over
+from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
+from methods.bases import OverConfig
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Outputs, Task
 
 BLOCK = 1024
@@ -53,15 +53,14 @@ class Matryoshka(Method):
     paper = "Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022"
 
     class Config(
-        over(  # type: ignore[misc]
-            {
-                "proxy_anchor": {},
-                "multi_similarity": {"references": "batch"},
-                "normalized_softmax": {},
-                "contrastive": {"references": "batch"},
-            },
-            fixed=("references", "memory_size", "memory_start"),
-        )
+        OverConfig,
+        over={
+            ProxyAnchor: {},
+            MultiSimilarity: {"references": "batch"},
+            NormalizedSoftmax: {},
+            Contrastive: {"references": "batch"},
+        },
+        fixed=("references", "memory_size", "memory_start"),
     ):
         smallest: int = Field(8, ge=1, le=1_000_000, description="the shortest prefix, at least")
 
@@ -69,7 +68,7 @@ class Matryoshka(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.base = BASELINES[config.objective](config.base_config(), task)
+        self.base = config.base_objective(task)
         self.sizes = prefixes(task.embedding_dim, config.smallest)
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:

@@ -10,8 +10,8 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor, nn
 
-from methods.baselines import BASELINES
-from methods.bases import over
+from methods.baselines import ProxyAnchor, ProxyNCA
+from methods.bases import OverConfig
 from methods.distances import full_precision, pair_masks
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
 
@@ -88,10 +88,9 @@ class NonIsotropy(Method):
     paper = "Roth et al., Non-isotropy Regularization for Proxy-based Deep Metric Learning, CVPR 2022"
 
     class Config(
-        over(  # type: ignore[misc]
-            {"proxy_anchor": {}, "proxy_nca": {"metric": "cosine"}},
-            fixed=("references", "memory_size", "memory_start"),
-        )
+        OverConfig,
+        over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}},
+        fixed=("references", "memory_size", "memory_start"),
     ):
         proxy_weight: float = Field(0.01, gt=0, description="weight of the proxy-based loss")
         form: Literal["exp", "log"] = Field("exp", description="of the likelihood term: as released, or its logarithm")
@@ -107,7 +106,7 @@ class NonIsotropy(Method):
         super().__init__(config, task)
         if task.embedding_dim < 2:
             raise InputError(f"nir: embedding_dim should be at least 2, not {task.embedding_dim}")
-        self.base = BASELINES[config.objective](config.base_config(), task)
+        self.base = config.base_objective(task)
         size = task.embedding_dim
         settings = (config.depth, config.width, config.clamp)
         self.flow = nn.ModuleList(Coupling(size, size, *settings, seed) for seed in range(config.blocks))

@@ -7,15 +7,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from methods.objectives import cosine_similarity
-from methods.proxies import Proxies
-from orchestrator.method import Batch, Engine, Method, MethodConfig, Outputs, Task, total
-
-
-def softmax_rows(similarity: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of each row's classes, -log softmax(s / T) at its label: (B, C), (B,) -> (B,)."""
-    logits = similarity / temperature
-    return logits.logsumexp(1) - logits.gather(1, labels[:, None])[:, 0]
+from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax
+from methods.bases import OverConfig
+from methods.row_weights import FIXED, RowWeights
+from orchestrator.method import Batch, Engine, Task, total
 
 
 def helping(slopes: Tensor) -> Tensor:
@@ -26,38 +21,29 @@ def helping(slopes: Tensor) -> Tensor:
     return torch.where(whole > 0, wanted / torch.where(whole > 0, whole, 1), 0)
 
 
-class ReweightingConfig(MethodConfig):
-    meta_share: float = Field(0.1, gt=0, lt=1, description="share of each class's images held back as clean ones")
-    virtual_lr: float = Field(0.01, gt=0, description="length of the virtual step, a learning rate")
-    temperature: float = Field(0.1, gt=0, description="temperature T of the softmax over proxies")
-    proxy_lr_multiplier: float = Field(100.0, gt=0, description="learning rate of proxies over the network's")
+class Reweighting(RowWeights, abstract=True):
+    """Weights from a clean batch; `step` alone weighs all alike."""
 
-
-class Reweighting(Method, abstract=True):
-    """A softmax over class proxies, whose samples are weighed; `step` alone weighs all alike."""
-
-    Config: ClassVar[type[MethodConfig]] = ReweightingConfig
-    config: ReweightingConfig
     expected_failures: ClassVar[Mapping[str, str]] = {
         "caching": "it takes gradients of gradients, for which all images must pass the network at once"
     }
 
-    def __init__(self, config: ReweightingConfig, task: Task) -> None:
+    class Config(
+        OverConfig,
+        over={NormalizedSoftmax: {"temperature": 0.1}, MultiSimilarity: {}, Contrastive: {}},
+        fixed=FIXED,
+    ):
+        meta_share: float = Field(0.1, gt=0, lt=1, description="share of each class's images held back as clean ones")
+        virtual_lr: float = Field(0.01, gt=0, description="length of the virtual step, a learning rate")
+
+    config: Config
+
+    def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.proxies = Proxies(task, 1)
         self._weights: Tensor | None = None
 
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.proxies.group(lr, self.config.proxy_lr_multiplier)
-
-    def weights(self, rows: Tensor) -> Tensor:
-        """The weights (B,) of these losses (B,)."""
-        return torch.full_like(rows, 1 / len(rows)) if self._weights is None else self._weights.to(rows.dtype)
-
-    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        similarity = cosine_similarity(outputs["embedding"], self.proxies())
-        rows = softmax_rows(similarity, labels[:, 0], self.config.temperature)
-        return {"loss": (self.weights(rows) * rows).sum()}
+    def weights(self, shares: Tensor, batch: Batch) -> Tensor:
+        return torch.full_like(shares, 1 / len(shares)) if self._weights is None else self._weights.to(shares.dtype)
 
     def virtual(self, batch: Batch, engine: Engine, names: list[str]) -> dict[str, Tensor]:
         """These parameters after a plain gradient step on the weighed batch, with the step's graph."""
@@ -70,8 +56,9 @@ class LearningToReweight(Reweighting):
     """Learning to reweight: samples weigh as much as a step on them would help a clean batch.
 
     L = sum over samples i of w_i l_i, w_i = [-dM/de_i]+ over their sum, at e = 0; M is the clean batch's mean loss
-    after the virtual step w <- w - virtual_lr grad sum_i e_i l_i, and l_i = -log softmax(s / T) at the class, over the
-    class proxies. The clean images are a share of the training's, without label noise. Each step costs about three.
+    after the virtual step w <- w - virtual_lr grad sum_i e_i l_i, and l_i the image's share of the objective, by default
+    a softmax over class proxies. The clean images are a share of the training's, without label noise. Each step costs
+    about three.
     """
 
     name = "learning_to_reweight"
@@ -97,15 +84,16 @@ class LearningToReweight(Reweighting):
 class MetaWeightNet(Reweighting):
     """Meta-Weight-Net: a small network says from its loss how much a sample weighs, and learns it from a clean batch.
 
-    L = mean over samples of V(l_i) l_i, V a network of one hidden layer with a sigmoid at its end, l_i a softmax over
-    class proxies. Before each step, V descends the clean batch's mean loss after the virtual step w <- w - virtual_lr
-    grad L. The clean images are a share of the training's, without label noise.
+    L = mean over samples of V(l_i) l_i, V a network of one hidden layer with a sigmoid at its end, l_i the image's
+    share of the objective, by default a softmax over class proxies. Before each step, V descends the clean batch's mean
+    loss after the virtual step w <- w - virtual_lr grad L. The clean images are a share of the training's, without
+    label noise.
     """
 
     name = "meta_weight_net"
     paper = "Shu et al., Meta-Weight-Net: Learning an Explicit Mapping For Sample Weighting, NeurIPS 2019"
 
-    class Config(ReweightingConfig):
+    class Config(Reweighting.Config):
         hidden: int = Field(100, ge=1, le=100_000, description="units of the weighing network's hidden layer")
         weigher_lr_multiplier: float = Field(
             1.0, gt=0, description="the weighing network's learning rate over the network's"
@@ -122,12 +110,12 @@ class MetaWeightNet(Reweighting):
         own = {"params": list(self.weigher.parameters()), "lr": lr * self.config.weigher_lr_multiplier}
         return [*super().parameter_groups(lr), own]
 
-    def weights(self, rows: Tensor) -> Tensor:
+    def weights(self, shares: Tensor, batch: Batch) -> Tensor:
         if self._clean:
-            return super().weights(rows)
-        losses = rows.detach().to(next(self.weigher.parameters()).dtype)
-        found: Tensor = self.weigher(losses[:, None])[:, 0] / len(rows)
-        return found.to(rows.dtype)
+            return super().weights(shares, batch)
+        losses = shares.detach().to(next(self.weigher.parameters()).dtype)
+        found: Tensor = self.weigher(losses[:, None])[:, 0] / len(shares)
+        return found.to(shares.dtype)
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
         assert batch.meta is not None

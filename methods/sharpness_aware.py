@@ -4,8 +4,8 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from methods.baselines import BASELINES
-from methods.bases import over
+from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
+from methods.bases import OverConfig
 from orchestrator.method import Batch, Engine, Method, Network, Task, total
 
 
@@ -35,15 +35,14 @@ class SharpnessAware(Method):
     paper = "Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021"
 
     class Config(
-        over(  # type: ignore[misc]
-            {
-                "proxy_anchor": {},
-                "multi_similarity": {"references": "batch"},
-                "normalized_softmax": {},
-                "contrastive": {"references": "batch"},
-            },
-            fixed=("references", "memory_size", "memory_start"),
-        )
+        OverConfig,
+        over={
+            ProxyAnchor: {},
+            MultiSimilarity: {"references": "batch"},
+            NormalizedSoftmax: {},
+            Contrastive: {"references": "batch"},
+        },
+        fixed=("references", "memory_size", "memory_start"),
     ):
         rho: float = Field(0.05, gt=0, le=10, description="how far uphill the gradient is taken")
         adaptive: bool = Field(False, description="ASAM: distances relative to each parameter's size")
@@ -52,7 +51,7 @@ class SharpnessAware(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.base = BASELINES[config.objective](config.base_config(), task)
+        self.base = config.base_objective(task)
 
     def parameter_groups(self, lr: float) -> list[dict[str, object]]:
         return self.base.parameter_groups(lr)

@@ -9,13 +9,19 @@ import torch.nn.functional as F
 from pydantic import Field, ValidationError
 from torch import Generator, Tensor
 
-from methods.baselines import BASELINES, Baseline
-from methods.bases import over
+from methods import baselines
+from methods.baselines import Baseline, Contrastive, MultiSimilarity
+from methods.bases import OverConfig
 from methods.memory import Memory
 from orchestrator.method import Batch, Task
 
 D, C = 6, 4
 LABELS = torch.tensor([0, 0, 1, 1, 2, 2, 2, 3])
+BASELINES = {
+    found.name: found
+    for found in vars(baselines).values()
+    if isinstance(found, type) and issubclass(found, Baseline) and found is not Baseline
+}
 EXTRA: dict[str, dict[str, Any]] = {"margin": {"learn_beta": "no"}}
 
 
@@ -170,18 +176,19 @@ def test_the_memory_may_be_read_after_the_next_batch_was_taken_up() -> None:
 # As the base of other methods ------------------------------------------------------------------------------
 
 
-class Composed(over({"contrastive": {"references": "proxies"}, "multi_similarity": {"epsilon": None}})):  # type: ignore[misc]
+class Composed(OverConfig, over={Contrastive: {"references": "proxies"}, MultiSimilarity: {"epsilon": None}}):
     tau: float = Field(5.0, gt=0)
 
 
 def test_a_composed_config_holds_the_hyperparameters_of_its_base() -> None:
-    config = Composed(objective="multi_similarity", alpha=3.0, tau=1.0)
-    assert (config.tau, config.alpha, config.beta, config.epsilon) == (1.0, 3.0, 50.0, None)
-    assert config.neg_margin is None, "of another base"
+    config = Composed.model_validate({"objective": "multi_similarity", "alpha": 3.0, "tau": 1.0})
+    held = config.model_dump()
+    assert [held[key] for key in ("tau", "alpha", "beta", "epsilon")] == [1.0, 3.0, 50.0, None]
+    assert held["neg_margin"] is None, "of another base"
     base = config.base_config()
-    assert base == BASELINES["multi_similarity"].Config.model_validate({"alpha": 3.0, "epsilon": None})
+    assert base == MultiSimilarity.Config.model_validate({"alpha": 3.0, "epsilon": None})
     assert Composed(**config.model_dump()) == config
-    assert Composed().base_config() == BASELINES["contrastive"].Config(references="proxies")
+    assert Composed().base_config() == Contrastive.Config(references="proxies")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from scipy.special import ive
 from torch import Generator, Tensor, nn
 
 from methods import objectives
-from methods.baselines import BASELINES
 from methods.idml import (
     IDML,
     introspective_distance,
@@ -425,10 +424,10 @@ def test_a_distribution_around_nothing_is_refused():
 def test_the_margins_of_equation_9_are_not_learned():
     method = Bench(objective="margin").method
     assert not list(method.base.parameters())
-    assert IDML.Config(objective="margin").phi_form == "printed"
+    assert IDML.Config(objective="margin").model_dump()["phi_form"] == "printed"
 
 
-@pytest.mark.parametrize("name", sorted(BASELINES))
+@pytest.mark.parametrize("name", sorted(IDML.Config.bases))
 def test_every_objective_trains_and_its_parameters_keep_their_learning_rate(name):
     bench = Bench(objective=name)
     groups = bench.method.parameter_groups(0.01)
