@@ -56,9 +56,9 @@ class LearningToReweight(Reweighting):
     """Learning to reweight: samples weigh as much as a step on them would help a clean batch.
 
     L = sum over samples i of w_i l_i, w_i = [-dM/de_i]+ over their sum, at e = 0; M is the clean batch's mean loss
-    after the virtual step w <- w - virtual_lr grad sum_i e_i l_i, and l_i the image's share of the objective, by default
-    a softmax over class proxies. The clean images are a share of the training's, without label noise. Each step costs
-    about three.
+    after the virtual step w <- w - virtual_lr grad sum_i e_i l_i, and l_i the image's share of the objective, by
+    default a softmax over class proxies. The clean images are a share of the training's, without label noise. Each step
+    costs about three.
     """
 
     name = "learning_to_reweight"
