@@ -84,6 +84,7 @@ OF_AN_OBJECTIVE = {
     "reads",
     "function",
     "fused",
+    "by_rows",
     "Config",
     "config",
 }
