@@ -1,5 +1,6 @@
 """Where a trial runs changes nothing: the same loop in this process, in a Tune trial, under Ray Train."""
 
+import inspect
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
-from ray._private import services
+from ray._private import node, services
 from ray.tune.execution.class_cache import _ActorClassCache
 from ray.util import placement_group_table
 
@@ -340,20 +341,35 @@ def test_a_ray_that_does_not_start_in_time_gets_a_second_attempt(
     """With more time, when the first one's processes are gone; then the message says what the machine was doing.
     `starts`: 0 never, 1 given more time, 2 at once."""
     left: list[subprocess.Popen[bytes]] = []
+    questions: list[str] = []
 
     def slow(**_: Any) -> None:
         assert not [process for process in left if process.poll() is None], "of the attempt before"
         left.append(subprocess.Popen(["sleep", "600"]))
-        patience = getattr(services.get_node, "keywords", {}).get("timeout_s", 30)
-        if starts == 0 or (starts == 1 and patience < 200):
-            raise Exception("The current node timed out\nduring startup.")
+        if starts < 2:
+            try:
+                services.get_node("127.0.0.1:1", "node")  # as Ray does, for a while of its own
+            except RuntimeError:
+                raise Exception("The current node timed out\nduring startup.") from None
         raise InputError("started")
+
+    def asked(gcs_address: str, node_id: str) -> dict[str, Any]:
+        questions.append(node_id)
+        if starts == 0 or len(questions) < 4:
+            raise RuntimeError("no such node")
+        return {}
 
     (tmp_path / "data").symlink_to(data_folder)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", slow)
     monkeypatch.setattr(psutil, "disk_usage", lambda _: SimpleNamespace(free=3.1e9))
     monkeypatch.setattr(os, "getloadavg", lambda: (30.12, 20.0, 10.0))
+    assert "services.get_node(" in inspect.getsource(node), "Ray asks otherwise now"
+    real = inspect.signature(services.get_node)
+    assert list(real.parameters) == list(inspect.signature(asked).parameters)
+    monkeypatch.setattr(services, "get_node", asked)
+    monkeypatch.setattr(ray_start, "PATIENT_SECONDS", 0.2)
+    monkeypatch.setattr(ray_start, "ASK_SECONDS", 0.01)
     before = services.get_node
     with pytest.raises(SystemExit) as leaving:
         main(["search", "pfml", "--dataset", "glyphs-small", "--num-trials", "1", "--storage", str(tmp_path)])

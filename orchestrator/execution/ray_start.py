@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from orchestrator.storage.provenance import command
 
 PATIENT_SECONDS = 240.0
 """How long the second attempt waits for Ray's own node; Ray waits 30 s."""
+ASK_SECONDS = 0.5
+"""How often it asks for the node."""
 
 
 def keep_secrets() -> None:
@@ -50,25 +53,49 @@ def start(**options: Any) -> None:
         _init(**options)
         return
     except Exception as error:  # a start that takes too long raises a bare Exception
-        first = error
+        first, reason = error, _told(error)
     _end_children(before)
     if not isinstance(first, ValueError):  # a wrong option: it would be refused again
         print(f"note: Ray did not start ({machine()}): trying again, with more time", file=sys.stderr)
-        patient = functools.partial(services.get_node, timeout_s=PATIENT_SECONDS)
-        theirs, services.get_node = services.get_node, patient
-        try:
-            _init(**options)
-            return
-        except Exception as error:
-            first = error
-        finally:
-            services.get_node = theirs
+        with _patience():
+            try:
+                _init(**options)
+                return
+            except Exception as error:
+                second = _told(error)
+                if second != reason:
+                    reason = f"{reason}; then {second}"
         _end_children(before)
-    reason = " ".join(str(first).split())[:300]
     raise ClusterFailed(
         f"Ray did not start on this machine ({reason}): {machine()}. Try again when it is less busy, or with "
         "--ray-output to see more"
     ) from first
+
+
+@contextlib.contextmanager
+def _patience() -> Iterator[None]:
+    """Ray asks for its node again and again for 30 s, a number in the middle of its code: here each question waits."""
+    theirs = services.get_node
+
+    def patient(*asked: Any, **named: Any) -> Any:
+        end = time.monotonic() + PATIENT_SECONDS
+        while True:
+            try:
+                return theirs(*asked, **named)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(ASK_SECONDS)
+
+    services.get_node = patient
+    try:
+        yield
+    finally:
+        services.get_node = theirs
+
+
+def _told(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
 
 
 def _init(**options: Any) -> None:
