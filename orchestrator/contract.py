@@ -1,9 +1,11 @@
 """The part of the Method contract that needs no torch: a method's configuration, and where methods are announced."""
 
+import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict
 
@@ -31,10 +33,21 @@ class MethodConfig(BaseModel):
         return {}
 
 
+@lru_cache(1)
+def _entries(path: tuple[str, ...]) -> EntryPoints:
+    """Of all packages on this path, read once."""
+    return cast(EntryPoints, entry_points())  # Python 3.11's other class selects as well
+
+
+def entries(group: str) -> EntryPoints:
+    """What the installed packages announce under a group."""
+    return _entries(tuple(sys.path)).select(group=group)
+
+
 def announced() -> tuple[EntryPoint, ...]:
     """The packages of methods: the built-in one first, so that no plugin can take its methods' names; it is there
     without an installation too."""
-    plugins = (entry for entry in entry_points(group=ENTRY_POINTS) if entry.value != BUILT_IN.value)
+    plugins = (entry for entry in entries(ENTRY_POINTS) if entry.value != BUILT_IN.value)
     return BUILT_IN, *sorted(plugins, key=lambda entry: entry.name)
 
 

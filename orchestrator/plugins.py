@@ -26,6 +26,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin
 from pydantic import Field, create_model
 from pydantic.fields import FieldInfo
 
+from orchestrator import parts
 from orchestrator.contract import MethodConfig, announced, unknown_method
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
@@ -85,13 +86,13 @@ def installed() -> Mapping[str, Installed]:
 
 
 def plugin_problems() -> list[str]:
-    """One line per plugin, or method of a plugin, that was left out."""
+    """One line per plugin, or method or metric of a plugin, that was left out."""
     if not _imported() and _recorded() is not None:
-        return []
+        return [*parts.problems]
     from orchestrator.method import plugin_problems
 
     installed()
-    return plugin_problems()
+    return plugin_problems() + parts.problems
 
 
 def find_installed(name: str) -> Installed:

@@ -27,6 +27,7 @@ ORDER = [
     "plugins",
     "storage",
     "method",
+    "parts",
     "contract",
     "endings",
     "text",

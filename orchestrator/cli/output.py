@@ -37,6 +37,7 @@ def waiting(doing: str) -> Status:
 
 def warn_of_plugins() -> None:
     """Warn of plugins that were left out, each with the reason."""
+    from orchestrator.evaluation import measures  # noqa: F401 (which takes in those of plugins)
     from orchestrator.plugins import plugin_problems
 
     for problem in plugin_problems():

@@ -17,10 +17,11 @@ from orchestrator.config.limits import (
     MOST_PER_BATCH,
     MOST_THREADS,
 )
-from orchestrator.config.optimizers import DESCRIPTION, OPTIMIZERS
+from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, optimizer_of
 from orchestrator.config.optimizers.adam import ADAM
 from orchestrator.contract import MethodConfig
-from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation
+from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
+from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     DegradationName = str
 else:  # of tables, for the messages and descriptions of a Literal
     SelectionMetric = Literal[*OBJECTIVES]
-    OptimizerName = Literal[*OPTIMIZERS]
+    OptimizerName = Literal[*OPTIMIZERS, *ANNOUNCED]
     DegradationName = Literal["none", *DEGRADATIONS]
 
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
@@ -191,6 +192,14 @@ class Training(BaseModel):
     def _known_augmentation(cls, value: str) -> str:
         if value not in AUGMENTATIONS:
             raise ValueError(f"unknown recipe{suggestion(value, AUGMENTATIONS)}")
+        if value in RECIPES_ELSEWHERE:
+            recipe_of(value)
+        return value
+
+    @field_validator("optimizer")
+    @classmethod
+    def _usable_optimizer(cls, value: str) -> str:
+        optimizer_of(value)
         return value
 
     @field_validator("validate_every")

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from orchestrator.data.augmentations import RECIPES, Degradation, degradation_of, recipe_of
+from orchestrator.data.augmentations import ANNOUNCED, RECIPES, Degradation, degradation_of, recipe_of
 from orchestrator.data.augmentations.crops import DRAWS
 from orchestrator.errors import DataError, suggestion
 
@@ -29,8 +29,8 @@ def augment(
     `indices`: the samples' rows in the store, (B,), not their places in the batch. A sample's result is the same bit
     for bit in every batch. Raises DataError for an unknown recipe.
     """
-    if recipe not in RECIPES:
-        raise DataError(f"unknown augmentation '{recipe}'{suggestion(recipe, RECIPES)}")
+    if recipe not in (*RECIPES, *ANNOUNCED):
+        raise DataError(f"unknown augmentation '{recipe}'{suggestion(recipe, (*RECIPES, *ANNOUNCED))}")
     rows = np.asarray(indices, dtype=np.int64)
     if rows.shape != images.shape[:1]:
         raise DataError(f"indices have shape {rows.shape}, not ({images.shape[0]},): one for each image")

@@ -5,7 +5,6 @@ import json
 import os
 import uuid
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,8 @@ from ray.exceptions import RayError
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from orchestrator.contract import ENTRY_POINTS
+from orchestrator import parts
+from orchestrator.contract import ENTRY_POINTS, entries
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
@@ -48,7 +48,7 @@ def code() -> list[str]:
     with its entry point metadata. So all trials run the driver's code, whatever is installed on the nodes."""
     folders: dict[str, None] = {}
     names = {"orchestrator": None, "methods": None, "search_spaces": None}
-    for entry in entry_points(group=ENTRY_POINTS):
+    for entry in (entry for group in (ENTRY_POINTS, *map(parts.group, parts.KINDS)) for entry in entries(group)):
         names[entry.module.partition(".")[0]] = None
         for file in (entry.dist.files or []) if entry.dist else []:
             if file.name == "entry_points.txt":

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from orchestrator.config.optimizers import OPTIMIZERS
+from orchestrator.config.optimizers import optimizer_of
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.training.eager import spare_compiler, step_plainly
@@ -26,7 +26,7 @@ def build_optimizer(learner: Learner, training: Training) -> torch.optim.Optimiz
                 "optimiser groups, it should be in one: see parameter_groups"
             )
     spare_compiler()
-    optimizer = OPTIMIZERS[training.optimizer].build(groups, training, fused)
+    optimizer = optimizer_of(training.optimizer).build(groups, training, fused)
     step_plainly(optimizer)
     for group in optimizer.param_groups:
         group["base_lr"] = group["lr"]

@@ -5,8 +5,10 @@ degradations. A recipe or a degradation is in the file of this folder that is ca
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import TYPE_CHECKING
 
+from orchestrator import parts
 from orchestrator.data.augmentations.crops import CROPS
 
 if TYPE_CHECKING:
@@ -24,7 +26,8 @@ RECIPES = (
 )
 """Their names: settings are checked by them, without loading what the recipes need."""
 
-AUGMENTATIONS = (*RECIPES, *CROPS)
+ANNOUNCED = parts.names("augmentations", (*RECIPES, *CROPS))
+AUGMENTATIONS = (*RECIPES, *CROPS, *ANNOUNCED)
 
 DEGRADATIONS = (
     "low_resolution",
@@ -34,8 +37,10 @@ DEGRADATIONS = (
 
 
 def recipe_of(name: str) -> "Recipe":
-    """What the file of this name gives as `apply`: images, float32 (B, C, H, W) in [0, 1], and their uniforms (B, 12)
-    -> the images changed."""
+    """What the file of this name, or the package that announces it, gives as `apply`: images, float32 (B, C, H, W) in
+    [0, 1], and their uniforms (B, 12) -> the images changed."""
+    if name in ANNOUNCED:
+        return parts.load("augmentations", name, FunctionType)
     found: Recipe = importlib.import_module(f"{__name__}.{name}").apply
     return found
 

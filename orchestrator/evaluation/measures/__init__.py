@@ -6,8 +6,9 @@ from orchestrator.evaluation.measures.clusters import CLUSTERING_F1, NMI
 from orchestrator.evaluation.measures.precision import MAP_AT_1000, MAP_AT_R, R_PRECISION
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
 from orchestrator.evaluation.measures.search import APPROXIMATE_RECALL, QUERIES_LEFT_OUT
+from orchestrator.parts import load_all
 
-METRICS: tuple[Metric, ...] = (
+BUILT_IN: tuple[Metric, ...] = (
     R_PRECISION,
     MAP_AT_R,
     MAP_AT_1000,
@@ -16,9 +17,13 @@ METRICS: tuple[Metric, ...] = (
     CLUSTERING_F1,
     QUERIES_LEFT_OUT,
 )
-"""All but recall, which there is for any k, in the order of a test's numbers."""
-
 RECALLS = tuple(map(recall, DEFAULT_RECALL_AT))
+METRICS = (
+    *BUILT_IN,
+    *load_all("metrics", [metric.name for metric in (*BUILT_IN, *RECALLS)], Metric),
+)
+"""All but recall, which there is for any k, in the order of a test's numbers; those that packages announce last."""
+
 KNOWN = tuple(sorted(METRICS, key=lambda metric: not metric.headline)) + RECALLS
 """Those of a usual test: the headline first, recall last."""
 BY_NAME = {metric.name: metric for metric in KNOWN}

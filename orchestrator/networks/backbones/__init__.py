@@ -4,6 +4,7 @@ folder, and a line of the table."""
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import parts
 from orchestrator.errors import InputError, suggestion
 from orchestrator.networks.backbones.base import Architecture, no_class_token
 from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
@@ -30,12 +31,17 @@ BACKBONES: dict[str, Architecture] = {
 
 
 def architecture_of(name: str) -> Architecture:
-    """InputError for a name that is neither in BACKBONES nor begins with `timm/`."""
+    """InputError for a name that is neither in BACKBONES nor announced by a package, nor begins with `timm/`."""
     if name in BACKBONES:
         return BACKBONES[name]
+    announced = parts.names("backbones", BACKBONES)
+    if name in announced:
+        return parts.load("backbones", name, Architecture)
     if name.startswith(TIMM):
         return timm_model(name.removeprefix(TIMM))
-    raise InputError(f"unknown backbone '{name}'{suggestion(name, BACKBONES)}; or {TIMM}MODEL for any model of timm")
+    raise InputError(
+        f"unknown backbone '{name}'{suggestion(name, (*BACKBONES, *announced))}; or {TIMM}MODEL for any model of timm"
+    )
 
 
 def build_backbone(
