@@ -41,7 +41,8 @@ from process_memory import peak_memory, resident_memory
 from ray import tune
 
 from orchestrator.execution.protocol import Result, Validated, Work
-from orchestrator.execution.ray_tune import ENVIRONMENT, RayRunner, Trial
+from orchestrator.execution.ray_start import ENVIRONMENT
+from orchestrator.execution.ray_tune import RayRunner, Trial
 
 METRICS = ("map_at_r", "recall_at_1", "recall_at_2", "recall_at_4", "recall_at_8", "r_precision", "nmi", "map_at_10")
 SPACE = {"margin": {"low": 0.0, "high": 0.5}, "lr": {"low": 1e-5, "high": 1e-1, "log": True}}

@@ -27,6 +27,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import say, waiting, warn_of_plugins
 from orchestrator.cli.starting import (
+    beside_ray,
     conclude,
     given_keys,
     note_idle,
@@ -149,8 +150,14 @@ def search(
         _warn_of_machine(resolved)
         show_plan(planned, as_json=json_)
         return
-    with waiting("reading the search") as status:
-        resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage)
+    keys = given_keys(ctx)
+
+    def resolve() -> "Search":
+        found = resolved_search(space, name, preset, epochs, set_, keys, storage)
+        places_of(storage).new_journal(found.name)  # refuses a name that is used
+        return found
+
+    with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
         warn_of_plugins()
         note_idle(resolved)
         from orchestrator.cli.live import Display

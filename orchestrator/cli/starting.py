@@ -1,9 +1,12 @@
 """Shared code of the commands that train: resolving the options, notes before the start, the summary at the end."""
 
+import contextlib
 import json
 import re
 import shlex
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +18,7 @@ from rich.text import Text
 from orchestrator.cli.options import PORT, assignments, benchmark_of, places_of
 from orchestrator.cli.output import plain, show_comparison, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError, Problems
+from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.execution.ray_address import reachable_address, refuse_shadows
 from orchestrator.storage import paths
 
@@ -63,6 +66,51 @@ def resolved_search(
         dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
         check_dataset(dataset, storage, prepared=prepared and not problems.found)
     problems.tell()
+    return search
+
+
+@contextlib.contextmanager
+def beside_ray(resolve: Callable[[], "Search"], address: str | None, ray_output: bool) -> Iterator["Search"]:
+    """The search that `resolve` gives. Where Ray is to start on this machine, it starts meanwhile: it mostly waits, and
+    `resolve` imports for seconds. A search that is refused without these imports is refused first."""
+    if address is not None or _ray_runs() or not _seems_right(resolve):
+        yield resolve()
+        return
+    from orchestrator.execution.ray_start import own_cluster
+
+    refuse_shadows()
+    with ThreadPoolExecutor(1) as beside:
+        search = beside.submit(_with_imports, resolve)
+        try:
+            with own_cluster(ray_output):
+                yield search.result()
+        except ClusterFailed:
+            search.result()  # what is wrong with the search is told first
+            raise
+
+
+def _ray_runs() -> bool:
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def _seems_right(resolve: Callable[[], "Search"]) -> bool:
+    """Whether a search has no fault that shows without the imports of its method."""
+    from orchestrator.plugins import fields_alone
+
+    with fields_alone():
+        try:
+            resolve()
+        except InputError:
+            return False
+    return True
+
+
+def _with_imports(resolve: Callable[[], "Search"]) -> "Search":
+    """What `resolve` gives, after importing what the start of a search needs besides."""
+    search = resolve()
+    from orchestrator.execution import ray_tune  # noqa: F401
+    from orchestrator.search import defaults, driver  # noqa: F401
+
     return search
 
 

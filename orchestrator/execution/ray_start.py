@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import secrets
 import sys
@@ -13,13 +14,12 @@ from typing import Any
 
 import psutil
 import ray
-from ray._private import services, utils
+from ray._private import ray_constants, services, utils
 from ray._private.utils import detect_fate_sharing_support
-from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
-from ray.tune.execution import class_cache
 
 from orchestrator.errors import ClusterFailed
 from orchestrator.storage.provenance import command
+from orchestrator.storage.scratch import scratch
 
 PATIENT_SECONDS = 240.0
 """How long the second attempt waits for Ray's own node; Ray waits 30 s."""
@@ -27,10 +27,57 @@ ASK_SECONDS = 0.5
 """How often it asks for the node."""
 
 
-def keep_secrets() -> None:
-    """Keep AWS's keys out of each trial's runtime environment, into which Tune would put them and which Ray logs in
-    public. Trials take them from the environment or the files of their node."""
-    class_cache.ENV_VARS_TO_PROPAGATE.intersection_update(ENV_VARS_TO_PROPAGATE)
+# no output, our own signal handling, and none of Tune's records: the journal is the record
+ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@contextlib.contextmanager
+def own_cluster(ray_output: bool = False) -> Iterator[None]:
+    """A cluster on this machine for this process, ended after the block. Raises ClusterFailed if it does not start."""
+    prepare(ray_output)
+    with scratch():
+        keep_token()
+        try:
+            # a node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes
+            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
+            ray_constants.ENABLE_RAY_CLUSTER = False
+            start(**options(ray_output), include_dashboard=False, _node_ip_address="127.0.0.1")
+            with quiet(ray_output):
+                yield
+        finally:
+            ray.shutdown()
+            os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+
+
+def prepare(ray_output: bool) -> None:
+    """Set what Ray reads from this process."""
+    os.environ.update(ENVIRONMENT)
+    if not ray_output:
+        for name in ("ray", "ray.tune", "ray.train"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # else a lost process is an ERROR with a traceback
+
+
+def options(ray_output: bool) -> dict[str, Any]:
+    """The options of `ray.init` for any cluster."""
+    return {"log_to_driver": ray_output, "logging_level": "INFO" if ray_output else "ERROR"}
+
+
+@contextlib.contextmanager
+def quiet(ray_output: bool) -> Iterator[None]:
+    """Hide Ray's messages about its processes: at any log level they go to our stdout, which is for results."""
+    if ray_output:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Trials on a Ray cluster. The only module that uses ray.tune."""
 
 import contextlib
-import logging
 import os
 import signal
 import threading
@@ -15,12 +14,13 @@ import ray
 from ray import tune
 from ray._private import ray_constants
 from ray.exceptions import AuthenticationError
+from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
+from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 
-from orchestrator.errors import ClusterFailed, InputError
-from orchestrator.execution import ray_start
+from orchestrator.errors import InputError
 from orchestrator.execution.lost import ENDED, cause, keep, last_lines, quoted, stuck_at
 from orchestrator.execution.protocol import Failed, Result, Work
 from orchestrator.execution.ray_cluster import (
@@ -34,24 +34,13 @@ from orchestrator.execution.ray_cluster import (
     there_is,
     trials_at_once,
 )
-from orchestrator.execution.ray_start import keep_secrets, keep_token, unnamed
+from orchestrator.execution.ray_start import options, own_cluster, prepare, quiet, unnamed
 from orchestrator.execution.ray_train import ATTEMPTS, release, train_results
 from orchestrator.execution.worker import own_results
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
     from orchestrator.execution.protocol import TrialSource
-
-# no output, our own signal handling, and none of Tune's records: the journal is the record
-ENVIRONMENT = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-}
 
 WATCH_SECONDS = 2.0
 """How often the driver checks that its own node is alive."""
@@ -72,61 +61,34 @@ class RayRunner:
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
-        os.environ.update(ENVIRONMENT)
+        prepare(self.ray_output)
         keep_secrets()
-        if not self.ray_output:
-            for name in ("ray", "ray.tune", "ray.train"):
-                logging.getLogger(name).setLevel(logging.CRITICAL)  # else a lost process is an ERROR with a traceback
         if ray.is_initialized():  # the initializer also shuts it down
             yield self.slots(search)
-            return
-        if self.address is None:
-            keep_token()
-            # a node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes
-            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
-        ray_constants.ENABLE_RAY_CLUSTER = self.address is not None
-        options = {
-            "log_to_driver": self.ray_output,
-            "logging_level": "INFO" if self.ray_output else "ERROR",
-            "include_dashboard": False if self.address is None else None,
-            "_node_ip_address": "127.0.0.1" if self.address is None else None,  # its servers listen only there
-        }
-        if self.address is None:
-            try:
-                ray_start.start(**options)
-            except ClusterFailed:
-                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
-                raise
-        else:
-            self.join(self.address, **options)
-        with self.quiet():
-            try:
-                if self.address is not None:
-                    check_nodes(storage)
+        elif self.address is None:
+            with own_cluster(self.ray_output):
                 yield self.slots(search)
-            finally:
-                ray.shutdown()
-                os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
+        else:
+            ray_constants.ENABLE_RAY_CLUSTER = True
+            self.join(self.address)
+            with quiet(self.ray_output):
+                try:
+                    check_nodes(storage)
+                    yield self.slots(search)
+                finally:
+                    ray.shutdown()
 
-    def join(self, address: str, **options: Any) -> None:
+    def join(self, address: str) -> None:
         """Become a driver of the cluster at an address; InputError if there is none, or it refuses us."""
         try:
             with unnamed():
-                ray.init(address=address, runtime_env=None if shipped() else {"py_modules": code()}, **options)
+                environment = None if shipped() else {"py_modules": code()}
+                ray.init(address=address, runtime_env=environment, **options(self.ray_output))
         except (AuthenticationError, ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:300]
             if isinstance(error, AuthenticationError | ConnectionError):  # Ray gives an unknown client no details
                 reason += "; if it asks for a token, set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN_PATH to its token"
             raise InputError(f"--address: no Ray cluster to use at '{address}' ({reason})") from None
-
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Hide Ray's messages about its processes: at any log level they go to our stdout, which is for results."""
-        if self.ray_output:
-            yield
-            return
-        with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
-            yield
 
     def slots(self, search: "Search") -> int:
         """How many trials run at once; InputError if a trial or the final run never can."""
@@ -174,13 +136,19 @@ class RayRunner:
         before = placement_groups()
         try:
             # quiet again, because the live display has replaced stdout in the meantime
-            with self.quiet(), watched(conductor, searcher.resources[conductor.search.workers]):
+            with quiet(self.ray_output), watched(conductor, searcher.resources[conductor.search.workers]):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
             if conductor.fault is None:  # after a fault nothing would answer
                 for group in placement_groups() - before:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
+
+
+def keep_secrets() -> None:
+    """Keep AWS's keys out of each trial's runtime environment, into which Tune would put them and which Ray logs in
+    public. Trials take them from the environment or the files of their node."""
+    class_cache.ENV_VARS_TO_PROPAGATE.intersection_update(ENV_VARS_TO_PROPAGATE)
 
 
 @contextlib.contextmanager

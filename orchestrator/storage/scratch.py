@@ -14,12 +14,19 @@ LONGEST_TEMPORARY = 16
 """Ray's sockets are in the temporary folder, and a socket's path has at most 107 characters."""
 
 
+_ours: Path | None = None
+
+
 @contextlib.contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for all temporary files of this process and its children; removed at the end.
+    """A folder for all temporary files of this process and its children; removed at the end of the outermost block.
 
     The next process removes the folder of a killed one; see `sweep`.
     """
+    global _ours
+    if _ours is not None:
+        yield _ours
+        return
     base = Path(tempfile.gettempdir())
     if len(str(base)) > LONGEST_TEMPORARY:
         base = Path("/tmp")
@@ -32,9 +39,11 @@ def scratch() -> Iterator[Path]:
                 lock(held)
                 (folder / "new-lock").rename(folder / "lock")  # now visible to others, and locked
                 tempfile.tempdir = os.environ["TMPDIR"] = name
+                _ours = folder
                 try:
                     yield folder
                 finally:
+                    _ours = None
                     tempfile.tempdir = before[0]
                     os.environ.pop("TMPDIR")
                     if before[1] is not None:
