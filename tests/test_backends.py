@@ -382,7 +382,7 @@ def test_a_ray_that_does_not_start_in_time_gets_a_second_attempt(
         last = said.splitlines()[-1]
         assert last.startswith("error: Ray did not start on this machine (The current node timed out during startup.)")
         assert re.search(r"load 30\.1 on \d+ CPUs, [\d.]+ of [\d.]+ GB of memory free, 3\.1 GB free in /tmp", last)
-    assert list((tmp_path / "searches").iterdir()) == []
+    assert [*(tmp_path / "searches").glob("*")] == []
 
 
 @pytest.mark.parametrize(("key", "workers"), [("workers", 3), ("final_workers", 5)])
