@@ -37,8 +37,8 @@ ORDER = [
 
 DOORS = {
     "ray": {"execution"},
-    "ray.tune": {"execution.ray_tune", "execution.ray_start"},
-    "ray.train": {"execution.ray_train", "execution.ray_start"},
+    "ray.tune": {"execution.ray_tune"},
+    "ray.train": {"execution.ray_train", "execution.ray_tune"},
     "optuna": {"search.study"},
     "mlflow": {"tracking.mlflow_store", "tracking.models"},
     "faiss": {"evaluation.neighbours"},
