@@ -5,7 +5,10 @@ import difflib
 import errno
 import os
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +57,17 @@ class OutOfMemory(TrainingFailed):
     def __init__(self, message: str, *, of_batch: bool) -> None:
         super().__init__(message)
         self.of_batch = of_batch
+
+
+def place_of(error: BaseException) -> str:
+    """Where a user's code raised an error: ", in loss, method.py line 9"; "" where that is not in a user's file."""
+    packages, ours = Path(sysconfig.get_path("purelib")), Path(__file__).parent
+    python = Path(sysconfig.get_path("stdlib"))
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if path.is_file() and not any(path.is_relative_to(folder) for folder in (packages, ours, python)):
+            return f", in {frame.name}, {path.name} line {frame.lineno}"
+    return ""
 
 
 class ClusterFailed(RuntimeError):

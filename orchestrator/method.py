@@ -182,7 +182,7 @@ class Method(nn.Module):
     gradient. A costly sum can be split over the ranks by `shared_sum`, with the same value and gradients:
     `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. What a method
     computes of this rank's images itself, (B / world size, ...), `self.gather` makes (B, ...) of, with exact gradients;
-    every rank must give as many rows. Its mutable state
+    it takes one row of each image, or several. Its mutable state
     lives in parameters and buffers, and is therefore in every checkpoint; a buffer must not
     change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
 
@@ -223,6 +223,8 @@ class Method(nn.Module):
             raise TypeError(f"{where}: Config must stay frozen and refuse unknown keys")
         if cls.sampler not in ("class_balanced", "uniform"):
             raise TypeError(f"{where}: sampler {cls.sampler!r} must be 'class_balanced' or 'uniform'")
+        if not isinstance(views := cls.views, int) or views < 1:
+            raise TypeError(f"{where}: views {views!r} must be a whole number from 1 on")
         known = {name for name in vars(Method) if not name.startswith("_")}
         for name, value in vars(cls).items():
             if name.startswith("_") or name in known or not callable(value) or hasattr(nn.Module, name):

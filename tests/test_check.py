@@ -28,6 +28,7 @@ from orchestrator.method import (
     Batch,
     Diagnostics,
     Embedded,
+    Engine,
     Method,
     MethodConfig,
     Network,
@@ -155,11 +156,18 @@ class Bare(Good):
         return super().loss(outputs, labels)["pull"]  # type: ignore[return-value]
 
 
-class Shaped(Good):
+class Misnamed(Good):
     """L = pull, as its base."""
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        return {name: term[None] for name, term in super().loss(outputs, labels).items()}
+        return {f"the {name}": term for name, term in super().loss(outputs, labels).items()}
+
+
+class Idle(Good):
+    """L = pull, as its base."""
+
+    def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+        return engine.terms(batch)
 
 
 class Resting(Good):
@@ -387,9 +395,10 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
     OutOfBounds: ("configuration", "refused by its own bounds"),
     OnOneDevice: ("device", "'cuda': take the device"),
     Distributed: ("distributed", "torch.distributed"),
-    Shaped: ("terms", "term 'pull' has shape (1,)"),
+    Misnamed: ("terms", "'the pull' is not a valid name for a term"),
     Resting: ("parameter_groups", "a learning rate is 0.0"),
     Deaf: ("gradients", "does not move the embeddings"),
+    Idle: ("update", "update() changes no parameter"),
     NeedsPositives: ("without_positives", "term 'pull' is nan"),
     NeedsNegatives: ("without_negatives", "term 'pull' is nan"),
     NeedsClasses: ("one_class", "term 'pull' is inf"),
@@ -420,7 +429,15 @@ BROKEN: dict[type[Method], tuple[str, str]] = {
 ALSO: dict[type[Method], set[str]] = {
     Remembering: {"attributes"},
     # what cannot begin cannot be trained
-    Unprepared: {"global_rng", "state_round_trip", "state_shapes", "after_validation", "diagnostics", "attributes"}
+    Unprepared: {
+        "update",
+        "global_rng",
+        "state_round_trip",
+        "state_shapes",
+        "after_validation",
+        "diagnostics",
+        "attributes",
+    }
     | {"two_processes"},
 }
 

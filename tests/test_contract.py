@@ -16,7 +16,7 @@ from torch import Generator, Tensor, nn
 
 from orchestrator.check import Check, method_checks
 from orchestrator.check.processes import train
-from orchestrator.check.subject import CheckFailed, Run, Subject, require_close, state_of
+from orchestrator.check.subject import TRAIN_ROWS, CheckFailed, Run, Subject, require_close, state_of
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.pipeline import Reader
@@ -261,11 +261,50 @@ def test_a_wrong_gradient_on_two_processes_is_seen(planted: str, method: type[Me
 
 
 def test_parameters_of_another_name_are_refused() -> None:
-    engine, batch = Run(Subject(Sharp, {})).engine, Subject(Sharp, {}).batch(np.arange(12))
+    engine, batch = Run(Subject(Sharp, {})).engine, Subject(Sharp, {}).batch(TRAIN_ROWS[:12])
     with pytest.raises(TrainingFailed, match=r"^sharp: 'centres' is no parameter of the learner: see engine"):
         engine.terms(batch, {"centres": torch.zeros(7, 8)})
     with pytest.raises(TrainingFailed, match=r"^sharp: update\(\) applies 'centres', which is not trained"):
         engine.apply(["centres"])
+
+
+def test_apply_without_gradients_is_refused() -> None:
+    run = Run(Subject(Alternating, {}))
+    engine, batch = run.engine, run.subject.batch(TRAIN_ROWS[:12])
+    with pytest.raises(TrainingFailed, match=r"^alternating: update\(\) calls engine.apply\(\) where no parameter has"):
+        engine.apply()
+    engine.backward(total(engine.terms(batch)))
+    engine.apply(["method.centres"])
+    with pytest.raises(TrainingFailed, match="where no parameter has a gradient"):
+        engine.apply(["method.centres"])
+    engine.apply(["network.head.weight"])
+
+
+class Idle(Centres):
+    """L = the pull, of which nothing is made."""
+
+    name = "idle"
+
+    def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+        return engine.terms(batch)
+
+
+def test_an_update_that_trains_nothing_fails_after_an_epoch(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry(), Idle.name, Idle)
+    assert len(training_of(Idle, data_folder, None, take=1)) == 1, "it may gather gradients for a while"
+    with pytest.raises(TrainingFailed, match=r"^idle: update\(\) trains nothing: it should call engine.backward"):
+        training_of(Idle, data_folder, None, validate_every="1 epoch")
+
+
+def test_rows_to_gather_are_of_the_images() -> None:
+    class Some(Centres):
+        name = "some"
+
+        def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+            return super().step(batch, network, rng) | {"more": self.gather(batch.images[1:].flatten(1)).mean()}
+
+    with pytest.raises(TrainingFailed, match=r"^some: gather\(\) got \(11, 144\) for 12 images of this process: it"):
+        Run(Subject(Some, {})).step()
 
 
 def test_an_update_returns_terms() -> None:
@@ -275,13 +314,15 @@ def test_an_update_returns_terms() -> None:
         def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
             return None  # type: ignore[return-value]
 
-    with pytest.raises(TrainingFailed, match=r"^silent: update\(\) returned a NoneType: it must be a dict of named"):
+    with pytest.raises(
+        TrainingFailed, match=r"^silent: update\(\) returned nothing \(None\): it must be a dict of named"
+    ):
         Run(Subject(Silent, {})).step()
 
 
 def test_one_of_two_optimisers_moves_its_own_parameters_only() -> None:
     run = Run(Subject(Alternating, {}))
-    engine, batch = run.engine, run.subject.batch(np.arange(12))
+    engine, batch = run.engine, run.subject.batch(TRAIN_ROWS[:12])
     before = state_of(run.learner)
     engine.backward(total(engine.terms(batch)))
     engine.apply(["method.centres"])
@@ -304,7 +345,7 @@ def test_the_scale_of_a_loss_in_half_precision_changes_no_gradient(method: type[
 
 def test_an_infinite_gradient_skips_the_step_and_halves_the_scale() -> None:
     run = Run(Subject(Sharp, {}))
-    engine, batch = run.engine, run.subject.batch(np.arange(12))
+    engine, batch = run.engine, run.subject.batch(TRAIN_ROWS[:12])
     engine.scaler = torch.amp.GradScaler("cpu", enabled=True, init_scale=2.0**10)
     before = state_of(run.learner)
     engine.backward(total(engine.terms(batch)) * torch.inf)
@@ -357,7 +398,7 @@ def test_cached_images_meet_the_same_dropout_again(planted: bool, monkeypatch: p
     run = Run(Subject(Twice, {}), images_per_pass=5)
     network: Any = run.learner.network
     network.head = nn.Sequential(nn.Dropout(0.4), network.head)
-    batch = run.subject.batch(np.arange(12))
+    batch = run.subject.batch(TRAIN_ROWS[:12])
     expected = gradients_of(run.learner.train(), None, batch)
     if planted:
         monkeypatch.setattr("orchestrator.training.caching.set_random_state", lambda *_: None)

@@ -90,7 +90,7 @@ def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             (tmp_path / name).mkdir()
             (tmp_path / name / "__init__.py").write_text(source)
             entries.append(FakeEntry(name, name))
-        monkeypatch.setattr("orchestrator.contract.entry_points", lambda group: entries)
+        monkeypatch.setattr("orchestrator.contract.entries", lambda group: entries)
         for cached in (contract.registry, contract._discover):
             cached.cache_clear()
 

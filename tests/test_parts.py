@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PAGE = (Path(__file__).parent.parent / "docs" / "your_own_parts.md").read_text(encoding="utf-8")
 
 
@@ -27,9 +25,9 @@ def installed(folder: Path, announced: str, module: str = "our_parts", source: s
     return folder
 
 
-def run(folders: list[Path], *words: str, storage: Path | None = None) -> subprocess.CompletedProcess[str]:
+def run(folders: list[Path], *words: str, storage: Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
-    command = [sys.executable, "-m", "orchestrator", *words, *(["--storage", str(storage)] if storage else [])]
+    command = [sys.executable, "-m", "orchestrator", *words, "--storage", str(storage)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -65,54 +63,65 @@ def walk(value: object) -> list[object]:
     return [value, *(found for item in inside for found in walk(item))]
 
 
-BROKEN = "raise RuntimeError('no such library')"
+WRONG = {
+    "our_parts": (
+        """
+        [orchestrator.backbones]
+        number = our_parts:NUMBER
+        twice = our_parts:WIDE_CNN
+        small_cnn = our_parts:WIDE_CNN
+        [orchestrator.optimizers]
+        fast = our_parts:NADAM
+        """,
+        block("python") + "\nNUMBER = 3\n",
+    ),
+    "others_parts": (
+        """
+        [orchestrator.backbones]
+        broken = others_parts:NET
+        twice = others_parts:NET
+        [orchestrator.augmentations]
+        turn = others_parts:TURN
+        [orchestrator.metrics]
+        odd = others_parts:ODD
+        """,
+        "raise RuntimeError('no such library')",
+    ),
+}
+REFUSED = {
+    "backbone=number": "our_parts:NUMBER is a int, it should be a Architecture",
+    "backbone=nummber": "did you mean 'number'",
+    "backbone=broken": "others_parts:NET cannot be imported: RuntimeError: no such library",
+    "backbone=twice": "by our_parts and others_parts: only one of them may be installed",
+    "optimizer=fast": "our_parts:NADAM calls itself 'nadam': announce it by that name",
+    "augmentation=turn": "others_parts:TURN cannot be imported: RuntimeError",
+    "augmentation=turm": "did you mean 'turn'",
+}
 
 
-@pytest.mark.parametrize(
-    ("kind", "lines", "source", "words", "says"),
-    [
-        (
-            "backbones",
-            "net = our_parts:NET",
-            BROKEN,
-            ["--set", "backbone=net"],
-            "cannot be imported: RuntimeError: no such",
-        ),
-        (
-            "backbones",
-            "net = our_parts:NET",
-            "NET = 3",
-            ["--set", "backbone=net"],
-            "is a int, it should be a Architecture",
-        ),
-        ("backbones", "net = our_parts:NET", BROKEN, ["--set", "backbone=nett"], "did you mean 'net'"),
-        ("optimizers", "fast = our_parts:NADAM", "", ["--set", "optimizer=fast"], "calls itself 'nadam'"),
-        ("augmentations", "turn = our_parts:T", BROKEN, ["--set", "augmentation=turn"], "RuntimeError: no such"),
-        ("augmentations", "turn = our_parts:T", BROKEN, ["--set", "augmentation=turm"], "did you mean 'turn'"),
-    ],
-)
-def test_what_cannot_be_used_is_refused_in_a_line(
-    kind: str, lines: str, source: str, words: list[str], says: str, tmp_path: Path
-) -> None:
-    package = installed(tmp_path / "package", f"[orchestrator.{kind}]\n{lines}\n", source=source)
-    done = run([package], *TRAIN, *words, storage=tmp_path / "runs")
-    assert done.returncode == 2 and says in done.stderr, done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_a_metric_that_cannot_be_imported_is_left_out(tmp_path: Path) -> None:
-    package = installed(tmp_path / "package", "[orchestrator.metrics]\nodd = our_parts:ODD\n", source=BROKEN)
-    done = run([package], "methods")
-    assert done.returncode == 0
-    assert "warning: odd: announced under orchestrator.metrics by our_parts: our_parts:ODD cannot be" in done.stderr
-
-
-def test_two_packages_may_not_announce_one_name_and_none_a_built_in_one(tmp_path: Path) -> None:
-    one = installed(tmp_path / "one", "[orchestrator.backbones]\nsmall_cnn = our_parts:X\nwide = our_parts:WIDE_CNN\n")
-    two = installed(tmp_path / "two", "[orchestrator.backbones]\nwide = parts_too:W\n", "parts_too")
-    twice = run([one, two], *TRAIN, "--set", "backbone=wide", storage=tmp_path / "runs")
-    assert twice.returncode == 2 and "only one of them may be installed" in twice.stderr
-    script = "from orchestrator import parts; print(parts.names('backbones', ['small_cnn']))"
-    environment = os.environ | {"PYTHONPATH": str(one)}
-    ours = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
-    assert ours.stdout == "('wide',)\n"
+def test_what_cannot_be_used_is_refused_in_a_line(tmp_path: Path) -> None:
+    """A metric is left out, for it would stand in every report."""
+    folders = []
+    for name, (announced, source) in WRONG.items():
+        lines = "".join(line.strip() + "\n" for line in announced.splitlines())
+        folders.append(installed(tmp_path / name, lines, name, source))
+    script = (
+        "import sys\nfrom orchestrator.config.training import resolve_experiment\nfrom orchestrator import parts\n"
+        "for given in sys.argv[1:]:\n    key, _, value = given.partition('=')\n"
+        "    try:\n        resolve_experiment({'method': 'pfml', key: value}, 'x')\n"
+        "    except Exception as error:\n        print(f'{type(error).__name__}: {error}')\n"
+        "print(*parts.problems)\n"
+        "print(resolve_experiment({'method': 'pfml'}, 'x').training.backbone, parts.names('backbones', ['small_cnn']))"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, folders))}
+    command = [sys.executable, "-c", script, *REFUSED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    *told, problem, own = done.stdout.splitlines()
+    assert len(told) == len(REFUSED)
+    for line, says in zip(told, REFUSED.values(), strict=True):
+        assert line.startswith("InputError: ") and says in line, line
+    assert problem.startswith(
+        "odd: announced under orchestrator.metrics by others_parts: others_parts:ODD cannot be imp"
+    )
+    assert problem.endswith("no such library; it was left out")
+    assert own == "small_cnn ('broken', 'number', 'twice')"

@@ -1,5 +1,6 @@
 """Mistakes that authors of methods make: each in a small method, with the check that names it."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -12,17 +13,20 @@ from test_check import Good
 from torch import Generator, Tensor, nn
 
 from orchestrator.check import CHECKS, Check, verdicts
-from orchestrator.errors import InputError
+from orchestrator.check.subject import Run, Subject
+from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import (
     Batch,
     Diagnostics,
     Embedded,
+    Engine,
     Method,
     MethodConfig,
     Network,
     Outputs,
     Scope,
     Task,
+    total,
 )
 
 PLANTED: list[Any] = []
@@ -589,6 +593,84 @@ class Drawing(Good):
         return Diagnostics()
 
 
+# Training steps and batches ----------------------------------------------------------------------------------
+
+
+@caught_by("update", r"update\(\) changes no parameter: it should call engine.backward")
+class NoEngine(Pairs):
+    """A training step that trains nothing."""
+
+    def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+        return {"pull": torch.zeros(())}
+
+
+@caught_by("update", r"update\(\) changes no parameter")
+class NoApply(Pairs):
+    """Gradients without a step."""
+
+    def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+        terms = engine.terms(batch)
+        engine.backward(total(terms))
+        return terms
+
+
+@caught_by("update", "positions from 12 to 35: they must be from 0 to 27; are they rows of the data set?")
+class RowsForPositions(Pairs):
+    """Batches of rows of the data set."""
+
+    def batches(self, epoch: int, labels: Tensor, samples: Tensor, rng: Generator) -> Tensor:
+        size = self.task.steps_per_epoch * self.task.batch_size
+        return samples.repeat(2)[:size].flip(0).view(-1, self.task.batch_size)
+
+
+@caught_by("configuration", "meta_share takes 1: it is a share of each class's images, ge=0 and lt=1")
+class WholeShare(Pairs):
+    """A share without an end."""
+
+    class Config(MethodConfig):
+        meta_share: float = Field(0.1, ge=0, le=2, description="share of clean images")
+
+
+@pytest.mark.parametrize(
+    ("returned", "says"),
+    [
+        (0.5, r"^pairs: loss\(\) or step\(\): term 'pull' is a float, not a tensor$"),
+        (torch.zeros(12), r"term 'pull' has shape \(12,\), it should be a scalar$"),
+    ],
+)
+def test_a_training_names_a_term_that_is_none(returned: Any, says: str) -> None:
+    class Odd(Pairs):
+        def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+            return {"pull": returned}
+
+    with pytest.raises(TrainingFailed, match=says):
+        Run(Subject(Odd, {})).step()
+
+
+@pytest.mark.parametrize("views", [0, "2", -1])
+def test_views_are_a_whole_number(views: Any) -> None:
+    with pytest.raises(TypeError, match=rf"views {views!r} must be a whole number from 1 on$"):
+        type("Odd", (Pairs,), {"views": views})
+
+    class Later(Pairs):
+        def __init__(self, config: MethodConfig, task: Task) -> None:
+            super().__init__(config, task)
+            self.views = views
+
+    with pytest.raises(InputError, match=rf"^pairs: views {views!r} must be a whole number from 1 on$"):
+        Subject(Later, {}).learner()
+
+
+def test_an_error_in_a_method_is_placed() -> None:
+    class Misspelt(Pairs):
+        def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+            return {"pull": outputs["itme"].sum()}
+
+    reasons = {verdict.reason for verdict in verdicts(Misspelt) if verdict.name in ("terms", "update")}
+    (reason,) = reasons
+    assert re.fullmatch(r"KeyError: 'itme', in loss, test_planted_bugs.py line \d+", reason)
+
+
 @pytest.mark.parametrize(("method", "name", "reason"), PLANTED)
 def test_a_planted_bug_is_named(method: type[Method], name: str, reason: str) -> None:
     with pytest.raises(Exception, match=reason):
@@ -630,5 +712,8 @@ def test_an_expected_failure_excuses_no_crash_and_no_other_number_on_two_process
     told = {verdict.name: (verdict.state, verdict.reason) for verdict in verdicts(Crashing)}
     assert told["one_class"] == ("expected failure", "needs two classes")
     assert told["without_negatives"][0] == "failed"
-    assert told["without_negatives"][1].startswith("IndexError: list index out of range (more than the expected")
+    assert told["without_negatives"][1].startswith(
+        "IndexError: list index out of range, in loss, test_planted_bugs.py line "
+    )
+    assert told["without_negatives"][1].endswith(" (more than the expected failure: needs negatives)")
     assert told["permutation"][0] == "failed" and "two_processes fails too" in told["permutation"][1]

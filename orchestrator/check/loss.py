@@ -30,6 +30,7 @@ from orchestrator.check.subject import (
     rows_of_step,
     state_of,
     terms_of,
+    trained,
 )
 from orchestrator.errors import TrainingFailed
 from orchestrator.method import Batch, Outputs, total
@@ -95,9 +96,21 @@ def gradients(subject: Subject) -> None:
 
 
 @check
+def update(subject: Subject) -> None:
+    """Training steps change parameters."""
+    run = Run(subject)
+    before = trained(run)
+    for _ in range(4):  # a method may gather the gradients of several batches
+        run.step()
+    after = trained(run)
+    changed = any(not torch.equal(value, after[name]) for name, value in before.items())
+    require(changed, "update() changes no parameter: it should call engine.backward(loss), then engine.apply()")
+
+
+@check
 def without_positives(subject: Subject) -> None:
     """Finite on a batch in which no two samples share a class; without proxies, it does not pull them together."""
-    batch = subject.batch(np.arange(0, len(TRAIN_ROWS), IMAGES_PER_CLASS)[:6])
+    batch = subject.batch(TRAIN_ROWS[::IMAGES_PER_CLASS][:6])
     require_finite(subject, batch)
     apart = torch.eye(len(batch.samples), TRAINING.embedding_dim, dtype=torch.float64)
     far, near = (_loss_of(subject, batch, embedding) for embedding in (apart, apart[:1].expand_as(apart)))

@@ -58,6 +58,10 @@ def configuration(subject: Subject) -> None:
         require(bool((info.description or "").strip()), f"{name} has no description")
         unbounded = all(_accepts(kind, subject.hyperparameters | {name: end}) for end in (-(10**30), 10**30))
         require(not unbounded, f"{name} takes any number: give it bounds, such as gt=0 or le=1")
+    if "meta_share" in kind.model_fields:
+        for end in (-0.01, 1, 1.0, 2):
+            accepted = _accepts(kind, subject.hyperparameters | {"meta_share": end})
+            require(not accepted, f"meta_share takes {end}: it is a share of each class's images, ge=0 and lt=1")
     config = subject.config()
     said = [("idle", config.idle()), ("idle_within", config.idle_within(1))]
     named = {name: where for where, found in said for key, because in found.items() for name in (key, *because)}

@@ -87,8 +87,10 @@ class MadeImages:
         classes = CLASSES + HELD_OUT
         patterns = torch.rand(classes, 1, 1, SIZE, SIZE, generator=generator)
         noise = torch.rand(classes, IMAGES_PER_CLASS, 1, SIZE, SIZE, generator=generator)
-        self._images = ((0.6 * patterns + 0.4 * noise) * 255).to(torch.uint8).flatten(0, 1)
-        self.labels = np.repeat(np.arange(classes), IMAGES_PER_CLASS)
+        # the held-out classes come first, so that a training image's row is not its position among them
+        order = np.roll(np.arange(classes), HELD_OUT)
+        self._images = ((0.6 * patterns + 0.4 * noise) * 255).to(torch.uint8)[order].flatten(0, 1)
+        self.labels = np.repeat(order, IMAGES_PER_CLASS)
 
     def images(self, rows: np.ndarray[Any, Any]) -> Tensor:
         """(N, 1, H, W) uint8."""
@@ -96,18 +98,19 @@ class MadeImages:
 
 
 MADE = MadeImages()
-TRAIN_ROWS = np.arange(CLASSES * IMAGES_PER_CLASS)
+HELD_OUT_ROWS = np.arange(HELD_OUT * IMAGES_PER_CLASS)
+TRAIN_ROWS = np.arange(len(HELD_OUT_ROWS), len(MADE.labels))
 IMAGES = Images(TRAIN_ROWS, MADE.labels[TRAIN_ROWS])
 NONE = Images(TRAIN_ROWS[:0], MADE.labels[:0])
 SUPER_CLASSES = tuple(label % 3 for label in range(CLASSES))
 STEPS_PER_EPOCH = len(TRAIN_ROWS) // TRAINING.batch_size
-HELD_OUT_ROWS = np.arange(len(TRAIN_ROWS), len(MADE.labels))
 
 
 def rows_of_step(step: int) -> np.ndarray[Any, Any]:
     """Rows of a global batch: all classes but one, two images of each, different ones at each step."""
     classes = [(step + i) % CLASSES for i in range(TRAINING.classes_per_batch)]
-    return np.array([label * IMAGES_PER_CLASS + (2 * step + k) % IMAGES_PER_CLASS for label in classes for k in (0, 1)])
+    places = [label * IMAGES_PER_CLASS + (2 * step + k) % IMAGES_PER_CLASS for label in classes for k in (0, 1)]
+    return TRAIN_ROWS[places]
 
 
 @dataclass(frozen=True)

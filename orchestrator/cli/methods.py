@@ -117,11 +117,14 @@ def check(
         hyperparameters = assignments(set_, {})
         config_of(method, hyperparameters)
     found = []
+    first: dict[str, str] = {}  # the check that gave a reason first
     for verdict in verdicts(method, **hyperparameters):
         found.append(verdict)
         if not json_:
             state = "FAILED" if verdict.state == "failed" else verdict.state
-            echo(f"{verdict.name}: {state}" + (f": {verdict.reason}" if verdict.reason else ""))
+            alike = first.setdefault(verdict.reason, verdict.name) if verdict.reason else verdict.name
+            reason = verdict.reason if alike == verdict.name else f"as {alike}"
+            echo(f"{verdict.name}: {state}" + (f": {reason}" if reason else ""))
     failed = sum(verdict.state == "failed" for verdict in found)
     if json_:
         checks = [{"name": v.name, "state": v.state, "reason": v.reason} for v in found]

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, storage_fault
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, place_of, storage_fault
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.storage import paths, trial_files
 
@@ -179,8 +179,8 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 summary = f"the code called sys.exit({summary})"
             elif isinstance(error, KeyboardInterrupt):
                 summary = "the code raised it"
-            reason, ends = f"{type(error).__name__}: {summary} (see {log})", not isinstance(error, Exception)
-            yield Failed(trial_id, reason, repeats=ends, anew=anew)
+            reason = f"{type(error).__name__}: {summary}{place_of(error)} (see {log})"
+            yield Failed(trial_id, reason, repeats=not isinstance(error, Exception), anew=anew)
 
 
 def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:

@@ -17,6 +17,7 @@ from orchestrator.method import Batch, Method
 from orchestrator.training.device import form_of_images
 from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.feed import Arrays, feed
+from orchestrator.training.learner import described
 from orchestrator.training.splits import Images, build_sampler
 
 Positions = NDArray[np.int64]
@@ -146,15 +147,15 @@ def _checked(method: Method, found: Any, shape: tuple[int, int], images: int) ->
     """The batches that a method gives; TrainingFailed if they are none."""
     whole = isinstance(found, Tensor) and not found.is_floating_point() and tuple(found.shape) == shape
     if not whole:
-        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else described(found)
         raise TrainingFailed(
-            f"{method.name}: batches() returned {what}: it must be whole numbers of shape {shape}, "
+            f"{method.name}: batches() returned {what}: it must be a tensor of whole numbers of shape {shape}, "
             "(task.steps_per_epoch, task.batch_size)"
         )
     positions: Positions = found.cpu().numpy().astype(np.int64)
     if positions.min() < 0 or positions.max() >= images:
         raise TrainingFailed(
             f"{method.name}: batches() returned positions from {positions.min()} to {positions.max()}: "
-            f"they must be from 0 to {images - 1}"
+            f"they must be from 0 to {images - 1}; are they rows of the data set?"
         )
     return positions

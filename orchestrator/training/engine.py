@@ -47,7 +47,7 @@ class Engine:
         else:
             as_on_first([*learner.network.parameters(), *learner.network.buffers()])
         self._cached: list[Cached] = []
-        self._warming = False
+        self._warming = self._applied = False
         self._start: tuple[Tensor, list[Tensor]] | None = None
         self.first: dict[str, Tensor] = {}
         """The terms that the first call of `terms` in this step gave."""
@@ -72,6 +72,14 @@ class Engine:
         if not self._plain and not self.training.freeze_batch_norm:
             as_on_first(self.learner.network.buffers())  # as DDP does
         return terms
+
+    def require_applied(self) -> None:
+        """TrainingFailed if no step has called `apply`: called once there were several."""
+        if not self._applied:
+            raise TrainingFailed(
+                f"{self.learner.method.name}: update() trains nothing: it should call engine.backward(loss), then "
+                "engine.apply()"
+            )
 
     def terms(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The terms of the method's `step`; `parameters` take the place of the learner's by name."""
@@ -113,6 +121,7 @@ class Engine:
     def apply(self, only: Iterable[str] | None = None) -> None:
         """Clip the gradients, make the optimiser's step, forget the gradients; only of these parameters if given."""
         set_aside: dict[nn.Parameter, Tensor | None] = {}
+        self._applied = True
         if only is not None:
             known, chosen = self.parameters, set(only)
             if unknown := sorted(chosen - known.keys()):
@@ -121,6 +130,12 @@ class Engine:
                     "see engine.parameters"
                 )
             set_aside = {value: value.grad for name, value in known.items() if name not in chosen}
+        moved = [value for value in self.parameters.values() if value not in set_aside]
+        if not self._plain and all(value.grad is None for value in moved):
+            raise TrainingFailed(
+                f"{self.learner.method.name}: update() calls engine.apply() where no parameter has a gradient: it "
+                "should call engine.backward(loss) before"
+            )
         if self._warming:
             set_aside |= dict.fromkeys(self.learner.network.backbone.parameters())
         for parameter in set_aside:

@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Generator, Tensor, nn
 
-from orchestrator.errors import TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.backbones.base import Pooling
@@ -43,7 +43,11 @@ class Learner(nn.Module):
         self.network = EmbeddingNetwork(built, task.embedding_dim, pooling)
         self.method = method_class(config, replace(task, feature_dim=self.network.head.in_features))
         self.method.shared_sum = sum_over_shares
-        self.method.gather = gather
+        self.method.gather = self._gather
+        if not isinstance(self.method.views, int) or self.method.views < 1:  # set by its __init__
+            raise InputError(f"{self.method.name}: views {self.method.views!r} must be a whole number from 1 on")
+        self._images = 0
+        """How many images of the batch this process has; 0 outside `step`."""
         self.network.heads = self.method.heads()
         self.method.bind(self.network)
 
@@ -69,7 +73,21 @@ class Learner(nn.Module):
             seen.append({name: output.detach() for name, output in outputs.items()})
             return outputs
 
-        return require_terms(self.method, self.method.step(given, network, rng), "loss() or step()"), seen
+        self._images = len(given.images)
+        try:
+            terms = self.method.step(given, network, rng)
+        finally:
+            self._images = 0
+        return require_terms(self.method, terms, "loss() or step()"), seen
+
+    def _gather(self, rows: Tensor) -> Tensor:
+        """`Method.gather`; TrainingFailed if these are not rows of the batch's images."""
+        if self._images and (not rows.ndim or not len(rows) or len(rows) % self._images):
+            raise TrainingFailed(
+                f"{self.method.name}: gather() got {tuple(rows.shape)} for {self._images} images of this process: it "
+                "takes one row of each image, or several"
+            )
+        return gather(rows)
 
     def freeze_batch_norm(self) -> None:
         """Running statistics and affine parameters stay as loaded; call again after every `train()`."""
@@ -86,8 +104,20 @@ class Learner(nn.Module):
 def require_terms(method: Method, terms: Any, what: str = "update()") -> dict[str, Tensor]:
     """These terms; TrainingFailed if they are none."""
     if not isinstance(terms, dict) or not terms:
-        found = "an empty dict" if isinstance(terms, dict) else f"a {type(terms).__name__}"
+        found = "an empty dict" if isinstance(terms, dict) else described(terms)
         raise TrainingFailed(
             f'{method.name}: {what} returned {found}: it must be a dict of named loss terms, such as {{"pairs": loss}}'
         )
+    for name, term in terms.items():
+        if not isinstance(term, Tensor):
+            raise TrainingFailed(f"{method.name}: {what}: term '{name}' is {described(term)}, not a tensor")
+        if term.ndim:
+            raise TrainingFailed(
+                f"{method.name}: {what}: term '{name}' has shape {tuple(term.shape)}, it should be a scalar"
+            )
     return terms
+
+
+def described(value: object) -> str:
+    """What a hook returned that should be something else: "a list", "nothing (None)"."""
+    return "nothing (None)" if value is None else f"a {type(value).__name__}"

@@ -140,7 +140,7 @@ def fit(
 
     started = time.monotonic()
     with reader:
-        last = step if stopped else clock.total_steps
+        begun, last = step, step if stopped else clock.total_steps
         for epoch, batch in batches.read(step, last):
             # one step: this rank's block of images, the whole batch's labels
             set_learning_rates(optimizer, training, epoch)
@@ -151,6 +151,8 @@ def fit(
 
             if not clock.ticks(step):
                 continue
+            if step - begun >= batches.steps_per_epoch:  # an own step may gather gradients over several batches
+                engine.require_applied()
             metrics = {"epoch": step / batches.steps_per_epoch, **window.means()}
             if scaler.get_scale() < SMALLEST_SCALE:  # all further steps would be skipped too, without notice
                 raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")

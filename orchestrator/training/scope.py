@@ -45,7 +45,7 @@ def build_scope(
         return Embedded(outputs, torch.from_numpy(images.labels[chosen]), torch.from_numpy(images.rows[chosen]))
 
     def _positions(samples: Tensor) -> np.ndarray[Any, Any]:
-        wanted, order = samples.cpu().numpy(), np.argsort(images.rows)
+        wanted, order = torch.as_tensor(samples).cpu().numpy(), np.argsort(images.rows)
         places = np.searchsorted(images.rows, wanted, sorter=order).clip(max=len(order) - 1)
         found: np.ndarray[Any, Any] = order[places]
         unknown = wanted[images.rows[found] != wanted]
