@@ -42,7 +42,7 @@ def examples() -> list[str]:
     return [source for source in blocks(ROOT / "docs" / "your_own_method.md", "python") if "(Method):" in source]
 
 
-EXAMPLES = ["BinomialDeviance", "ProxyHinge", "Hardest", "Doubt", "Surgery", "SoftMargin", "Mirror"]
+EXAMPLES = ["BinomialDeviance", "ProxyHinge", "Hardest", "Doubt", "Surgery", "WorstFirst", "SoftMargin", "Mirror"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -80,12 +80,12 @@ def test_the_example_of_an_own_loop_learns() -> None:
 
 
 def test_the_pages_test_names_every_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(examples()) == 5
+    assert len(examples()) == 6
     (test,) = (block for block in blocks(ROOT / "docs" / "your_own_method.md", "python") if block not in examples())
     page = module_of("\n".join([*examples(), test]), "example_page", tmp_path, monkeypatch)
     (mark,) = page.test_conforms.pytestmark
     names = {parameter.id for parameter in mark.args[1]}
-    assert names == {f"{method}-{check}" for method in EXAMPLES[:5] for check in CHECKS}
+    assert names == {f"{method}-{check}" for method in EXAMPLES[:6] for check in CHECKS}
     check = next(parameter.values[0] for parameter in mark.args[1] if parameter.id == "Doubt-permutation")
     page.test_conforms(check)
 
