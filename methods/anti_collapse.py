@@ -299,8 +299,10 @@ class AntiCollapse(Method):
         fixed=("references", "memory_size", "memory_start"),
     ):
         nu: float = Field(0.0035, gt=0, description="weight of the proxy-based loss; the paper's range: 0.001 to 0.1")
-        form: Literal["mini_batch", "all_class", "pair"] = Field(
-            "mini_batch", description="rows of the coding rate: proxies of the batch's or of all classes, or the batch"
+        form: Literal["mini_batch", "all_class", "pair", "none"] = Field(
+            "mini_batch",
+            description="rows of the coding rate: proxies of the batch's or of all classes, or the batch; "
+            "none: no coding rate, the proxy-based loss alone or with language guidance",
         )
         proxy_loss: bool = Field(True, description="false, for the pair form: no proxies and no labels at all")
         epsilon: float = Field(0.5, gt=0, description="distortion that the coding rate allows")
@@ -317,6 +319,8 @@ class AntiCollapse(Method):
                 found |= dict.fromkeys(("nu", "objective", *sorted(self.taken)), ("proxy_loss",))
             if not self.guidance_weight:
                 found |= dict.fromkeys(("guidance_temperature", "text_embeddings"), ("guidance_weight",))
+            if self.form == "none":
+                found["epsilon"] = ("form",)
             return found
 
         @model_validator(mode="after")
@@ -366,7 +370,8 @@ class AntiCollapse(Method):
                 rows = self.base.proxies()
             if config.form == "mini_batch":
                 rows = rows[torch.isin(self.base.proxies.labels, batch.labels)]
-        terms["coding_rate"] = -coding_rate(rows, config.epsilon)
+        if config.form != "none":
+            terms["coding_rate"] = -coding_rate(rows, config.epsilon)
         if config.guidance_weight:
             texts = self.texts[batch.labels[:, 0]]
             guidance = language_guidance(z, texts, temperature=config.guidance_temperature)

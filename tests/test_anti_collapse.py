@@ -227,6 +227,15 @@ def rate(x, epsilon=0.5):
     return torch.linalg.slogdet(torch.eye(dim).double() + dim / (n * epsilon**2) * x.T @ x).logabsdet / 2
 
 
+def test_without_a_coding_rate_the_proxy_loss_and_the_guidance_are_left(tmp_path):
+    write_texts(tmp_path / "t.csv", NAMES)
+    guided = {"guidance_weight": 0.7, "text_embeddings": str(tmp_path / "t.csv"), "nu": 1.0}
+    found, whole = (terms(build(form=form, **guided), unit(7, D)) for form in ("none", "mini_batch"))
+    assert found.keys() == {"proxy", "guidance"} == whole.keys() - {"coding_rate"}
+    assert all(found[name] == whole[name] for name in found)
+    assert AntiCollapse.Config(form="none").idle()["epsilon"] == ("form",)
+
+
 @pytest.mark.parametrize("objective", ["proxy_anchor", "proxy_nca"])
 @pytest.mark.parametrize("proxies_per_class", [1, 2])
 @pytest.mark.parametrize("form", ["mini_batch", "all_class", "pair"])
@@ -309,7 +318,7 @@ def test_training_without_labels_ignores_them(glyphs, tmp_path):
         (LABEL_FREE | {"guidance_weight": 1.0, "text_embeddings": "a.csv"}, "guidance_weight: needs the classes"),
         ({"guidance_weight": 1.0}, "guidance_weight: needs text_embeddings"),
         ({"nu": 0.0}, "greater than 0"),
-        ({"form": "batch"}, "'mini_batch', 'all_class' or 'pair'"),
+        ({"form": "batch"}, "'mini_batch', 'all_class', 'pair' or 'none'"),
         ({"objective": "contrastive"}, "'proxy_anchor' or 'proxy_nca'"),
         ({"scale": 2.0}, "proxy_anchor has no such hyperparameter"),
         ({"references": "batch"}, "Extra inputs"),
