@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from methods import objectives
+from methods.angular import angular
 from methods.arc_face import arc_face
 from methods.circle import circle
 from methods.cos_face import cos_face
@@ -143,6 +144,13 @@ def test_circle() -> None:
     loss = losses.CircleLoss(m=0.3, gamma=5)
     ours = on_pairs(circle, objectives.cosine_similarity, margin=0.3, gamma=5)
     agree(ours, lambda z, r: loss(z, LABELS))
+
+
+def test_angular() -> None:
+    """They leave negatives as they are given, so they are given unit rows."""
+    loss = losses.AngularLoss(alpha=35)
+    ours = on_pairs(angular, objectives.cosine_similarity, degrees=35.0)
+    agree(ours, lambda z, r: loss(F.normalize(z, dim=1), LABELS))
 
 
 def test_margin_with_the_negatives_that_were_drawn() -> None:

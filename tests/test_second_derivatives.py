@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from methods import (
+    angular,
     anti_collapse,
     arc_face,
     baselines,
@@ -108,6 +109,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         on_similarities("recall_at_k_surrogate", recall_at_k, ks=(1, 2), rank_temperature=0.5),
         (X, Y),
     ),
+    "angular": (lambda x: angular.angular(x @ x.T, *pair_masks(LABELS, LABELS, same=True), degrees=30.0), (X,)),
     "virtual_examples": (lambda x: virtual_examples(x, LABELS[:, None], Generator().manual_seed(0))[0], (X,)),
     "class_distances": (hist.class_distances, (X, Y, Y.flip(0))),
     "hypergraph_mean": (lambda x, y: hist.hypergraph_mean(x, y.square(), POSITIVE.any(0)[:D]), (X, X.flip(0))),
@@ -144,6 +146,7 @@ def test_every_pure_function_is_here() -> None:
     shared = (distances, objectives, anti_collapse, baselines, ccp, idml, pfml, recall_at_k, roadmap, smooth_ap)
     modules = (
         *shared,
+        angular,
         arc_face,
         circle,
         cos_face,

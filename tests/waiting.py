@@ -32,6 +32,7 @@ from orchestrator.training.embed import evaluate_model
 from orchestrator.training.loop import fit
 
 ASKED = {
+    "angular": 1,
     "anti-collapse guided": 5,
     "anti-collapse of all classes": 2,
     "anti_collapse": 2,
