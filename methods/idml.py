@@ -28,8 +28,11 @@ from methods.baselines import (
     Triplet,
 )
 from methods.bases import OverConfig
+from methods.circle import Circle
+from methods.cos_face import CosFace
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
+from methods.sup_con import SupCon
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
@@ -271,6 +274,9 @@ class IDML(Method):
             ProxyNCAPlusPlus: {},
             NormalizedSoftmax: {},
             SoftTriple: {},
+            Circle: {},
+            CosFace: {},
+            SupCon: {},
         },
         fixed=("memory_size", "memory_start", "tau", "gamma"),
     ):

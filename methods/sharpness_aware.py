@@ -6,6 +6,9 @@ from torch import Generator, Tensor
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
 from methods.bases import OverConfig
+from methods.circle import Circle
+from methods.cos_face import CosFace
+from methods.sup_con import SupCon
 from orchestrator.method import Batch, Engine, Method, Network, Task, total
 
 
@@ -41,6 +44,9 @@ class SharpnessAware(Method):
             MultiSimilarity: {"references": "batch"},
             NormalizedSoftmax: {},
             Contrastive: {"references": "batch"},
+            Circle: {"references": "batch"},
+            SupCon: {"references": "batch"},
+            CosFace: {},
         },
         fixed=("references", "memory_size", "memory_start"),
     ):
