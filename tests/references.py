@@ -308,21 +308,23 @@ def smooth_ap(s, positive, negative, temperature=0.01):
     return mean(rows)
 
 
-def sup_ap(s, positive, negative, tau=0.01, rho=100.0, delta=0.05):
-    def step(t):
-        if t <= 0:
-            return logistic(t / tau)
-        if t <= delta:
-            return logistic(t / tau) + 0.5
-        return rho * (t - delta) + logistic(torch.tensor(delta / tau, dtype=torch.float64)) + 0.5
+def rank_step(t, tau=0.01, rho=100.0, delta=0.05):
+    if t <= 0:
+        return logistic(t / tau)
+    if t <= delta:
+        return logistic(t / tau) + 0.5
+    return rho * (t - delta) + logistic(torch.tensor(delta / tau, dtype=torch.float64)) + 0.5
 
+
+def sup_ap(s, positive, negative, tau=0.01, rho=100.0, delta=0.05):
     rows = []
     for q in range(len(s)):
         own, other = of(positive, q), of(negative, q)
         precisions = []
         for p in own:
             among = 1 + sum(1 for j in own if j != p and s[q, j] >= s[q, p])
-            precisions.append(among / (among + total([step(s[q, j] - s[q, p]) for j in other])))
+            steps = [rank_step(s[q, j] - s[q, p], tau, rho, delta) for j in other]
+            precisions.append(among / (among + total(steps)))
         if own:
             rows.append(1 - mean(precisions))
     return mean(rows)

@@ -18,6 +18,7 @@ from methods import (
     circle,
     cos_face,
     distances,
+    happier,
     hist,
     idml,
     lifted_structure,
@@ -110,6 +111,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         (X, Y),
     ),
     "angular": (lambda x: angular.angular(x @ x.T, *pair_masks(LABELS, LABELS, same=True), degrees=30.0), (X,)),
+    "hierarchical_ap": (
+        lambda x, y: happier.hierarchical_ap(
+            cosine_similarity(x, y), [~NEGATIVE, POSITIVE], NEGATIVE, tau=0.5, rho=2.0, delta=0.2
+        ),
+        (X, Y),
+    ),
     "virtual_examples": (lambda x: virtual_examples(x, LABELS[:, None], Generator().manual_seed(0))[0], (X,)),
     "class_distances": (hist.class_distances, (X, Y, Y.flip(0))),
     "hypergraph_mean": (lambda x, y: hist.hypergraph_mean(x, y.square(), POSITIVE.any(0)[:D]), (X, X.flip(0))),
@@ -132,6 +139,7 @@ ONCE: dict[str, Callable[..., Tensor]] = {
 
 
 NO_GRADIENT = {
+    "at_or_above",
     "von_mises_fisher",
     "pair_masks",
     "greedy_k_center",
@@ -150,6 +158,7 @@ def test_every_pure_function_is_here() -> None:
         arc_face,
         circle,
         cos_face,
+        happier,
         hist,
         lifted_structure,
         n_pair,

@@ -45,6 +45,7 @@ ASKED = {
     "cpml": 4,
     "fast_ap": 6,
     "focal": 2,
+    "happier": 5,
     "hist": 4,
     "hyperbolic": 6,
     "idml": 11,
