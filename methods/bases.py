@@ -86,7 +86,10 @@ class OverConfig(MethodConfig):
 
     def idle(self) -> dict[str, tuple[str, ...]]:
         idle = self.base_config().idle()
-        return {key: (*because, "objective") for key, because in idle.items() if key in self.taken}
+        taken = self.taken
+        return {
+            key: (*(b for b in because if b in taken), "objective") for key, because in idle.items() if key in taken
+        }
 
     def base_config(self) -> ComparisonConfig:
         """The base objective's configuration."""
