@@ -164,9 +164,9 @@ def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "own", "told"),
     [
-        (SystemExit("enough"), True, "SystemExit: the code called sys.exit(enough) (see "),
-        (SystemExit(0), False, "SystemExit: the code called sys.exit(0) (see "),
-        (KeyboardInterrupt(), True, "KeyboardInterrupt: the code raised it (see "),
+        (SystemExit("enough"), True, "SystemExit: the code called sys.exit(enough), in step, test_lost.py line "),
+        (SystemExit(0), False, "SystemExit: the code called sys.exit(0), in step, test_lost.py line "),
+        (KeyboardInterrupt(), True, "KeyboardInterrupt: the code raised it, in step, test_lost.py line "),
         (KeyboardInterrupt(), False, None),
     ],
 )
@@ -361,7 +361,7 @@ def test_trials_that_hang_or_end_their_process_and_one_interrupt(terminal: Termi
     found = {trial: (event["state"], event["reason"]) for trial, event in ended().items()}
     assert found["0003"] == ("done", None)
     assert found["0000"][1].startswith("the code ended its own process by os._exit(3), in loss, stuck_plugin.py line ")
-    assert found["0001"][1].startswith("SystemExit: the code called sys.exit(enough) (see ")
+    assert found["0001"][1].startswith("SystemExit: the code called sys.exit(enough), in loss, stuck_plugin.py line ")
     assert found["0002"][1].startswith("stall_timeout: no validation within 60 s, in loss, stuck_plugin.py line ")
     for trial in ("0000", "0002"):
         assert "its last word" in (terminal.journal("stuck").parent / "trials" / trial / PROCESS_LOG).read_text()
