@@ -20,7 +20,7 @@ from pydantic import Field, model_validator
 from torch import Generator, Tensor
 
 from methods.baselines import Baseline, ProxyAnchor, ProxyNCA
-from methods.bases import OverConfig
+from methods.bases import WITHOUT_MEMORY, OverConfig
 from methods.distances import cosine_similarity, full_precision
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
 
@@ -296,7 +296,7 @@ class AntiCollapse(Method):
     class Config(
         OverConfig,
         over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}},
-        fixed=("references", "memory_size", "memory_start"),
+        fixed=WITHOUT_MEMORY,
     ):
         nu: float = Field(0.0035, gt=0, description="weight of the proxy-based loss; the paper's range: 0.001 to 0.1")
         form: Literal["mini_batch", "all_class", "pair", "none"] = Field(

@@ -75,8 +75,6 @@ class Baseline(Method, abstract=True):
 
     reads: ClassVar[Literal["distance", "similarity"]]
     function: ClassVar[Callable[..., Tensor]]
-    by_rows: ClassVar[bool] = True
-    """Whether the objective is a mean over queries, so that each has its share of it."""
     fused: ClassVar[str | None] = None
     """The loss of `methods.kernels.proxy_losses` that is the objective on proxies."""
     Config: ClassVar[type[ComparisonConfig]] = ReferencesConfig
@@ -109,8 +107,9 @@ class Baseline(Method, abstract=True):
         own = list(self.parameters())
         return [{"params": own, "lr": lr * self.config.proxy_lr_multiplier}] if own else []
 
-    def _hyperparameters(self) -> dict[str, Any]:
-        """The objective's own hyperparameters."""
+    def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
+        """What `function` takes besides a matrix and its masks, for these queries' labels (Q, L): by default the
+        objective's own fields of the configuration."""
         return {key: value for key, value in self.config.model_dump().items() if key in own_fields(type(self))}
 
     def objective(
@@ -123,10 +122,9 @@ class Baseline(Method, abstract=True):
         reduction: Reduction = "mean",
     ) -> Tensor:
         """The scalar of a matrix (Q, R) and its masks; `labels` (Q, L) are the queries'. With reduction="rows" (Q,):
-        each query's share, whose mean is the scalar; only where `by_rows`."""
-        if reduction == "rows":
-            return type(self).function(matrix, positive, negative, **self._hyperparameters(), reduction=reduction)
-        return type(self).function(matrix, positive, negative, **self._hyperparameters())
+        each query's share, whose mean is the scalar; a TypeError of ProxyAnchor, which has none."""
+        given = self._hyperparameters(labels, rng) | ({} if reduction == "mean" else {"reduction": reduction})
+        return type(self).function(matrix, positive, negative, **given)
 
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         """The matrix (Q, R) that the objective reads, by the configured metric on the embeddings."""
@@ -155,7 +153,7 @@ class Baseline(Method, abstract=True):
         reduction="rows" of each image (B,), as `objective`."""
         if self._fused is not None and measure is None and reduction == "mean":
             points = outputs["embedding"], labels, self.proxies(), self.proxies.labels
-            return self._fused(*points, metric=self.config.metric, **self._hyperparameters())
+            return self._fused(*points, metric=self.config.metric, **self._hyperparameters(labels, rng))
         measure = measure or self.measure
         if self.config.references == "proxies":
             positive, negative = objectives.pair_masks(labels, self.proxies.labels, same=False)
@@ -271,33 +269,19 @@ class Margin(Baseline):
         if count:
             self.beta = nn.Parameter(torch.full((count,), config.beta))
 
-    def objective(
-        self,
-        matrix: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        labels: Tensor,
-        rng: Generator,
-        reduction: Reduction = "mean",
-    ) -> Tensor:
+    def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         config = self.config
         beta: float | Tensor = config.beta
         if config.learn_beta != "no":
             beta = self.beta[labels[:, 0]] if config.learn_beta == "per_class" else self.beta
-        phi = math.inf if config.phi is None else config.phi
-        dim = self.task.embedding_dim
-        return objectives.margin(
-            matrix,
-            positive,
-            negative,
-            dim=dim,
-            beta=beta,
-            alpha=config.alpha,
-            phi=phi,
-            phi_form=config.phi_form,
-            generator=rng,
-            reduction=reduction,
-        )
+        return {
+            "dim": self.task.embedding_dim,
+            "beta": beta,
+            "alpha": config.alpha,
+            "phi": math.inf if config.phi is None else config.phi,
+            "phi_form": config.phi_form,
+            "generator": rng,
+        }
 
 
 class MultiSimilarity(Baseline):
@@ -391,7 +375,6 @@ class ProxyAnchor(Baseline):
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     reads = "similarity"
     function = objectives.proxy_anchor
-    by_rows = False
     fused = "proxy_anchor"
 
     class Config(ProxyConfig):
@@ -440,6 +423,11 @@ class SoftTriple(Baseline):
 
     config: Config
 
+    def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
+        config = self.config
+        centres = {"centres_per_class": config.proxies_per_class}
+        return centres | {"la": config.la, "gamma": config.gamma, "margin": config.margin}
+
     def objective(
         self,
         matrix: Tensor,
@@ -449,15 +437,5 @@ class SoftTriple(Baseline):
         rng: Generator,
         reduction: Reduction = "mean",
     ) -> Tensor:
-        config, centres = self.config, self.config.proxies_per_class
-        loss = objectives.soft_triple(
-            matrix,
-            positive,
-            negative,
-            centres_per_class=centres,
-            la=config.la,
-            gamma=config.gamma,
-            margin=config.margin,
-            reduction=reduction,
-        )
-        return loss + config.tau * objectives.centre_merging(self.proxies(), centres)
+        loss = super().objective(matrix, positive, negative, labels, rng, reduction)
+        return loss + self.config.tau * objectives.centre_merging(self.proxies(), self.config.proxies_per_class)

@@ -6,7 +6,10 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from methods.baselines import Baseline, ComparisonConfig
-from orchestrator.method import MethodConfig, Task
+from orchestrator.method import Method, MethodConfig, Task
+
+WITHOUT_MEMORY = ("references", "memory_size", "memory_start")
+"""What is fixed where each base objective keeps the references that it has by default, or is given."""
 
 Bases = Mapping[type[Baseline], Mapping[str, Any]]
 """Base objectives, each with the defaults that differ from its own."""
@@ -101,6 +104,19 @@ class OverConfig(MethodConfig):
     def base_objective(self, task: Task) -> Baseline:
         """The base objective itself."""
         return self.bases[self.objective](self.base_config(), task)
+
+
+class OverObjective(Method, abstract=True):
+    """A method over one base objective, `self.base`, whose parameters are all it has until it adds its own."""
+
+    config: OverConfig
+
+    def __init__(self, config: OverConfig, task: Task) -> None:
+        super().__init__(config, task)
+        self.base = config.base_objective(task)
+
+    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
+        return self.base.parameter_groups(lr)
 
 
 def _whose(defaults: Mapping[str, str], count: int) -> str:

@@ -1,7 +1,6 @@
 """Matryoshka embeddings: any objective on the prefixes of an embedding."""
 
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,11 +8,11 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
-from methods.bases import OverConfig
+from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
 from methods.circle import Circle
 from methods.cos_face import CosFace
 from methods.sup_con import SupCon
-from orchestrator.method import Batch, Diagnostics, Embedded, Method, Network, Outputs, Task
+from orchestrator.method import Batch, Diagnostics, Embedded, Network, Outputs, Task
 
 BLOCK = 1024
 
@@ -44,7 +43,7 @@ def recall_at_1(rows: Tensor, labels: Tensor) -> float:
     return float(found.double().mean()) if len(found) else 0.0
 
 
-class Matryoshka(Method):
+class Matryoshka(OverObjective):
     """Matryoshka representation learning: an objective on several prefixes of the embedding at once.
 
     L = sum over lengths m = D, D/2, D/4, ... >= smallest of L_m, the objective on the first m entries of embeddings and
@@ -66,7 +65,7 @@ class Matryoshka(Method):
             SupCon: {"references": "batch"},
             CosFace: {},
         },
-        fixed=("references", "memory_size", "memory_start"),
+        fixed=WITHOUT_MEMORY,
     ):
         smallest: int = Field(8, ge=1, le=1_000_000, description="the shortest prefix, at least")
 
@@ -74,11 +73,7 @@ class Matryoshka(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        self.base = config.base_objective(task)
         self.sizes = prefixes(task.embedding_dim, config.smallest)
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.base.parameter_groups(lr)
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs = network(batch.images)

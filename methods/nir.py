@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods.baselines import ProxyAnchor, ProxyNCA
-from methods.bases import OverConfig
+from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
 from methods.distances import full_precision, pair_masks
-from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Task
+from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Network, Task
 
 
 def non_isotropy(latents: Tensor, log_determinants: Tensor, *, form: Literal["exp", "log"] = "exp") -> Tensor:
@@ -72,7 +72,7 @@ def _layers(size: int, results: int, depth: int, width: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
-class NonIsotropy(Method):
+class NonIsotropy(OverObjective):
     """NIR: samples around a proxy are told apart by an invertible map to noise that is given the proxy.
 
     L = mean over samples z and their proxies p of exp(||u||^2 / 2 - log |det du/dz|) + proxy_weight L_proxy,
@@ -90,7 +90,7 @@ class NonIsotropy(Method):
     class Config(
         OverConfig,
         over={ProxyAnchor: {}, ProxyNCA: {"metric": "cosine"}},
-        fixed=("references", "memory_size", "memory_start"),
+        fixed=WITHOUT_MEMORY,
     ):
         proxy_weight: float = Field(0.01, gt=0, description="weight of the proxy-based loss")
         form: Literal["exp", "log"] = Field("exp", description="of the likelihood term: as released, or its logarithm")
@@ -106,14 +106,13 @@ class NonIsotropy(Method):
         super().__init__(config, task)
         if task.embedding_dim < 2:
             raise InputError(f"nir: embedding_dim should be at least 2, not {task.embedding_dim}")
-        self.base = config.base_objective(task)
         size = task.embedding_dim
         settings = (config.depth, config.width, config.clamp)
         self.flow = nn.ModuleList(Coupling(size, size, *settings, seed) for seed in range(config.blocks))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         flow = {"params": list(self.flow.parameters()), "lr": lr * self.config.flow_lr_multiplier}
-        return [*self.base.parameter_groups(lr), flow]
+        return [*super().parameter_groups(lr), flow]
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs = network(batch.images)

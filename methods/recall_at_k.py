@@ -4,6 +4,7 @@ Patel et al., "Recall@k Surrogate Loss with Large Batches and Similarity Mixup",
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from pydantic import Field, field_validator
@@ -110,25 +111,10 @@ class RecallAtK(Baseline):
 
     config: Config
 
-    def objective(
-        self,
-        matrix: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        labels: Tensor,
-        rng: Generator,
-        reduction: Reduction = "mean",
-    ) -> Tensor:
-        config = self.config
-        return recall_at_k_surrogate(
-            matrix,
-            positive,
-            negative,
-            ks=[int(k) for k in config.ks.split(",")],
-            k_temperature=config.k_temperature,
-            rank_temperature=config.rank_temperature,
-            reduction=reduction,
-        )
+    def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
+        given = super()._hyperparameters(labels, rng)
+        del given["simix"]
+        return given | {"ks": [int(k) for k in self.config.ks.split(",")]}
 
     def compare(
         self,

@@ -8,8 +8,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax
-from methods.bases import OverConfig
-from methods.row_weights import FIXED, RowWeights
+from methods.bases import WITHOUT_MEMORY, OverConfig
+from methods.row_weights import RowWeights
 from orchestrator.method import Batch, Engine, Task, total
 
 
@@ -31,7 +31,7 @@ class Reweighting(RowWeights, abstract=True):
     class Config(
         OverConfig,
         over={NormalizedSoftmax: {"temperature": 0.1}, MultiSimilarity: {}, Contrastive: {}},
-        fixed=FIXED,
+        fixed=WITHOUT_MEMORY,
     ):
         meta_share: float = Field(0.1, gt=0, lt=1, description="share of each class's images held back as clean ones")
         virtual_lr: float = Field(0.01, gt=0, description="length of the virtual step, a learning rate")

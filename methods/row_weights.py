@@ -1,30 +1,19 @@
 """Weights on what each image adds to an objective: by its loss alone."""
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax
-from methods.bases import OverConfig
+from methods.bases import WITHOUT_MEMORY, Bases, OverConfig, OverObjective
 from methods.cos_face import CosFace
-from orchestrator.method import Batch, Method, Network, Outputs, Task
+from orchestrator.method import Batch, Network, Outputs
 
-FIXED = ("references", "memory_size", "memory_start")
+BASES: Bases = {NormalizedSoftmax: {}, CosFace: {}, MultiSimilarity: {}, Contrastive: {}}  # whose shares are of images
 
 
-class RowWeights(Method, abstract=True):
+class RowWeights(OverObjective, abstract=True):
     """An objective of which each image has its share l_i: L = sum over images of w_i l_i."""
-
-    config: OverConfig
-
-    def __init__(self, config: OverConfig, task: Task) -> None:
-        super().__init__(config, task)
-        self.base = config.base_objective(task)
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.base.parameter_groups(lr)
 
     def shares(self, outputs: Outputs, labels: Tensor, rng: Generator) -> Tensor:
         """Each image's share (B,) of the objective, whose mean is the objective."""
@@ -65,11 +54,7 @@ class Focal(RowWeights):
     name = "focal"
     paper = "Lin et al., Focal Loss for Dense Object Detection, ICCV 2017"
 
-    class Config(
-        OverConfig,
-        over={NormalizedSoftmax: {}, CosFace: {}, MultiSimilarity: {}, Contrastive: {}},
-        fixed=FIXED,
-    ):
+    class Config(OverConfig, over=BASES, fixed=WITHOUT_MEMORY):
         focus: float = Field(2.0, ge=0, le=100, description="how much right images are turned down, gamma in the paper")
 
     config: Config
@@ -104,11 +89,7 @@ class SelfPaced(RowWeights):
     name = "self_paced"
     paper = "Kumar et al., Self-Paced Learning for Latent Variable Models, NIPS 2010"
 
-    class Config(
-        OverConfig,
-        over={NormalizedSoftmax: {}, CosFace: {}, MultiSimilarity: {}, Contrastive: {}},
-        fixed=FIXED,
-    ):
+    class Config(OverConfig, over=BASES, fixed=WITHOUT_MEMORY):
         easy_share: float = Field(0.5, gt=0, le=1, description="share of each batch that counts at the start")
         growth: float = Field(0.5, gt=0, le=1, description="share of the training after which all images count")
 

@@ -13,7 +13,7 @@ from pydantic import Field, field_validator
 from torch import Generator, Tensor, nn
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
-from methods.bases import OverConfig
+from methods.bases import WITHOUT_MEMORY, OverConfig
 from methods.distances import cosine_similarity
 from orchestrator.method import Batch, Method, Network, Task
 
@@ -67,7 +67,7 @@ class S2SD(Method):
     class Config(
         OverConfig,
         over={MultiSimilarity: {}, Contrastive: {}, NormalizedSoftmax: {}, ProxyAnchor: {}},
-        fixed=("references", "memory_size", "memory_start"),
+        fixed=WITHOUT_MEMORY,
     ):
         widths: str | None = Field(
             None,

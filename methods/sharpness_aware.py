@@ -5,11 +5,11 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
-from methods.bases import OverConfig
+from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
 from methods.circle import Circle
 from methods.cos_face import CosFace
 from methods.sup_con import SupCon
-from orchestrator.method import Batch, Engine, Method, Network, Task, total
+from orchestrator.method import Batch, Engine, Network, total
 
 
 def uphill(values: list[Tensor], gradients: list[Tensor], rho: float, *, adaptive: bool = False) -> list[Tensor]:
@@ -27,7 +27,7 @@ def uphill(values: list[Tensor], gradients: list[Tensor], rho: float, *, adaptiv
     return [(step * factor).to(step.dtype).detach() for step in steps]
 
 
-class SharpnessAware(Method):
+class SharpnessAware(OverObjective):
     """Sharpness-aware minimisation: the gradient of an objective at the steepest point near the parameters.
 
     w <- w - lr grad L(w + e),  e = rho g / ||g||,  g = grad L(w), all parameters together, proxies too; `adaptive`:
@@ -48,19 +48,12 @@ class SharpnessAware(Method):
             SupCon: {"references": "batch"},
             CosFace: {},
         },
-        fixed=("references", "memory_size", "memory_start"),
+        fixed=WITHOUT_MEMORY,
     ):
         rho: float = Field(0.05, gt=0, le=10, description="how far uphill the gradient is taken")
         adaptive: bool = Field(False, description="ASAM: distances relative to each parameter's size")
 
     config: Config
-
-    def __init__(self, config: Config, task: Task) -> None:
-        super().__init__(config, task)
-        self.base = config.base_objective(task)
-
-    def parameter_groups(self, lr: float) -> list[dict[str, object]]:
-        return self.base.parameter_groups(lr)
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         return self.base.step(batch, network, rng)

@@ -88,15 +88,7 @@ class SigmoidPairs(Baseline):
             groups.append({"params": [self.log_scale, self.bias], "lr": lr, "weight_decay": 0.0})
         return groups
 
-    def objective(
-        self,
-        matrix: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        labels: Tensor,
-        rng: Generator,
-        reduction: Reduction = "mean",
-    ) -> Tensor:
+    def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         config = self.config
         scale, bias = (self.log_scale.exp(), self.bias) if config.learned else (config.scale, config.bias)
-        return sigmoid_pairs(matrix, positive, negative, scale=scale, bias=bias, reduction=reduction)
+        return {"scale": scale, "bias": bias}

@@ -5,7 +5,7 @@ the distance, the contrastive form and that the embeddings' mean is pulled to ze
 its margins were not: the defaults are not the paper's.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -14,7 +14,6 @@ from torch import Generator, Tensor
 from methods import objectives
 from methods.baselines import Baseline, ReferencesConfig
 from methods.distances import euclidean_distance
-from methods.reductions import Reduction
 from orchestrator.method import Batch, Network, Outputs
 
 FLOOR = 1e-6  # the least spread of an anchor that is divided by; that of a unit row of mean zero is 1
@@ -73,19 +72,10 @@ class SNR(Baseline):
     def measure(self, queries: Outputs, references: Outputs) -> Tensor:
         return snr_distance(queries["embedding"], references["embedding"])
 
-    def objective(
-        self,
-        matrix: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        labels: Tensor,
-        rng: Generator,
-        reduction: Reduction = "mean",
-    ) -> Tensor:
-        margins = {"pos_margin": self.config.pos_margin, "neg_margin": self.config.neg_margin}
-        return objectives.contrastive(
-            matrix, positive, negative, **margins, average=self.config.average, reduction=reduction
-        )
+    def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
+        given = super()._hyperparameters(labels, rng)
+        del given["zero_mean_weight"]
+        return given
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         outputs = network(batch.images)

@@ -84,7 +84,6 @@ OF_AN_OBJECTIVE = {
     "reads",
     "function",
     "fused",
-    "by_rows",
     "Config",
     "config",
 }

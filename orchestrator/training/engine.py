@@ -130,8 +130,7 @@ class Engine:
                     "see engine.parameters"
                 )
             set_aside = {value: value.grad for name, value in known.items() if name not in chosen}
-        moved = [value for value in self.parameters.values() if value not in set_aside]
-        if not self._plain and all(value.grad is None for value in moved):
+        if not self._plain and all(value.grad is None for value in self.parameters.values() if value not in set_aside):
             raise TrainingFailed(
                 f"{self.learner.method.name}: update() calls engine.apply() where no parameter has a gradient: it "
                 "should call engine.backward(loss) before"
