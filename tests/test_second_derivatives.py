@@ -17,6 +17,7 @@ from methods import (
     ccp,
     circle,
     cos_face,
+    dada,
     distances,
     happier,
     hist,
@@ -112,6 +113,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         (X, Y),
     ),
     "angular": (lambda x: angular.angular(x @ x.T, *pair_masks(LABELS, LABELS, same=True), degrees=30.0), (X,)),
+    "nuclear_discrepancy": (dada.nuclear_discrepancy, (X, Y[:Q])),
     "hierarchical_ap": (
         lambda x, y: happier.hierarchical_ap(
             cosine_similarity(x, y), [~NEGATIVE, POSITIVE], NEGATIVE, tau=0.5, rho=2.0, delta=0.2
@@ -160,6 +162,7 @@ def test_every_pure_function_is_here() -> None:
         arc_face,
         circle,
         cos_face,
+        dada,
         happier,
         hist,
         lifted_structure,

@@ -43,6 +43,7 @@ ASKED = {
     "contrastive over proxies": 4,
     "cos_face": 2,
     "cpml": 4,
+    "dada": 16,
     "fast_ap": 6,
     "focal": 2,
     "happier": 5,
