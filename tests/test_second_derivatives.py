@@ -23,6 +23,7 @@ from methods import (
     hist,
     idml,
     lifted_structure,
+    mean_field,
     n_pair,
     nir,
     objectives,
@@ -113,6 +114,11 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         (X, Y),
     ),
     "angular": (lambda x: angular.angular(x @ x.T, *pair_masks(LABELS, LABELS, same=True), degrees=30.0), (X,)),
+    "mean_over_fields": (lambda x: mean_field.mean_over_fields(cosine_similarity(x, x)), (X,)),
+    "class_wise_multi_similarity": (
+        on_similarities("class_wise_multi_similarity", mean_field, alpha=0.5, beta=3.0, base=0.2),
+        (X, Y),
+    ),
     "nuclear_discrepancy": (dada.nuclear_discrepancy, (X, Y[:Q])),
     "hierarchical_ap": (
         lambda x, y: happier.hierarchical_ap(
@@ -166,6 +172,7 @@ def test_every_pure_function_is_here() -> None:
         happier,
         hist,
         lifted_structure,
+        mean_field,
         n_pair,
         nir,
         s2sd,

@@ -57,6 +57,8 @@ ASKED = {
     "learning_to_reweight": 10,
     "lifted_structure": 7,
     "margin": 14,
+    "mean_field_contrastive": 0,
+    "mean_field_multi_similarity": 3,
     "memory": 1,
     "meta_weight_net": 10,
     "nir": 1,
