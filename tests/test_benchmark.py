@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,6 +163,18 @@ class Shown(Display):
     def stage(self, doing: str) -> None:
         super().stage(doing)
         print(f"<{doing}>", file=self.shown)
+
+
+@pytest.mark.parametrize(("noun", "why"), [("training", ""), ("search", ": no loss")])
+def test_why_a_single_training_failed_is_told_by_the_last_line_alone(noun: str, why: str) -> None:
+    shown = Shown(is_terminal=False)
+    ledger, search = SimpleNamespace(noun=noun, selection=""), SimpleNamespace(num_trials=1)
+    shown.conductor = SimpleNamespace(ledger=ledger, search=search)  # type: ignore[assignment]
+    trial: Any = SimpleNamespace(
+        trial_id="0000", kind="trial", state="failed", reason="no loss", best=None, test={}, validations=0
+    )
+    shown("ended", trial)
+    assert shown.shown.getvalue() == f"trial 0000 failed after 0 validations{why}\n"
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])

@@ -91,7 +91,9 @@ class Display(Watcher):
             score = f"{value:.4f} (best {trial.best:.4f}){self.carried()}"
             self.line(f"{self.label(trial)} validation {trial.validations}: {score}")
         elif event == "ended":
-            why = f": {trial.reason}" if trial.reason and trial.state == "failed" else ""
+            # of a single training the last line of the command says why
+            alone = self.conductor.ledger.noun == "training" and self.conductor.search.num_trials == 1
+            why = f": {trial.reason}" if trial.reason and trial.state == "failed" and not alone else ""
             best = f", best {trial.best:.4f}{self.carried()}" if trial.best is not None else ""
             after = counted(trial.validations, "validation")
             self.line(f"{self.label(trial)} {trial.state} after {after}{best}{why}{tested(trial)}")
