@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,12 +18,15 @@ from torch import Generator, Tensor, nn
 from orchestrator.check import Check, method_checks
 from orchestrator.check.processes import train
 from orchestrator.check.subject import TRAIN_ROWS, CheckFailed, Run, Subject, require_close, state_of
+from orchestrator.config.resolve import single_training
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.pipeline import Reader
 from orchestrator.data.splits import class_split, share_of_each_class, super_classes, train_labels
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Engine, Method, MethodConfig, Network, Outputs, Scope, Task, registry, total
+from orchestrator.search.preflight import check_data
+from orchestrator.storage.places import Places
 from orchestrator.storage.trial_folder import CHECKPOINT
 from orchestrator.training import distributed
 from orchestrator.training.batches import Batches
@@ -296,14 +300,19 @@ def test_an_update_that_trains_nothing_fails_after_an_epoch(data_folder: Path, m
         training_of(Idle, data_folder, None, validate_every="1 epoch")
 
 
-def test_rows_to_gather_are_of_the_images() -> None:
+@pytest.mark.parametrize("where", ["step", "update"])
+def test_rows_to_gather_are_of_the_images(where: str) -> None:
     class Some(Centres):
         name = "some"
 
-        def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
-            return super().step(batch, network, rng) | {"more": self.gather(batch.images[1:].flatten(1)).mean()}
+        def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+            self.gather(batch.images[where == "update" :])
+            return super().update(batch, engine)
 
-    with pytest.raises(TrainingFailed, match=r"^some: gather\(\) got \(11, 144\) for 12 images of this process: it"):
+        def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
+            return super().step(batch, network, rng) | {"more": self.gather(batch.images[where == "step" :]).mean()}
+
+    with pytest.raises(TrainingFailed, match=r"^some: gather\(\) got \(11, 1, 12, 12\) for 12 images of this process"):
         Run(Subject(Some, {})).step()
 
 
@@ -482,6 +491,7 @@ def test_a_sampler_sees_what_the_epoch_before_has_left(data_folder: Path, monkey
     [
         (torch.zeros(3, 12, dtype=torch.long), r"batches\(\) returned torch.int64 \(3, 12\): .* of shape \(2, 12\)"),
         (torch.zeros(2, 12), r"batches\(\) returned torch.float32 \(2, 12\)"),
+        (torch.zeros(0, 12, dtype=torch.long), r"batches\(\) returned no batches, torch.int64 \(0, 12\)"),
         ([[0] * 12] * 2, r"batches\(\) returned a list"),
         (torch.full((2, 12), 28), r"positions from 28 to 28: they must be from 0 to 27"),
     ],
@@ -552,6 +562,25 @@ def test_a_share_that_holds_back_nothing_is_refused(data_folder: Path, monkeypat
     monkeypatch.setitem(registry(), "virtual", Virtual)
     with pytest.raises(InputError, match=r"^meta_share: 0.001: holds back no image: no class has enough of them"):
         batches_of(Virtual, data_folder, meta_share=0.001)
+
+
+def test_a_share_that_leaves_few_images_is_told(
+    data_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(registry(), "virtual", Virtual)
+    monkeypatch.setattr(Places, "data", data_folder)
+    warnings = []
+    for share in (0.1, 0.9):
+        settings = SETTINGS | {"method": "virtual", "meta_share": share}
+        check_data(single_training("one", settings), Places(data_folder))
+        warnings.append([line for line in capsys.readouterr().err.splitlines() if "meta_share" in line])
+    none, (told,) = warnings
+    assert none == []
+    assert re.fullmatch(
+        r"warning: meta_share: 0.9: leaves \d images for training in (\d+) of \1 classes, fewer than images_per_class "
+        r"\(5\): batches repeat images; lower one of them",
+        told,
+    )
 
 
 # What a method knows ----------------------------------------------------------------------------------------

@@ -668,7 +668,46 @@ def test_an_error_in_a_method_is_placed() -> None:
 
     reasons = {verdict.reason for verdict in verdicts(Misspelt) if verdict.name in ("terms", "update")}
     (reason,) = reasons
-    assert re.fullmatch(r"KeyError: 'itme', in loss, test_planted_bugs.py line \d+", reason)
+    says = r"NoOutput: outputs have no 'itme' \(known: embedding\), in loss, test_planted_bugs.py line \d+"
+    assert re.fullmatch(says, reason)
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (lambda outputs: outputs["raw"], "NoOutput: outputs have no 'raw': set reads_raw = True"),
+        (lambda outputs: outputs["embeding"], "NoOutput: outputs have no 'embeding' (did you mean 'embedding'?)"),
+    ],
+)
+def test_an_output_that_is_not_there_is_named(asked: Callable[[Outputs], Tensor], says: str) -> None:
+    class Asking(Pairs):
+        def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+            return super().loss(outputs, labels) | {"more": asked(outputs).mean()}
+
+        def retrieval(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
+            return asked(outputs), outputs["embedding"]
+
+    told = {verdict.name: verdict.reason for verdict in verdicts(Asking) if verdict.name in ("terms", "retrieval")}
+    assert all(reason.startswith(says) for reason in told.values()) and len(told) == 2
+
+
+def test_a_clean_batch_that_was_not_asked_for_is_named() -> None:
+    class Clean(Pairs):
+        def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
+            return engine.terms(batch.meta)  # type: ignore[arg-type]
+
+    with pytest.raises(TrainingFailed, match=r"^pairs: engine.terms\(\) got nothing \(None\), .* field meta_share"):
+        Run(Subject(Clean, {})).step()
+
+
+def test_one_mistake_has_one_message() -> None:
+    class Number(Pairs):
+        def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+            return {"pull": 0.5}  # type: ignore[dict-item]
+
+    cheap = {"terms", "gradients", "update", "caching", "global_rng", "float32", "bf16"}
+    reasons = {verdict.reason for verdict in verdicts(Number) if verdict.name in cheap}
+    assert reasons == {"pairs: loss() or step(): term 'pull' is a float, not a tensor"}
 
 
 @pytest.mark.parametrize(("method", "name", "reason"), PLANTED)

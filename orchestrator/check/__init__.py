@@ -19,7 +19,7 @@ from pydantic import ValidationError
 # they define the checks, which are run and listed in this order
 from orchestrator.check import source, loss, state, attributes, options, processes  # isort: skip
 from orchestrator.check.subject import CHECKS, CheckFailed, CheckSkipped, Subject, Unexcused, own_random_numbers
-from orchestrator.errors import InputError, describe, place_of, suggestion
+from orchestrator.errors import InputError, TrainingFailed, describe, place_of, suggestion
 from orchestrator.method import Method, MethodConfig
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ def verdicts(method: type[Method], **hyperparameters: Any) -> Iterator[Verdict]:
         except CheckSkipped as skipped:
             yield Verdict(check.name, "skipped", str(skipped))
         except Exception as error:
-            ours = isinstance(error, CheckFailed | Unexcused)
-            told = str(error) if ours else f"{type(error).__name__}: {error}{place_of(error)}"
+            kind = "" if isinstance(error, CheckFailed | Unexcused | TrainingFailed) else f"{type(error).__name__}: "
+            told = f"{kind}{error}{'' if isinstance(error, CheckFailed | Unexcused) else place_of(error)}"
             reason = " ".join(told.split())
             if expected is None:
                 yield Verdict(check.name, "failed", reason)

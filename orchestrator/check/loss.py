@@ -32,10 +32,10 @@ from orchestrator.check.subject import (
     terms_of,
     trained,
 )
-from orchestrator.errors import TrainingFailed
+from orchestrator.errors import TrainingFailed, place_of
 from orchestrator.method import Batch, Outputs, total
 from orchestrator.training.embed import retrieval_of
-from orchestrator.training.learner import Learner
+from orchestrator.training.learner import Learner, require_terms
 from orchestrator.training.optimizer import build_optimizer
 
 
@@ -223,7 +223,7 @@ def caching(subject: Subject) -> None:
         try:
             values = [run.step() for _ in range(2)]
         except TrainingFailed as error:
-            raise CheckFailed(str(error)) from error
+            raise CheckFailed(f"{error}{place_of(error)}") from error
         named = {
             f"term '{name}' of step {i + 1}": term for i, terms in enumerate(values) for name, term in terms.items()
         }
@@ -341,7 +341,8 @@ def _require_precise(subject: Subject, *, half: bool, of_terms: float, of_gradie
             return dict(leaves[-1])
 
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half and dtype == torch.float32):
-            found = learner.method.step(subject.batch(rows, dtype=dtype), network, Generator().manual_seed(0))
+            said_of = learner.method.step(subject.batch(rows, dtype=dtype), network, Generator().manual_seed(0))
+        found = require_terms(learner.method, said_of, "loss() or step()")
         points = [output for outputs in leaves for output in outputs.values()]
         moved = torch.autograd.grad(total(found), points, allow_unused=True)
         filled = [torch.zeros_like(p) if g is None else g for p, g in zip(points, moved, strict=True)]

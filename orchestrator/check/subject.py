@@ -18,7 +18,7 @@ from orchestrator.data.pipeline import Reader
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
-from orchestrator.errors import TrainingFailed
+from orchestrator.errors import TrainingFailed, place_of
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, Task, total
 from orchestrator.training.batches import Batches
 from orchestrator.training.distributed import rank, world_size
@@ -197,7 +197,7 @@ def terms_of(learner: Learner, batch: Batch) -> dict[str, Tensor]:
     try:
         terms, _ = learner(batch, Generator().manual_seed(0))
     except TrainingFailed as error:
-        raise CheckFailed(str(error)) from error
+        raise CheckFailed(f"{error}{place_of(error)}") from error
     return cast(dict[str, Tensor], terms)
 
 

@@ -52,7 +52,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.report.effect import unreached
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
-    from orchestrator.training.splits import check_image_size, data_splits
+    from orchestrator.training.splits import check_image_size, data_splits, few_left
 
     def say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
@@ -81,6 +81,10 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         images_per_class=training.images_per_class,
         seed=training.seed,
     )
+    if "meta_share" not in {parameter.key for parameter in search.space.parameters()} and (
+        few := few_left(experiment, store, split)
+    ):
+        say(f"warning: {few}")
     _check_memory(training, store)
     with warnings.catch_warnings():
         if search.raw_space:  # the example is a corner of the space, not the user's choice

@@ -148,6 +148,7 @@ def _checked(method: Method, found: Any, shape: tuple[int, int], images: int) ->
     whole = isinstance(found, Tensor) and not found.is_floating_point() and tuple(found.shape) == shape
     if not whole:
         what = f"{found.dtype} {tuple(found.shape)}" if isinstance(found, Tensor) else described(found)
+        what = f"no batches, {what}" if isinstance(found, Tensor) and not found.numel() else what
         raise TrainingFailed(
             f"{method.name}: batches() returned {what}: it must be a tensor of whole numbers of shape {shape}, "
             "(task.steps_per_epoch, task.batch_size)"

@@ -26,7 +26,7 @@ from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
 from orchestrator.training.device import choose_device
 from orchestrator.training.distributed import broadcast_object, gather, rank, world_size
 from orchestrator.training.feed import feed
-from orchestrator.training.learner import Learner
+from orchestrator.training.learner import Given, Learner
 from orchestrator.training.model_file import load_learner, save_diagnostics, save_table
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
 
@@ -84,7 +84,7 @@ def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | No
     method.eval()
     parts: list[list[Tensor]] = []
     for start in range(0, len(outputs["embedding"]), EVALUATION_BATCH):
-        block = {name: output[start : start + EVALUATION_BATCH] for name, output in outputs.items()}
+        block = Given({name: output[start : start + EVALUATION_BATCH] for name, output in outputs.items()})
         given = method.retrieval(block)
         if wrong := _wrong_rows(given, block["embedding"], parts[0][0].shape[1] if parts else None):
             raise TrainingFailed(

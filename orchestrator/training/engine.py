@@ -18,7 +18,7 @@ from orchestrator.method import Batch, Method, Outputs
 from orchestrator.training.caching import Cached
 from orchestrator.training.device import autocast, random_state, set_random_state
 from orchestrator.training.distributed import as_on_first, data_parallel, gather, mean
-from orchestrator.training.learner import Learner, require_terms
+from orchestrator.training.learner import Given, Learner, described, require_terms
 from orchestrator.training.optimizer import clip_gradients
 
 
@@ -67,7 +67,11 @@ class Engine:
         if self.training.freeze_batch_norm:
             self.learner.freeze_batch_norm()
         self.optimizer.zero_grad(set_to_none=True)
-        terms = require_terms(self.learner.method, self.learner.method.update(batch, self))
+        self.learner.images = len(batch.images)
+        try:
+            terms = require_terms(self.learner.method, self.learner.method.update(batch, self))
+        finally:
+            self.learner.images = 0
         self._cached.clear()
         if not self._plain and not self.training.freeze_batch_norm:
             as_on_first(self.learner.network.buffers())  # as DDP does
@@ -83,6 +87,11 @@ class Engine:
 
     def terms(self, batch: Batch, parameters: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """The terms of the method's `step`; `parameters` take the place of the learner's by name."""
+        if not isinstance(batch, Batch):
+            raise TrainingFailed(
+                f"{self.learner.method.name}: engine.terms() got {described(batch)}, not a batch: there is a "
+                "batch.meta if the Config has a field meta_share, above 0"
+            )
         with self._same_draws():
             terms, seen = self._run(self._module, (batch, self.rng, self._cache(parameters)), parameters)
         if not self.first:
@@ -92,7 +101,7 @@ class Engine:
     def outputs(self, images: Tensor, parameters: Mapping[str, Tensor] | None = None) -> Outputs:
         """The gathered outputs of the network for this process's block of any images."""
         found = self._run(self.learner, (images,), parameters)
-        return {name: gather(output) for name, output in found.items()}
+        return Given({name: gather(output) for name, output in found.items()})
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to `.grad` of every trained parameter."""

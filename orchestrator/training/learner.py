@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Generator, Tensor, nn
 
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed, suggestion
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.backbones.base import Pooling
@@ -13,6 +13,21 @@ from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares
+
+
+class NoOutput(KeyError):
+    """A method asks for an output that there is not."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Given(dict[str, Tensor]):
+    """Outputs as a method is given them: asking for another raises NoOutput, which says why there is none."""
+
+    def __missing__(self, name: object) -> Tensor:
+        why = ": set reads_raw = True" if name == "raw" else suggestion(name, self)
+        raise NoOutput(f"outputs have no {name!r}{why}")
 
 
 class Learner(nn.Module):
@@ -46,8 +61,8 @@ class Learner(nn.Module):
         self.method.gather = self._gather
         if not isinstance(self.method.views, int) or self.method.views < 1:  # set by its __init__
             raise InputError(f"{self.method.name}: views {self.method.views!r} must be a whole number from 1 on")
-        self._images = 0
-        """How many images of the batch this process has; 0 outside `step`."""
+        self.images = 0
+        """How many images of the batch this process has; 0 outside a training step."""
         self.network.heads = self.method.heads()
         self.method.bind(self.network)
 
@@ -69,22 +84,22 @@ class Learner(nn.Module):
 
         def network(images: Tensor) -> Outputs:
             own = self.outputs(images) if cached is None else cached.run(images, self.outputs)
-            outputs = {name: gather(output) for name, output in own.items()}
+            outputs = Given({name: gather(output) for name, output in own.items()})
             seen.append({name: output.detach() for name, output in outputs.items()})
             return outputs
 
-        self._images = len(given.images)
+        before, self.images = self.images, len(given.images)
         try:
             terms = self.method.step(given, network, rng)
         finally:
-            self._images = 0
+            self.images = before
         return require_terms(self.method, terms, "loss() or step()"), seen
 
     def _gather(self, rows: Tensor) -> Tensor:
         """`Method.gather`; TrainingFailed if these are not rows of the batch's images."""
-        if self._images and (not rows.ndim or not len(rows) or len(rows) % self._images):
+        if self.images and (not rows.ndim or not len(rows) or len(rows) % self.images):
             raise TrainingFailed(
-                f"{self.method.name}: gather() got {tuple(rows.shape)} for {self._images} images of this process: it "
+                f"{self.method.name}: gather() got {tuple(rows.shape)} for {self.images} images of this process: it "
                 "takes one row of each image, or several"
             )
         return gather(rows)

@@ -72,6 +72,22 @@ def training_images(experiment: Experiment, store: Store, split: Split) -> tuple
     return rest, Images(rest.train, labels), Images(split.train[held_back], clean[held_back])
 
 
+def few_left(experiment: Experiment, store: Store, split: Split) -> str:
+    """Which classes `meta_share` leaves with fewer images than are drawn of each, "" if there are none.
+
+    InputError as `training_images`."""
+    wanted, share = experiment.training.images_per_class, getattr(experiment.config, "meta_share", 0.0)
+    whole = np.bincount(train_labels(store, split.train))
+    left = np.bincount(train_labels(store, training_images(experiment, store, split)[0].train), minlength=len(whole))
+    few = (left < wanted) & (whole >= wanted)
+    if not few.any():
+        return ""
+    return (
+        f"meta_share: {share!r}: leaves {left[few].min()} images for training in {few.sum()} of {len(whole)} classes, "
+        f"fewer than images_per_class ({wanted}): batches repeat images; lower one of them"
+    )
+
+
 def rows_to_test(training: Training, store: Store) -> np.ndarray[Any, Any]:
     """The images of any data set on which a model trained this way is tested: those of all its test classes, or, for
     classification, its test images."""
