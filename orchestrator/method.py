@@ -157,7 +157,7 @@ class Engine(Protocol):
         """The outputs of the global batch for this rank's block of any images."""
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a loss to `.grad` of the trained parameters. It frees the graph of the loss."""
+        """Add the gradient of a loss to `.grad` of the trained parameters. It may free the graph of the loss."""
 
     def gradients(
         self, loss: Tensor, of: Mapping[str, Tensor] | None = None, *, create_graph: bool = False

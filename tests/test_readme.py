@@ -42,7 +42,10 @@ def examples() -> list[str]:
     return [source for source in blocks(ROOT / "docs" / "your_own_method.md", "python") if "(Method):" in source]
 
 
-EXAMPLES = ["BinomialDeviance", "ProxyHinge", "Hardest", "Doubt", "Surgery", "WorstFirst", "SoftMargin", "Mirror"]
+ON_THE_PAGE = ["BinomialDeviance", "ProxyHinge", "Hardest", "Doubt", "Surgery", "Misled", "WorstFirst"]
+CHECKED = ["Misled"]
+"""Not trained."""
+EXAMPLES = [*ON_THE_PAGE, "SoftMargin", "Mirror"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -54,6 +57,8 @@ def test_the_methods_of_the_pages_conform_and_train(
     (source,) = (source for source in sources if f"class {name}(Method)" in source)
     method = getattr(module_of(source, f"example_{name.lower()}", tmp_path, monkeypatch), name)
     assert [verdict for verdict in verdicts(method) if verdict.state != "passed"] == []
+    if name in CHECKED:
+        return
     monkeypatch.setitem(registry(), method.name, method)
     store = open_dataset("glyphs-small", data_folder)
     experiment = resolve_experiment({"method": method.name, "validate_every": "5 steps"}, "docs")
@@ -80,12 +85,12 @@ def test_the_example_of_an_own_loop_learns() -> None:
 
 
 def test_the_pages_test_names_every_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(examples()) == 6
+    assert len(examples()) == len(ON_THE_PAGE)
     (test,) = (block for block in blocks(ROOT / "docs" / "your_own_method.md", "python") if block not in examples())
     page = module_of("\n".join([*examples(), test]), "example_page", tmp_path, monkeypatch)
     (mark,) = page.test_conforms.pytestmark
     names = {parameter.id for parameter in mark.args[1]}
-    assert names == {f"{method}-{check}" for method in EXAMPLES[:6] for check in CHECKS}
+    assert names == {f"{method}-{check}" for method in ON_THE_PAGE for check in CHECKS}
     check = next(parameter.values[0] for parameter in mark.args[1] if parameter.id == "Doubt-permutation")
     page.test_conforms(check)
 
