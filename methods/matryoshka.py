@@ -2,7 +2,6 @@
 
 from functools import partial
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor
@@ -12,9 +11,7 @@ from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
 from methods.circle import Circle
 from methods.cos_face import CosFace
 from methods.sup_con import SupCon
-from orchestrator.method import Batch, Diagnostics, Embedded, Network, Outputs, Task
-
-BLOCK = 1024
+from orchestrator.method import Batch, Network, Outputs, Task
 
 
 def prefixes(dim: int, smallest: int) -> list[int]:
@@ -28,19 +25,6 @@ def prefixes(dim: int, smallest: int) -> list[int]:
 def prefix_of(rows: Tensor, size: int) -> Tensor:
     """The first `size` entries of rows (N, D), as unit rows (N, size)."""
     return F.normalize(rows[:, :size], dim=-1)
-
-
-def recall_at_1(rows: Tensor, labels: Tensor) -> float:
-    """The share of unit rows (N, D) whose nearest other row has their label (N,), among those that have such a row."""
-    right = []
-    for start in range(0, len(rows), BLOCK):
-        own = torch.arange(start, min(start + BLOCK, len(rows)))
-        products = rows[own] @ rows.T
-        products[torch.arange(len(own)), own] = -torch.inf
-        right.append(labels[products.argmax(1)] == labels[own])
-    _, index, counts = torch.unique(labels, return_inverse=True, return_counts=True)
-    found = torch.cat(right)[counts[index] > 1]
-    return float(found.double().mean()) if len(found) else 0.0
 
 
 class Matryoshka(OverObjective):
@@ -86,10 +70,6 @@ class Matryoshka(OverObjective):
         cut: tuple[Outputs, ...] = tuple({"embedding": prefix_of(x["embedding"], size)} for x in (queries, references))
         return self.base.measure(*cut)
 
-    def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        """`recall_at_1_of_first_<m>` of the held-out images, for each length."""
-        if held_out is None:
-            return Diagnostics()
-        rows, labels = held_out.outputs["embedding"], held_out.labels
-        found = {f"recall_at_1_of_first_{size}": recall_at_1(prefix_of(rows, size), labels) for size in self.sizes}
-        return Diagnostics(scalars=found)
+    def embeddings(self, outputs: Outputs) -> dict[str, Tensor]:
+        """`first_<m>`, the prefixes below the whole length, as unit rows (N, m)."""
+        return {f"first_{size}": prefix_of(outputs["embedding"], size) for size in self.sizes[1:]}

@@ -95,12 +95,13 @@ class Batch:
 class Embedded:
     """The network's results for images, without gradients and on the CPU: the outputs of each, `labels` (N,) and
     `samples` (N,), as in a batch. `retrieval` holds the rows that the method's hook of that name gives for images that
-    are ranked, None where it is not overridden or nothing is ranked."""
+    are ranked, None where it is not overridden or nothing is ranked; `others` those of its `embeddings`, by name."""
 
     outputs: Outputs
     labels: Tensor
     samples: Tensor
     retrieval: tuple[Tensor, Tensor] | None = None
+    others: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -275,6 +276,16 @@ class Method(nn.Module):
         distance where `normalize` gives others.
         """
         return outputs["embedding"], outputs["embedding"]
+
+    def embeddings(self, outputs: Outputs) -> Mapping[str, Tensor]:
+        """Other embeddings that the model offers, by name, as shorter ones: from the outputs of N images, in eval mode
+        and without gradients, (N, K) each, of floating point and finite, ranked by their Euclidean distance. None by
+        default.
+
+        An image's rows depend on this image alone. Every validation and test gives their recall at 1 and MAP@R as
+        `<name>_recall_at_1` and `<name>_map_at_r`; `export --embedding NAME` writes a model that gives one of them.
+        """
+        return {}
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         """Optimiser groups over the method's own parameters; `lr` is the network's learning rate."""

@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from methods.hyperbolic import Hyperbolic
+from methods.matryoshka import Matryoshka
+from orchestrator.check import check_method
+from orchestrator.check.subject import CheckFailed
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.store import Store
-from orchestrator.errors import TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation import metrics, neighbours
+from orchestrator.evaluation.intervals import as_metrics
 from orchestrator.evaluation.measures import METRICS
 from orchestrator.evaluation.metrics import evaluate_queries
 from orchestrator.evaluation.neighbours import NeighbourSearch, ProductSearch, nearest_neighbours
@@ -26,7 +30,15 @@ from orchestrator.report.model_view import View, read_insight
 from orchestrator.search.export import SUFFIXES, Source, export
 from orchestrator.storage.trial_folder import BEST
 from orchestrator.training.checkpoint import save_checkpoint
-from orchestrator.training.embed import evaluate_and_embed, look, retrieval_of, retrieve, save_insight, validate
+from orchestrator.training.embed import (
+    evaluate_and_embed,
+    look,
+    others_of,
+    retrieval_of,
+    retrieve,
+    save_insight,
+    validate,
+)
 from orchestrator.training.folds import evaluate_folds
 from orchestrator.training.model_file import build_learner, model_state
 
@@ -320,9 +332,9 @@ class Given(Hyperbolic, abstract=True):
         (lambda z: z, "gave a Tensor, not two tensors"),
         (lambda z: (z, z, z), "gave 3 of them, not two tensors"),
         (lambda z: (z, z[:, :2]), r"gave shapes \(256, 4\) and \(256, 2\) for 256 images"),
-        (lambda z: (z[:-1], z[:-1]), r"gave shapes \(255, 4\) and \(255, 4\) for 256 images"),
-        (lambda z: (z[:, 0], z[:, 0]), r"gave shapes \(256,\) and \(256,\) for 256 images"),
-        (lambda z: (z[:, :0], z[:, :0]), r"gave shapes \(256, 0\) and \(256, 0\) for 256 images"),
+        (lambda z: (z[:-1], z[:-1]), r"gave queries of shape \(255, 4\) for 256 images"),
+        (lambda z: (z[:, 0], z[:, 0]), r"gave queries of shape \(256,\) for 256 images"),
+        (lambda z: (z[:, :0], z[:, :0]), r"gave queries of shape \(256, 0\) for 256 images"),
         (lambda z: (z, z.long()), "gave torch.int64"),
         (lambda z: (z, z / (z > z[3, 0])), r"gave \d+ of 256 rows that are not finite"),
         (lambda z: (z @ z.T, z @ z.T), "gave 256 columns, and 44 for other images"),
@@ -366,3 +378,85 @@ def test_rows_are_given_in_eval_mode_and_a_default_costs_nothing() -> None:
     assert retrieval_of(Plain(Plain.Config(), task), {}) is None
     images = Embedded({"embedding": torch.eye(2)}, torch.zeros(2, dtype=torch.long), torch.arange(2))
     assert images.retrieval is None
+
+
+# Other embeddings ------------------------------------------------------------------------------------------
+
+
+def test_other_embeddings_are_measured_and_exported(
+    models: list[Path], glyphs: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Hyperbolic, "embeddings", lambda self, outputs: {"first_3": outputs["embedding"][:, :3]})
+    rows = np.flatnonzero(np.isin(glyphs.labels, np.unique(glyphs.labels)[-12:]))[::2]
+    found, embedded = evaluate_and_embed(models[0], glyphs, rows, "cpu")
+    short = embedded.outputs["embedding"][:, :3]
+    wanted = evaluate_queries(short, embedded.labels, clustering=False)
+    names = {f"first_3_{name}": name for name in ("recall_at_1", "map_at_r")}
+    assert {key: found.metrics.get(key) for key in found.metrics if key.startswith("first_3")} == {
+        key: wanted.metrics[name] for key, name in names.items()
+    }
+    for key, name in names.items():
+        assert found.queries[key].to_pylist() == wanted.queries[name].to_pylist()
+        assert f"{key}_over_classes_low" in as_metrics(found)
+        assert found.metrics[key] != pytest.approx(found.metrics[name]), "it is another embedding"
+    validated, _ = validate(embedded, glyphs)
+    folds, _, _ = evaluate_folds(models, glyphs, rows, "cpu")
+    second = evaluate_and_embed(models[1], glyphs, rows, "cpu")[0]
+    for key in names:
+        assert validated[f"val/{key}"] == found.metrics[key]
+        assert folds[key] == pytest.approx((found.metrics[key] + second.metrics[key]) / 2)
+
+    source = Source.of(models[0], glyphs, embedding="first_3")
+    whole = Source.of(models[0], glyphs)
+    assert source.about["output"] == "first_3: float32 (batch, 3), compared by Euclidean distance"
+    assert source.embeddings.shape == (len(whole.images), 3)
+    written = torch.export.load(export(source, "pt2", tmp_path / "model.pt2").path).module()(source.images)
+    torch.testing.assert_close(written, source.embeddings, rtol=0, atol=1e-6)
+    with pytest.raises(InputError, match=r"^--embedding: first_4: .* no such embedding \(did you mean 'first_3'\?\)"):
+        Source.of(models[0], glyphs, embedding="first_4")
+    monkeypatch.undo()
+    with pytest.raises(InputError, match=r"^--embedding: first_3: .*: it has none but its own; leave it out$"):
+        Source.of(models[0], glyphs, embedding="first_3")
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda z: z, "gave a Tensor, not tensors by name"),
+        (lambda z: {"First 3": z}, "gave the name 'First 3', not one of lower-case letters, digits and underscores"),
+        (lambda z: {"short": [1]}, "gave a list as 'short'"),
+        (lambda z: {"short": z[:-1]}, r"gave short of shape \(255, 4\) for 256 images"),
+        (lambda z: {"short": z.long()}, "gave torch.int64"),
+        (lambda z: {"short": z} if len(z) > 44 else {}, "gave short, and nothing for other images"),
+    ],
+)
+def test_wrong_embeddings_are_told_in_a_line(answer: Callable[[Tensor], Any], said: str) -> None:
+    class Wrong(Hyperbolic, abstract=True):
+        """L = as its base."""
+
+        name = "wrong"
+
+        def embeddings(self, outputs: Outputs) -> Any:
+            return answer(outputs["embedding"])
+
+    task: Any = None
+    embedding = torch.randn(300, 4, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(TrainingFailed, match=rf"^wrong: embeddings\(\) {said}: it must give finite float matrices"):
+        others_of(Wrong(Wrong.Config(), task), {"embedding": embedding})
+
+
+def test_other_embeddings_of_an_image_depend_on_it_alone() -> None:
+    class Centred(Matryoshka, abstract=True):
+        """L = as its base."""
+
+        name = "centred"
+
+        def embeddings(self, outputs: Outputs) -> dict[str, Tensor]:
+            return {"centred": outputs["embedding"] - outputs["embedding"].mean(0)}
+
+    check, broken = (
+        next(check for check in check_method(method) if check.name == "retrieval") for method in (Matryoshka, Centred)
+    )
+    check()
+    with pytest.raises(CheckFailed, match="of a batch, then of each image alone"):
+        broken()

@@ -34,7 +34,7 @@ from orchestrator.check.subject import (
 )
 from orchestrator.errors import TrainingFailed, place_of
 from orchestrator.method import Batch, Outputs, total
-from orchestrator.training.embed import retrieval_of
+from orchestrator.training.embed import others_of, retrieval_of
 from orchestrator.training.learner import Learner, require_terms
 from orchestrator.training.optimizer import build_optimizer
 
@@ -272,16 +272,17 @@ def normalize(subject: Subject) -> None:
 
 @check
 def retrieval(subject: Subject) -> None:
-    """What an image is ranked by, two finite rows of equal size, depends on this image alone."""
+    """What an image is ranked by, and its other embeddings, are finite rows that depend on this image alone."""
     learner = subject.learner().eval()
     outputs = {name: output.detach() for name, output in learner.outputs(subject.batch(rows_of_step(0)).images).items()}
     found = []
     for start, stop in [(0, len(outputs["embedding"])), *((i, i + 1) for i in range(len(outputs["embedding"])))]:
         try:
-            rows = retrieval_of(learner.method, {name: output[start:stop] for name, output in outputs.items()})
+            block = {name: output[start:stop] for name, output in outputs.items()}
+            rows = [*(retrieval_of(learner.method, block) or ()), *others_of(learner.method, block).values()]
         except TrainingFailed as error:
-            raise CheckFailed(str(error)) from error
-        if rows is None:  # the embedding, which `normalize` is checked for
+            raise CheckFailed(f"{error}{place_of(error)}") from error
+        if not rows:  # the embedding alone, which `normalize` is checked for
             return
         found.append(torch.cat(rows, dim=1))
     together, alone = ({"the rows of an image": rows} for rows in (found[0], torch.cat(found[1:])))

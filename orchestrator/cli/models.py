@@ -325,6 +325,14 @@ def export(
             callback=not_empty,
         ),
     ] = None,
+    embedding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another embedding that the method offers, such as matryoshka's first_16.",
+            callback=not_empty,
+        ),
+    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     json_: Json = False,
@@ -343,6 +351,8 @@ def export(
         raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2 and mlflow")
     if to is None and output is not None:
         raise InputError(f"--output: {output}: needs --to, the form to write")
+    if register is not None and embedding is not None:
+        raise InputError(f"--embedding: {embedding}: cannot be combined with --register; leave one out")
     with waiting("reading the model"):
         from orchestrator.data.catalog import open_dataset
         from orchestrator.search.models import find_models, owner_of
@@ -376,7 +386,8 @@ def export(
                 raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
             reach(uri)  # before any file is written
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
-        source = Source.of(models[0], store, facts(owner.ledger, owner.trial) if owner is not None else None)
+        known = facts(owner.ledger, owner.trial) if owner is not None else None
+        source = Source.of(models[0], store, known, embedding=embedding)
     done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
     if to is not None and path is not None:
         with waiting(f"exporting to {to}"):

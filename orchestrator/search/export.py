@@ -2,7 +2,8 @@
 
 In every format, a model takes uint8 images (batch, H, W, channels), as image libraries give them, of the size used in
 the evaluation, and gives float32 embeddings (batch, D) as the evaluation compares them; or, where the method has a
-`retrieval` of its own, each image's rows (batch, 2, K), as a query and as an item. A model is only written if it gives
+`retrieval` of its own, each image's rows (batch, 2, K), as a query and as an item; or another of the embeddings that
+the method offers, (batch, K). A model is only written if it gives
 the same as the trained model, and never with pickled code.
 """
 
@@ -24,7 +25,7 @@ from torch import Tensor, nn
 from orchestrator.config.training import Experiment
 from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.store import Store
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, suggestion
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.method import Method
 from orchestrator.storage.files import output_place
@@ -64,12 +65,13 @@ def facts(ledger: Ledger, trial: TrialRecord) -> dict[str, Any]:
 
 class Encoder(nn.Module):
     """uint8 images (B, H, W, channels) -> embeddings (B, D) in float32, normalised as the method does; or what its own
-    `retrieval` makes of them, (B, 2, K) in float32: each image's row as a query, and its row as an item."""
+    `retrieval` makes of them, (B, 2, K) in float32: each image's row as a query, and its row as an item; or the `named`
+    one of the method's `embeddings`, (B, K) in float32."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, named: str | None = None) -> None:
         super().__init__()
-        self.ranked = type(learner.method).retrieval is not Method.retrieval
-        if self.ranked:
+        self.named, self.ranked = named, named is None and type(learner.method).retrieval is not Method.retrieval
+        if self.ranked or named is not None:
             self.learner = learner
             return
         self.network = learner.network
@@ -78,6 +80,8 @@ class Encoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         scaled = images.permute(0, 3, 1, 2).to(torch.float32) / 255
+        if self.named is not None:
+            return self.learner.method.embeddings(self.learner.outputs(scaled))[self.named].to(torch.float32)
         if self.ranked:
             rows = self.learner.method.retrieval(self.learner.outputs(scaled))
             return torch.stack(list(rows), dim=1).to(torch.float32)
@@ -104,16 +108,26 @@ class Source:
     about: dict[str, Any]
 
     @classmethod
-    def of(cls, model: Path, store: Store, facts: Mapping[str, Any] | None = None) -> "Source":
-        """A saved model, tested on images of a data set as its evaluation sees them."""
+    def of(
+        cls, model: Path, store: Store, facts: Mapping[str, Any] | None = None, *, embedding: str | None = None
+    ) -> "Source":
+        """A saved model, tested on images of a data set as its evaluation sees them; or one of the other embeddings
+        that its method offers, InputError if it has none of this name."""
         learner, experiment = load_learner(model, store)
-        encoder = Encoder(learner.float()).eval().requires_grad_(False)
+        learner = learner.float().eval().requires_grad_(False)
         images = example_images(store, experiment)
+        if embedding is not None:
+            with torch.no_grad():
+                offered = learner.method.embeddings(learner.outputs(as_float(images.permute(0, 3, 1, 2))))
+            if embedding not in offered:
+                known = suggestion(embedding, offered) if offered else ": it has none but its own; leave it out"
+                raise InputError(f"--embedding: {embedding}: {model} has no such embedding{known}")
+        encoder = Encoder(learner, embedding).eval()
         with torch.no_grad():
             embeddings = encoder(images)
         height, width, channels = images.shape[1:]
         size = embeddings.shape[-1]
-        output = f"embedding: float32 (batch, {size}), compared by Euclidean distance"
+        output = f"{embedding or 'embedding'}: float32 (batch, {size}), compared by Euclidean distance"
         if encoder.ranked:
             output = (
                 f"retrieval: float32 (batch, 2, {size}), each image's row as a query and its row as an item; items are "

@@ -1,7 +1,9 @@
 """Embeddings of a split, and all measurements on them."""
 
 import math
+import re
 import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation.claims import Ends, Over
 from orchestrator.evaluation.insight import Insight, insight
 from orchestrator.evaluation.intervals import of_auroc
+from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, RECALL_AT
 from orchestrator.evaluation.measures.search import QUERIES_LEFT_OUT
 from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
@@ -26,7 +29,7 @@ from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
 from orchestrator.training.device import choose_device
 from orchestrator.training.distributed import broadcast_object, gather, rank, world_size
 from orchestrator.training.feed import feed
-from orchestrator.training.learner import Given, Learner
+from orchestrator.training.learner import Given, Learner, described
 from orchestrator.training.model_file import load_learner, save_diagnostics, save_table
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
 
@@ -64,14 +67,15 @@ def run_network(
 def embed_split(
     learner: Learner, store: Store, rows: np.ndarray[Any, Any], device: torch.device, reader: Reader | None = None
 ) -> Embedded:
-    """The network's outputs for these images, with the data set's own labels; TrainingFailed as `retrieval_of`."""
+    """The network's outputs for these images, with the data set's own labels; TrainingFailed as `retrieval_of` and
+    `others_of`."""
     found = run_network(learner, store, rows, device, reader)
-    ranked = retrieval_of(learner.method, found)
+    ranked, others = retrieval_of(learner.method, found), others_of(learner.method, found)
     outputs = {name: output.cpu() for name, output in found.items()}
-    return Embedded(outputs, torch.from_numpy(store.labels[rows].astype(np.int64)), torch.from_numpy(rows), ranked)
+    labels = torch.from_numpy(store.labels[rows].astype(np.int64))
+    return Embedded(outputs, labels, torch.from_numpy(rows), ranked, others)
 
 
-@torch.no_grad()
 def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | None:
     """What the method's `retrieval` gives for these images, on the CPU; None where it is not overridden.
 
@@ -80,40 +84,83 @@ def retrieval_of(method: Method, outputs: Outputs) -> tuple[Tensor, Tensor] | No
     """
     if type(method).retrieval is Method.retrieval:
         return None
+
+    def named(block: Outputs) -> Mapping[str, Tensor]:
+        given = method.retrieval(block)
+        found = f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
+        if not isinstance(given, tuple | list) or len(given) != 2 or not all(isinstance(r, Tensor) for r in given):
+            raise _Wrong(f"gave {found}, not two tensors")
+        if given[0].shape != given[1].shape:
+            shapes = " and ".join(str(tuple(rows.shape)) for rows in given)
+            raise _Wrong(f"gave shapes {shapes} for {len(block['embedding'])} images")
+        return {"queries": given[0], "items": given[1]}
+
+    needs = "two finite float matrices (N, K): a row of each image as a query, and one as an item"
+    found = _rows_of(method, outputs, named, "retrieval", needs)
+    return found["queries"], found["items"]
+
+
+def others_of(method: Method, outputs: Outputs) -> dict[str, Tensor]:
+    """What the method's `embeddings` gives for these images, on the CPU; TrainingFailed, in one line, unless these are
+    finite matrices (N, K) with names of lower-case letters, digits and underscores."""
+    if type(method).embeddings is Method.embeddings:
+        return {}
+
+    def named(block: Outputs) -> Mapping[str, Tensor]:
+        given = method.embeddings(block)
+        if not isinstance(given, Mapping):
+            raise _Wrong(f"gave {described(given)}, not tensors by name")
+        for name, rows in given.items():
+            if not (isinstance(name, str) and re.fullmatch("[a-z][a-z0-9_]*", name)):
+                raise _Wrong(f"gave the name {name!r}, not one of lower-case letters, digits and underscores")
+            if not isinstance(rows, Tensor):
+                raise _Wrong(f"gave {described(rows)} as {name!r}")
+        return given
+
+    return _rows_of(method, outputs, named, "embeddings", "finite float matrices (N, K) by name")
+
+
+class _Wrong(Exception):
+    """What is wrong with what a hook gave."""
+
+
+@torch.no_grad()
+def _rows_of(
+    method: Method, outputs: Outputs, given: Callable[[Outputs], Mapping[str, Tensor]], hook: str, needs: str
+) -> dict[str, Tensor]:
+    """The rows of all images by name, on the CPU, from a hook that is given them in blocks, in eval mode."""
     was_training = method.training
     method.eval()
-    parts: list[list[Tensor]] = []
+    parts: list[dict[str, Tensor]] = []
     for start in range(0, len(outputs["embedding"]), EVALUATION_BATCH):
         block = Given({name: output[start : start + EVALUATION_BATCH] for name, output in outputs.items()})
-        given = method.retrieval(block)
-        if wrong := _wrong_rows(given, block["embedding"], parts[0][0].shape[1] if parts else None):
-            raise TrainingFailed(
-                f"{method.name}: retrieval() {wrong}: it must give two finite float matrices (N, K): a row of each "
-                "image as a query, and one as an item"
-            )
-        parts.append([rows.cpu() if rows.dtype.itemsize >= 4 else rows.float().cpu() for rows in given])
+        try:
+            found = given(block)
+            _check_rows(found, block["embedding"], parts[0] if parts else found)
+        except _Wrong as wrong:
+            raise TrainingFailed(f"{method.name}: {hook}() {wrong}: it must give {needs}") from None
+        parts.append(
+            {name: rows.cpu() if rows.dtype.itemsize >= 4 else rows.float().cpu() for name, rows in found.items()}
+        )
     method.train(was_training)
-    queries, items = (torch.cat(blocks) for blocks in zip(*parts, strict=True))
-    return queries, items
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
-def _wrong_rows(given: Any, embedding: Tensor, width: int | None) -> str:
-    """What is wrong with a method's rows of these images, if other images had so many columns; "" if nothing is."""
-    if not (isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(rows, Tensor) for rows in given)):
-        found = f"{len(given)} of them" if isinstance(given, tuple | list) else f"a {type(given).__name__}"
-        return f"gave {found}, not two tensors"
-    shapes = [tuple(rows.shape) for rows in given]
-    if shapes[0] != shapes[1] or len(shapes[0]) != 2 or shapes[0][0] != len(embedding) or not shapes[0][1]:
-        return f"gave shapes {shapes[0]} and {shapes[1]} for {len(embedding)} images"
-    if width not in (None, shapes[0][1]):
-        return f"gave {width} columns, and {shapes[0][1]} for other images"
-    for rows in given:
+def _check_rows(given: Mapping[str, Tensor], embedding: Tensor, before: Mapping[str, Tensor]) -> None:
+    """_Wrong unless these are rows of as many images, with the names and widths that other images had before."""
+    if given.keys() != before.keys():
+        raise _Wrong(f"gave {', '.join(before)}, and {', '.join(given) or 'nothing'} for other images")
+    for name, rows in given.items():
+        shape = tuple(rows.shape)
+        if len(shape) != 2 or shape[0] != len(embedding) or not shape[1]:
+            raise _Wrong(f"gave {name} of shape {shape} for {len(embedding)} images")
+        if before[name].shape[1] != shape[1]:
+            raise _Wrong(f"gave {before[name].shape[1]} columns, and {shape[1]} for other images")
         if not rows.is_floating_point():
-            return f"gave {rows.dtype}"
+            raise _Wrong(f"gave {rows.dtype}")
         finite = torch.isfinite(rows).all(dim=1)
         if not finite.all() and torch.isfinite(embedding).all():
-            return f"gave {int((~finite).sum())} of {len(rows)} rows that are not finite"
-    return ""
+            raise _Wrong(f"gave {int((~finite).sum())} of {len(rows)} rows that are not finite")
 
 
 def validate(
@@ -130,6 +177,7 @@ def validate(
             device = torch.device("cuda", torch.cuda.current_device())  # the others may be other workers'
         found = evaluate_queries(**parts, clustering=False, device=device)
         found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
+        found = with_others(found, held_out, store, device=device)
     metrics = broadcast_object(found.metrics if found is not None else None)
     return {f"val/{name}": value for name, value in metrics.items() if name != QUERIES_LEFT_OUT.name}, found
 
@@ -242,7 +290,22 @@ def retrieve(
         )
     except ValueError as error:
         raise InputError(f"{what} on {store.name}: {error}") from None
-    return replace(result, queries=result.queries.set_column(0, "query", [rows]))
+    result = replace(result, queries=result.queries.set_column(0, "query", [rows]))
+    return with_others(result, embedded, store, approximate=approximate, device=choose_device(device))
+
+
+def with_others(
+    found: Evaluation, embedded: Embedded, store: Store, *, device: torch.device | None, approximate: bool = False
+) -> Evaluation:
+    """The evaluation with the headline metrics of the method's other `embeddings`, as `<name>_<metric>`."""
+    metrics, queries = dict(found.metrics), found.queries
+    for name, rows in embedded.others.items():
+        _, parts = queries_and_gallery(replace(embedded, outputs={"embedding": rows}, retrieval=None), store)
+        one = evaluate_queries(**parts, clustering=False, approximate=approximate, device=device)
+        for metric in HEADLINES:
+            metrics[f"{name}_{metric}"] = one.metrics[metric]
+            queries = queries.append_column(f"{name}_{metric}", one.queries[metric])
+    return Evaluation(metrics, queries)
 
 
 def queries_and_gallery(embedded: Embedded, store: Store) -> tuple[np.ndarray[Any, Any], dict[str, Any]]:
