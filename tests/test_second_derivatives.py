@@ -37,6 +37,7 @@ from methods import (
     snr,
     sup_con,
     vmf,
+    vmf_softmax,
 )
 from methods.anti_collapse import coding_rate, language_guidance, mean_coding_rate
 from methods.ccp import lipschitz_normalize, proximal_term
@@ -131,6 +132,10 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
     "class_distances": (hist.class_distances, (X, Y, Y.flip(0))),
     "hypergraph_mean": (lambda x, y: hist.hypergraph_mean(x, y.square(), POSITIVE.any(0)[:D]), (X, X.flip(0))),
     "mean_directions": (lambda y: vmf.mean_directions(2 * y, Y), (Y,)),
+    "mean_length": (lambda k: vmf_softmax.mean_length(k, 6), (5 * BETAS,)),
+    "log_normalizer_ratio": (lambda k, a: vmf_softmax.log_normalizer_ratio(k, a, 6), (5 * BETAS, BETAS)),
+    "angles": (lambda k: vmf_softmax.angles(k, BETAS[:, None], 6), (5 * BETAS,)),
+    "draws": (lambda x, k: vmf_softmax.draws(x, k, 2, Generator().manual_seed(0)), (X, 5 * BETAS)),
     "non_isotropy": (lambda x: nir.non_isotropy(x, x.sum(1)), (X,)),
     "centre_merging": (lambda y: centre_merging(y, CENTRES), (Y,)),
     "introspective_distance": (introspective_distance, (X, U, Y, V)),
@@ -180,6 +185,7 @@ def test_every_pure_function_is_here() -> None:
         snr,
         sup_con,
         vmf,
+        vmf_softmax,
     )
     public = {
         name

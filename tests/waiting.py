@@ -74,6 +74,7 @@ ASKED = {
     "soft_triple": 4,
     "triplet": 8,
     "vmf": 3,
+    "vmf_softmax": 2,
     "xbm": 11,
 }
 """Of the variants; 0 for the others."""
