@@ -400,6 +400,21 @@ class NormalizedSoftmax(Baseline):
         temperature: float = Field(0.05, gt=0, description="temperature of the softmax")
 
 
+def _soft_triple(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    centres: Tensor,
+    centres_per_class: int,
+    tau: float,
+    **hyperparameters: Any,
+) -> Tensor:
+    """SoftTriple with its regulariser, of unit centres (C * M, D), class-major."""
+    loss = objectives.soft_triple(matrix, positive, negative, centres_per_class=centres_per_class, **hyperparameters)
+    return loss + tau * objectives.centre_merging(centres, centres_per_class)
+
+
 class SoftTriple(Baseline):
     """SoftTriple: a softmax over classes of several centres each, and a pull between centres of one class.
 
@@ -410,7 +425,7 @@ class SoftTriple(Baseline):
     name = "soft_triple"
     paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
     reads = "similarity"
-    function = objectives.soft_triple
+    function = _soft_triple
 
     class Config(ComparisonConfig):
         references: Literal["proxies"] = Field("proxies", description="the centres of the classes")
@@ -424,18 +439,5 @@ class SoftTriple(Baseline):
     config: Config
 
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
-        config = self.config
-        centres = {"centres_per_class": config.proxies_per_class}
-        return centres | {"la": config.la, "gamma": config.gamma, "margin": config.margin}
-
-    def objective(
-        self,
-        matrix: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        labels: Tensor,
-        rng: Generator,
-        reduction: Reduction = "mean",
-    ) -> Tensor:
-        loss = super().objective(matrix, positive, negative, labels, rng, reduction)
-        return loss + self.config.tau * objectives.centre_merging(self.proxies(), self.config.proxies_per_class)
+        centres = {"centres": self.proxies(), "centres_per_class": self.config.proxies_per_class}
+        return super()._hyperparameters(labels, rng) | centres

@@ -5,7 +5,17 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from methods.baselines import Baseline, ComparisonConfig
+from methods.baselines import (
+    Baseline,
+    ComparisonConfig,
+    Contrastive,
+    MultiSimilarity,
+    NormalizedSoftmax,
+    ProxyAnchor,
+)
+from methods.circle import Circle
+from methods.cos_face import CosFace
+from methods.sup_con import SupCon
 from orchestrator.method import Method, MethodConfig, Task
 
 WITHOUT_MEMORY = ("references", "memory_size", "memory_start")
@@ -13,6 +23,17 @@ WITHOUT_MEMORY = ("references", "memory_size", "memory_start")
 
 Bases = Mapping[type[Baseline], Mapping[str, Any]]
 """Base objectives, each with the defaults that differ from its own."""
+
+OBJECTIVES: Bases = {
+    ProxyAnchor: {},
+    MultiSimilarity: {},
+    NormalizedSoftmax: {},
+    Contrastive: {},
+    Circle: {},
+    SupCon: {},
+    CosFace: {},
+}
+"""For methods that stand on any: each is compared with what it was made for, proxies or the batch."""
 
 
 class OverConfig(MethodConfig):

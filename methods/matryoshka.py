@@ -6,11 +6,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Generator, Tensor
 
-from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
-from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
-from methods.circle import Circle
-from methods.cos_face import CosFace
-from methods.sup_con import SupCon
+from methods.bases import OBJECTIVES, WITHOUT_MEMORY, OverConfig, OverObjective
 from orchestrator.method import Batch, Network, Outputs, Task
 
 
@@ -40,15 +36,7 @@ class Matryoshka(OverObjective):
 
     class Config(
         OverConfig,
-        over={
-            ProxyAnchor: {},
-            MultiSimilarity: {"references": "batch"},
-            NormalizedSoftmax: {},
-            Contrastive: {"references": "batch"},
-            Circle: {"references": "batch"},
-            SupCon: {"references": "batch"},
-            CosFace: {},
-        },
+        over=OBJECTIVES,
         fixed=WITHOUT_MEMORY,
     ):
         smallest: int = Field(8, ge=1, le=1_000_000, description="the shortest prefix, at least")

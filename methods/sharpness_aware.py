@@ -4,11 +4,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from methods.baselines import Contrastive, MultiSimilarity, NormalizedSoftmax, ProxyAnchor
-from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
-from methods.circle import Circle
-from methods.cos_face import CosFace
-from methods.sup_con import SupCon
+from methods.bases import OBJECTIVES, WITHOUT_MEMORY, OverConfig, OverObjective
 from orchestrator.method import Batch, Engine, Network, total
 
 
@@ -39,15 +35,7 @@ class SharpnessAware(OverObjective):
 
     class Config(
         OverConfig,
-        over={
-            ProxyAnchor: {},
-            MultiSimilarity: {"references": "batch"},
-            NormalizedSoftmax: {},
-            Contrastive: {"references": "batch"},
-            Circle: {"references": "batch"},
-            SupCon: {"references": "batch"},
-            CosFace: {},
-        },
+        over=OBJECTIVES,
         fixed=WITHOUT_MEMORY,
     ):
         rho: float = Field(0.05, gt=0, le=10, description="how far uphill the gradient is taken")
