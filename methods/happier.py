@@ -5,18 +5,13 @@ of the authors' program; the paper itself was not read.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from methods.distances import cosine_similarity, pair_masks
-from methods.objectives import normalized_softmax
-from methods.proxies import Proxies
-from methods.ranks import one_minus_mean, positive_ranks
-from methods.roadmap import rank_step
-from orchestrator.method import Method, MethodConfig, Outputs, Task
+from methods.levels import RankedByLevel, exact_levels, supremum_ranks_by_level
+from methods.ranks import one_minus_mean
 
 
 @torch.no_grad()
@@ -52,30 +47,25 @@ def hierarchical_ap(
 
     Ramzi et al., ECCV 2022; the relevances r and the defaults are the released code's.
     """
-    exact = [mask & ~finer for mask, finer in zip(shared, [*shared[1:], torch.zeros_like(others)], strict=True)]
+    exact = exact_levels(shared)
     levels = len(shared)
     counts = [mask.sum(1) for mask in exact]
     weights = [((level + 1) / levels) ** alpha for level in range(levels)]
     relevance = [weight / count.clamp(min=1).to(matrix.dtype) for weight, count in zip(weights, counts, strict=True)]
     above = [at_or_above(matrix, mask) for mask in exact]
 
-    def step(gaps: Tensor, as_relevant: Tensor) -> Tensor:
-        return torch.where(as_relevant, (gaps >= 0).to(gaps.dtype), rank_step(gaps, tau=tau, rho=rho, delta=delta))
-
     found = matrix.new_zeros(len(matrix))
-    for level, mask in enumerate(shared):
-        lower = others | (shared[0] & ~mask)
-        queries, _, ranks = positive_ranks(matrix, mask, lower, step)
+    ranks_of = supremum_ranks_by_level(matrix, shared, others, tau=tau, rho=rho, delta=delta)
+    for level, (mask, queries, ranks) in enumerate(ranks_of):
         hierarchical = torch.stack(
             [torch.minimum(relevance[level], relevance[m])[:, None] * above[m] for m in range(levels)]
         ).sum(0)
-        terms = torch.where(exact[level], hierarchical, 0)[mask] / ranks
-        found = found.index_add(0, queries, terms)
+        found = found.index_add(0, queries, torch.where(exact[level], hierarchical, 0)[mask] / ranks)
     best = torch.stack([weight * (count > 0) for weight, count in zip(weights, counts, strict=True)]).sum(0)
     return one_minus_mean(found / best.clamp(min=torch.finfo(found.dtype).tiny), shared[0])
 
 
-class HAPPIER(Method):
+class HAPPIER(RankedByLevel):
     """HAPPIER: average precision in which images of the own super-class count in part, and a softmax on proxies.
 
     L = (1 - weight) (1 - mean over queries of H-AP) + weight L_proxies, L_proxies the cross-entropy of s / temperature
@@ -93,49 +83,12 @@ class HAPPIER(Method):
     name = "happier"
     paper = "Ramzi et al., Hierarchical Average Precision Training for Pertinent Image Retrieval, ECCV 2022"
 
-    class Config(MethodConfig):
+    class Config(RankedByLevel.Config):
         alpha: float = Field(1.0, ge=0, le=100, description="how much less the super-class counts: half to this power")
-        proxy_weight: float = Field(0.1, ge=0, le=1, description="share of the loss on proxies, lambda")
-        temperature: float = Field(0.05, gt=0, description="temperature of the softmax over proxies")
-        tau: float = Field(0.01, gt=0, description="temperature of the sigmoid in H^-")
-        rho: float = Field(100.0, ge=0, description="slope of H^- beyond delta")
-        delta: float = Field(0.05, ge=0, description="gap beyond which H^- is linear")
-        proxy_lr_multiplier: float = Field(100.0, gt=0, description="the proxies' learning rate over the network's")
-
-        def idle(self) -> dict[str, tuple[str, ...]]:
-            ranked, proxies = ("alpha", "tau", "rho", "delta"), ("temperature", "proxy_lr_multiplier")
-            unused = {0.0: proxies, 1.0: ranked}.get(self.proxy_weight, ())
-            return dict.fromkeys(unused, ("proxy_weight",))
 
     config: Config
-    super_classes: Tensor
 
-    def __init__(self, config: Config, task: Task) -> None:
-        super().__init__(config, task)
-        self.proxies = Proxies(task, per_class=1)
-        self.register_buffer("super_classes", torch.tensor(task.super_classes or [-1] * task.num_classes))
-
-    def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
-        return self.proxies.group(lr, self.config.proxy_lr_multiplier)
-
-    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
-        config, z = self.config, outputs["embedding"]
-        positive, negative = pair_masks(labels, labels, same=True)
-        shared = [positive]
-        if self.task.super_classes:
-            kinds = torch.where(labels >= 0, self.super_classes[labels.clamp(min=0)], -1)
-            of_a_kind, _ = pair_masks(kinds, kinds, same=True)
-            shared = [positive | of_a_kind, positive]
-        ranked = hierarchical_ap(
-            cosine_similarity(z, z),
-            shared,
-            negative & ~shared[0],
-            alpha=config.alpha,
-            tau=config.tau,
-            rho=config.rho,
-            delta=config.delta,
-        )
-        masks = pair_masks(labels, self.proxies.labels, same=False)
-        similarity = cosine_similarity(z, self.proxies())
-        proxies = normalized_softmax(similarity, *masks, temperature=config.temperature)
-        return {"ranked": (1 - config.proxy_weight) * ranked, "proxies": config.proxy_weight * proxies}
+    def ranked(self, matrix: Tensor, shared: Sequence[Tensor], others: Tensor) -> Tensor:
+        config = self.config
+        given = {"alpha": config.alpha, "tau": config.tau, "rho": config.rho, "delta": config.delta}
+        return hierarchical_ap(matrix, shared, others, **given)

@@ -45,6 +45,15 @@ def hyperbolic_distance(queries: Tensor, references: Tensor, curvature: float) -
     return torch.asinh(root * apart) * (2 / root)
 
 
+def hyperboloid(points: Tensor, curvature: float) -> tuple[Tensor, Tensor]:
+    """Coordinates (-x0, x) and (x0, x) on the hyperboloid x0^2 - |x|^2 = 1 of points (N, D) of the Poincare ball, both
+    (N, D + 1), in float64: products of near points are nearly equal. They are -cosh(sqrt(c) d), d the distance."""
+    points = points.double() * math.sqrt(curvature)
+    squared = points.square().sum(1, keepdim=True)
+    time, space = (1 + squared) / (1 - squared), 2 * points / (1 - squared)
+    return torch.cat([-time, space], 1), torch.cat([time, space], 1)
+
+
 class Hyperbolic(Method):
     """Hyp-ViT: pairwise cross-entropy of distances in hyperbolic space, which also rank what is found.
 
@@ -84,9 +93,4 @@ class Hyperbolic(Method):
         return {"loss": torch.where(positive, pairs, 0).sum() / positive.sum().clamp(min=1)}
 
     def retrieval(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
-        """Coordinates (-x0, x) and (x0, x) on the hyperboloid x0^2 - |x|^2 = 1, both (N, D + 1), in float64: products
-        of near points are nearly equal."""
-        points = outputs["embedding"].double() * math.sqrt(self.config.curvature)
-        squared = points.square().sum(1, keepdim=True)
-        time, space = (1 + squared) / (1 - squared), 2 * points / (1 - squared)
-        return torch.cat([-time, space], 1), torch.cat([time, space], 1)
+        return hyperboloid(outputs["embedding"], self.config.curvature)

@@ -5,7 +5,7 @@ matrix    (Q, R) similarities s
 positive, negative    (Q, R) bool
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -43,6 +43,29 @@ def one_minus_mean(scores: Tensor, positive: Tensor, reduction: reductions.Reduc
     """1 - mean of the scores (Q,) over the queries with a positive; an attached zero if there is none."""
     terms = reductions.kept_terms(1 - scores, reductions.any_of(positive, 1))
     return reductions.reduced(*terms, reduction)
+
+
+def one_minus_recall(
+    ranks: Tensor,
+    queries: Tensor,
+    positive: Tensor,
+    ks: Sequence[int],
+    temperature: float,
+    reduction: reductions.Reduction = "mean",
+) -> Tensor:
+    """1 - mean over the queries with a positive and over the k of min(k, sum over positives p of sigma((k - rank_p) /
+    temperature)) / min(k, number of positives); ranks and queries (N,) of the positive pairs, as `positive_ranks` gives
+    them. ValueError if `ks` is empty or has a k below 1, or the temperature is not above 0."""
+    if not ks or min(ks) < 1:
+        raise ValueError(f"recall: each k must be at least 1, got {list(ks)}")
+    if not temperature > 0:
+        raise ValueError(f"recall: k_temperature must be above 0, got {temperature}")
+    count = positive.sum(1).clamp(min=1)
+    recalls = []
+    for k in ks:
+        found = mean_over_queries(torch.sigmoid((k - ranks) / temperature), queries, positive) * count
+        recalls.append(found.clamp(max=k) / count.clamp(max=k))
+    return one_minus_mean(torch.stack(recalls).mean(0), positive, reduction)
 
 
 class _Sums(torch.autograd.Function):

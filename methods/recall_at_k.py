@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from methods.baselines import Baseline, Measure, Metric, ReferencesConfig
 from methods.distances import pair_masks
-from methods.ranks import mean_over_queries, one_minus_mean, positive_ranks
+from methods.ranks import one_minus_recall, positive_ranks
 from methods.reductions import Reduction, objective
 from orchestrator.method import Outputs
 
@@ -43,20 +43,11 @@ def recall_at_k_surrogate(
     code's; k_temperature 1 is what others' implementations say of the paper (SupRank, open-metric-learning), the
     released code's default is k itself.
     """
-    if not ks or min(ks) < 1:
-        raise ValueError(f"recall_at_k_surrogate: each k must be at least 1, got {list(ks)}")
-    if not (k_temperature > 0 and rank_temperature > 0):
-        given = f"{k_temperature} and {rank_temperature}"
-        raise ValueError(f"recall_at_k_surrogate: temperatures must be above 0, got {given}")
+    if not rank_temperature > 0:
+        raise ValueError(f"recall_at_k_surrogate: rank_temperature must be above 0, got {rank_temperature}")
     ranks = positive_ranks(matrix, positive, negative, lambda gaps, _: torch.sigmoid(gaps / rank_temperature))
     queries, _, overall = ranks
-    count = positive.sum(1).clamp(min=1)
-    recalls = []
-    for k in ks:
-        among_k = torch.sigmoid((k - overall) / k_temperature)
-        found = mean_over_queries(among_k, queries, positive) * count
-        recalls.append(found.clamp(max=k) / count.clamp(max=k))
-    return one_minus_mean(torch.stack(recalls).mean(0), positive, reduction)
+    return one_minus_recall(overall, queries, positive, ks, k_temperature, reduction)
 
 
 def virtual_examples(embeddings: Tensor, labels: Tensor, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -76,6 +67,25 @@ def virtual_examples(embeddings: Tensor, labels: Tensor, generator: Generator) -
     return mixed, torch.cat([labels[first], labels[second]], dim=1)
 
 
+class CutoffsConfig(ReferencesConfig):
+    """That of an objective on recall at several k."""
+
+    metric: Metric = Field("cosine", description="similarity between embeddings")
+    ks: str = Field("1,2,4,8,16", description="values of k, separated by commas")
+    k_temperature: float = Field(1.0, gt=0, description="temperature of the sigmoid that counts ranks up to k")
+
+    @field_validator("ks")
+    @classmethod
+    def _several(cls, value: str) -> str:
+        if not all(part.strip().isdecimal() and int(part) > 0 for part in value.split(",")):
+            raise ValueError("should be whole numbers from 1 on, separated by commas, as in 1,2,4")
+        return value
+
+    def numbers(self) -> list[int]:
+        """The values of k."""
+        return [int(k) for k in self.ks.split(",")]
+
+
 class RecallAtK(Baseline):
     """Recall@k surrogate: a smooth recall at several k, with SiMix's virtual examples if wanted.
 
@@ -91,19 +101,9 @@ class RecallAtK(Baseline):
     reads = "similarity"
     function = recall_at_k_surrogate
 
-    class Config(ReferencesConfig):
-        metric: Metric = Field("cosine", description="similarity between embeddings")
-        ks: str = Field("1,2,4,8,16", description="values of k, separated by commas")
-        k_temperature: float = Field(1.0, gt=0, description="temperature of the sigmoid that counts ranks up to k")
+    class Config(CutoffsConfig):
         rank_temperature: float = Field(0.01, gt=0, description="temperature of the sigmoids that make a rank")
         simix: bool = Field(False, description="add virtual examples between positives, where the batch is compared")
-
-        @field_validator("ks")
-        @classmethod
-        def _several(cls, value: str) -> str:
-            if not all(part.strip().isdecimal() and int(part) > 0 for part in value.split(",")):
-                raise ValueError("should be whole numbers from 1 on, separated by commas, as in 1,2,4")
-            return value
 
         def idle(self) -> dict[str, tuple[str, ...]]:
             without = {} if "batch" in self.references else {"simix": ("references",)}
@@ -114,7 +114,7 @@ class RecallAtK(Baseline):
     def _hyperparameters(self, labels: Tensor, rng: Generator) -> dict[str, Any]:
         given = super()._hyperparameters(labels, rng)
         del given["simix"]
-        return given | {"ks": [int(k) for k in self.config.ks.split(",")]}
+        return given | {"ks": self.config.numbers()}
 
     def compare(
         self,

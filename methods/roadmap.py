@@ -7,7 +7,7 @@ import math
 
 import torch
 from pydantic import Field
-from torch import Generator, Tensor
+from torch import Tensor
 
 from methods.baselines import Baseline, Metric, ReferencesConfig
 from methods.objectives import contrastive
@@ -24,12 +24,32 @@ def rank_step(gaps: Tensor, *, tau: float = 0.01, rho: float = 100.0, delta: flo
 
     sigma is the logistic function. Above 0 it is at least 1, and beyond delta its slope is rho, so that a negative far
     too close still has a gradient. The last line joins the second without a step, as in the authors' later release
-    (SupRank); their first one has rho t + 1.44 there.
+    (SupRank), whose settings round its constant to 1.44; their first one has rho t + 1.44 there.
     """
     smooth = torch.sigmoid(gaps / tau)
     at_delta = 1 / (1 + math.exp(-delta / tau))
     beyond = rho * (gaps - delta) + at_delta + 0.5
     return torch.where(gaps > delta, beyond, smooth + 0.5 * (gaps > 0))
+
+
+def supremum_ranks(
+    matrix: Tensor, positive: Tensor, negative: Tensor, *, tau: float, rho: float, delta: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each positive p its query, its rank among the positives and its rank among all, as `positive_ranks`:
+
+        rank+_p = 1 + the number of other positives j with s_qj >= s_qp, which has no gradient
+        rank_p = rank+_p + sum over negatives j of H^-(s_qj - s_qp) (`rank_step`)
+
+    ValueError if tau is not above 0, or rho or delta is below 0.
+    """
+    if not (tau > 0 and rho >= 0 and delta >= 0):
+        raise ValueError(f"ranks: tau must be above 0, rho and delta at least 0, got {tau}, {rho}, {delta}")
+
+    def step(gaps: Tensor, of_positive: Tensor) -> Tensor:
+        counted = (gaps >= 0).to(gaps.dtype)
+        return torch.where(of_positive, counted, rank_step(gaps, tau=tau, rho=rho, delta=delta))
+
+    return positive_ranks(matrix, positive, negative, step)
 
 
 @objective
@@ -56,14 +76,7 @@ def sup_ap(
     Ramzi et al., NeurIPS 2021; the defaults are those of the released code (tau is its `temp`, rho its `tau`, delta
     its `margin`).
     """
-    if not (tau > 0 and rho >= 0 and delta >= 0):
-        raise ValueError(f"sup_ap: tau must be above 0, rho and delta at least 0, got {tau}, {rho}, {delta}")
-
-    def step(gaps: Tensor, of_positive: Tensor) -> Tensor:
-        counted = (gaps >= 0).to(gaps.dtype)
-        return torch.where(of_positive, counted, rank_step(gaps, tau=tau, rho=rho, delta=delta))
-
-    queries, among, overall = positive_ranks(matrix, positive, negative, step)
+    queries, among, overall = supremum_ranks(matrix, positive, negative, tau=tau, rho=rho, delta=delta)
     return one_minus_mean(mean_over_queries(among / overall, queries, positive), positive, reduction)
 
 
@@ -87,6 +100,26 @@ def calibration(
     return contrastive(1 - matrix, positive, negative, pos_margin=1 - alpha, neg_margin=1 - beta, reduction=reduction)
 
 
+@objective
+def roadmap(
+    matrix: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    tau: float = 0.01,
+    rho: float = 100.0,
+    delta: float = 0.05,
+    calibration_weight: float = 0.5,
+    alpha: float = 0.9,
+    beta: float = 0.6,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """(1 - weight) `sup_ap` + weight `calibration`, on s. Ramzi et al., NeurIPS 2021."""
+    ranked = sup_ap(matrix, positive, negative, tau=tau, rho=rho, delta=delta, reduction=reduction)
+    calibrated = calibration(matrix, positive, negative, alpha=alpha, beta=beta, reduction=reduction)
+    return (1 - calibration_weight) * ranked + calibration_weight * calibrated
+
+
 class Roadmap(Baseline):
     """ROADMAP: average precision whose ranks are bounded from above, and calibrated similarities.
 
@@ -101,7 +134,7 @@ class Roadmap(Baseline):
     name = "roadmap"
     paper = "Ramzi et al., Robust and Decomposable Average Precision for Image Retrieval, NeurIPS 2021"
     reads = "similarity"
-    function = sup_ap
+    function = roadmap
 
     class Config(ReferencesConfig):
         metric: Metric = Field("cosine", description="similarity between embeddings")
@@ -115,21 +148,3 @@ class Roadmap(Baseline):
         def idle(self) -> dict[str, tuple[str, ...]]:
             unused = {0.0: ("alpha", "beta"), 1.0: ("tau", "rho", "delta")}.get(self.calibration_weight, ())
             return super().idle() | dict.fromkeys(unused, ("calibration_weight",))
-
-    config: Config
-
-    def objective(
-        self,
-        matrix: Tensor,
-        positive: Tensor,
-        negative: Tensor,
-        labels: Tensor,
-        rng: Generator,
-        reduction: Reduction = "mean",
-    ) -> Tensor:
-        config = self.config
-        ranked = sup_ap(
-            matrix, positive, negative, tau=config.tau, rho=config.rho, delta=config.delta, reduction=reduction
-        )
-        calibrated = calibration(matrix, positive, negative, alpha=config.alpha, beta=config.beta, reduction=reduction)
-        return (1 - config.calibration_weight) * ranked + config.calibration_weight * calibrated

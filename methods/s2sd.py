@@ -36,6 +36,17 @@ def similarity_divergence(student: Tensor, teacher: Tensor, temperature: float =
     return temperature**2 * (given.exp() * (given - own)).sum() / max(1, len(student))
 
 
+class WhileTraining(nn.Sequential):
+    """Layers that are not run in evaluation, where their output has no columns: (N, 0)."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        if not self.training:
+            return features[:, :0]
+        for layer in self:
+            features = layer(features)
+        return features
+
+
 def widths(config: "S2SD.Config", task: Task) -> list[int]:
     """The sizes of the auxiliary embeddings."""
     if config.widths is not None:
@@ -53,7 +64,7 @@ class S2SD(Method):
     D_f those of the pooled features, without a gradient to t.
 
     An auxiliary embedding is a head of two linear layers with a ReLU between, as wide as the embedding it gives, on the
-    pooled features; none is used after training. All this is read from the released code, and the defaults are its
+    pooled features; none is computed but in training. All this is read from the released code, and the defaults are its
     own: its 512, 1024, 1536 and 2048 stand beside an embedding of 128, as `widths` do by default. Its sum of maximum
     and average pooling for the heads is the setting `pooling` here, which the embedding then has too.
     """
@@ -106,12 +117,13 @@ class S2SD(Method):
         self.bases = nn.ModuleList(config.base_objective(replace(task, embedding_dim=size)) for size in sizes)
 
     def heads(self) -> nn.ModuleDict:
-        """ "wide_0", "wide_1", ...: the auxiliary embeddings, not yet of unit length; "features": as they are."""
+        """ "wide_0", "wide_1", ...: the auxiliary embeddings, not yet of unit length; "features": as they are. None has
+        columns in evaluation."""
         found: dict[str, nn.Module] = {}
         for number, width in enumerate(self.widths):
             layers = nn.Linear(self.task.feature_dim, width), nn.ReLU(), nn.Linear(width, width)
-            found[f"wide_{number}"] = nn.Sequential(*layers)
-        return nn.ModuleDict(found | ({"features": nn.Identity()} if self.config.features_weight else {}))
+            found[f"wide_{number}"] = WhileTraining(*layers)
+        return nn.ModuleDict(found | ({"features": WhileTraining()} if self.config.features_weight else {}))
 
     def parameter_groups(self, lr: float) -> list[dict[str, Any]]:
         return [group for base in self.bases for group in base.parameter_groups(lr)]  # type: ignore[operator]

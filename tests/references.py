@@ -330,6 +330,21 @@ def sup_ap(s, positive, negative, tau=0.01, rho=100.0, delta=0.05):
     return mean(rows)
 
 
+def sup_recall(s, positive, negative, ks=(1, 2, 4, 8, 16), k_temperature=1.0, tau=0.01, rho=100.0, delta=0.05):
+    """As released, without a minimum with k above."""
+    rows = []
+    for q in range(len(s)):
+        own, other = of(positive, q), of(negative, q)
+        ranks = []
+        for p in own:
+            among = 1 + sum(1 for j in own if j != p and s[q, j] >= s[q, p])
+            ranks.append(among + total([rank_step(s[q, j] - s[q, p], tau, rho, delta) for j in other]))
+        recalls = [total([logistic((k - r) / k_temperature) for r in ranks]) / max(1, min(k, len(own))) for k in ks]
+        if own:
+            rows.append(1 - mean(recalls))
+    return mean(rows)
+
+
 def calibration(s, positive, negative, alpha=0.9, beta=0.6):
     pulled, pushed = [], []
     for q in range(len(s)):

@@ -70,6 +70,7 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
     "anti-collapse of the batch": {"method": "anti_collapse", "form": "pair", "proxies_per_class": 2},
     "anti-collapse without labels": {"method": "anti_collapse", "form": "pair", "proxy_loss": False},
     "anti-collapse guided": {"method": "anti_collapse", "guidance_weight": 1.0, "text_embeddings": "texts.csv"},
+    "hier": {"method": "hier", "hierarchical_proxies": 20, "triplets": 5},
     "ccp over problems": {"method": "ccp", "objective": "triplet", "patience": 1, "pair_weight": 0.1, "lr": 0.03},
 }
 

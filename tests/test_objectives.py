@@ -418,7 +418,7 @@ def test_centre_merging_of_one_centre_per_class_is_an_attached_zero():
         (lambda case: smooth_ap(*case, temperature=0.0), "temperature must be above 0, got 0"),
         (lambda case: sup_ap(*case, delta=-0.1), r"rho and delta at least 0, got 0\.01, 100\.0, -0\.1"),
         (lambda case: recall_at_k_surrogate(*case, ks=(2, 0)), r"each k must be at least 1, got \[2, 0\]"),
-        (lambda case: recall_at_k_surrogate(*case, k_temperature=0.0), "temperatures must be above 0, got 0"),
+        (lambda case: recall_at_k_surrogate(*case, k_temperature=0.0), "k_temperature must be above 0, got 0"),
     ],
 )
 def test_bad_hyperparameters_are_named(call, message):

@@ -51,17 +51,28 @@ def assert_same(found: Tensor, wanted: Tensor, z: Tensor) -> None:
     torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", ["smooth_ap", "roadmap", "recall_at_k_surrogate"])
+@pytest.mark.parametrize("name", ["smooth_ap", "roadmap", "sup_recall", "recall_at_k_surrogate"])
 def test_a_method_is_its_objective_over_the_batch(name: str) -> None:
     """By the slow references, with the settings written out; samples have several labels."""
     by_hand: dict[str, Any] = {
         "smooth_ap": lambda s: slow.smooth_ap(s, *MASKS, 0.1),
         "roadmap": lambda s: 0.7 * slow.sup_ap(s, *MASKS, 0.1, 30.0, 0.2) + 0.3 * slow.calibration(s, *MASKS, 0.9, 0.6),
+        "sup_recall": lambda s: (
+            0.7 * slow.sup_recall(s, *MASKS, (1, 3), 0.8, 0.1, 30.0, 0.2) + 0.3 * slow.calibration(s, *MASKS, 0.9, 0.6)
+        ),
         "recall_at_k_surrogate": lambda s: slow.recall_at_k_surrogate(s, *MASKS, (1, 2, 4, 8, 16), 1.0, 0.1),
     }
     settings: dict[str, dict[str, Any]] = {
         "smooth_ap": {"temperature": 0.1},
         "roadmap": {"tau": 0.1, "rho": 30.0, "delta": 0.2, "calibration_weight": 0.3},
+        "sup_recall": {
+            "tau": 0.1,
+            "rho": 30.0,
+            "delta": 0.2,
+            "calibration_weight": 0.3,
+            "ks": "1,3",
+            "k_temperature": 0.8,
+        },
         "recall_at_k_surrogate": {"rank_temperature": 0.1},
     }
     z = batch()

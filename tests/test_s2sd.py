@@ -1,6 +1,6 @@
 """S2SD against slow versions of its terms."""
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -9,8 +9,10 @@ from torch import Generator, Tensor
 
 from methods.objectives import cosine_similarity, multi_similarity, normalized_softmax, pair_masks
 from methods.s2sd import S2SD, similarity_divergence, widths
-from orchestrator.check.subject import TRAIN_ROWS, Subject, terms_of
+from orchestrator.check.subject import CPU, MADE, TRAIN_ROWS, Subject, terms_of
+from orchestrator.data.store import Store
 from orchestrator.method import Task
+from orchestrator.training.embed import run_network
 
 ROWS = TRAIN_ROWS[:24:2]
 
@@ -89,6 +91,13 @@ def test_the_heads_learn_from_their_objective_alone_and_the_network_from_all() -
     head = learner.network.heads["wide_0"][0].weight  # type: ignore[index]
     assert torch.autograd.grad(terms["distillation"], head, retain_graph=True, allow_unused=True)[0] is None
     assert torch.autograd.grad(terms["auxiliary"], head)[0].any()
+
+
+def test_an_evaluation_computes_the_embedding_alone() -> None:
+    learner = Subject(S2SD, {"features_weight": 1.0}).learner()
+    found = run_network(learner, cast(Store, MADE), TRAIN_ROWS, CPU)
+    assert {name: rows.shape[1] for name, rows in found.items() if rows.shape[1]} == {"embedding": 8}
+    assert learner.training and learner.outputs(torch.zeros(2, 1, 12, 12).double())["wide_3"].shape == (2, 128)
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(8, [32, 64, 96, 128]), (512, [2048]), (4096, [4096])])

@@ -20,6 +20,7 @@ from methods import (
     dada,
     distances,
     happier,
+    hier,
     hist,
     idml,
     lifted_structure,
@@ -36,6 +37,8 @@ from methods import (
     smooth_ap,
     snr,
     sup_con,
+    sup_ndcg,
+    sup_recall,
     vmf,
     vmf_softmax,
 )
@@ -114,6 +117,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         on_similarities("recall_at_k_surrogate", recall_at_k, ks=(1, 2), rank_temperature=0.5),
         (X, Y),
     ),
+    "roadmap": (on_similarities("roadmap", roadmap, tau=0.5, rho=2.0, delta=0.2, alpha=0.8, beta=-0.2), (X, Y)),
+    "supremum_ranks": (
+        lambda x, y: roadmap.supremum_ranks(cosine_similarity(x, y), POSITIVE, NEGATIVE, tau=0.5, rho=2.0, delta=0.2)[
+            2
+        ],
+        (X, Y),
+    ),
+    "sup_recall": (
+        on_similarities("sup_recall", sup_recall, ks=(1, 2), tau=0.5, rho=2.0, delta=0.2, alpha=0.8, beta=-0.2),
+        (X, Y),
+    ),
     "angular": (lambda x: angular.angular(x @ x.T, *pair_masks(LABELS, LABELS, same=True), degrees=30.0), (X,)),
     "mean_over_fields": (lambda x: mean_field.mean_over_fields(cosine_similarity(x, x)), (X,)),
     "class_wise_multi_similarity": (
@@ -127,6 +141,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], tuple[Tensor, ...]]] = {
         ),
         (X, Y),
     ),
+    "sup_ndcg": (
+        lambda x, y: sup_ndcg.sup_ndcg(
+            cosine_similarity(x, y), [~NEGATIVE, POSITIVE], NEGATIVE, tau=0.5, rho=2.0, delta=0.2
+        ),
+        (X, Y),
+    ),
+    "ancestors": (lambda x: hier.ancestors(x, 0.5, Generator().manual_seed(0))[1], (X,)),
     "similarity_divergence": (lambda x: s2sd.similarity_divergence(x, Y[:Q], 0.5), (X,)),
     "virtual_examples": (lambda x: virtual_examples(x, LABELS[:, None], Generator().manual_seed(0))[0], (X,)),
     "class_distances": (hist.class_distances, (X, Y, Y.flip(0))),
@@ -155,6 +176,9 @@ ONCE: dict[str, Callable[..., Tensor]] = {
 
 NO_GRADIENT = {
     "at_or_above",
+    "chosen",
+    "reciprocal_triplets",
+    "hierarchy_loss",  # a straight-through gradient: that of no function
     "von_mises_fisher",
     "pair_masks",
     "greedy_k_center",
@@ -175,6 +199,7 @@ def test_every_pure_function_is_here() -> None:
         cos_face,
         dada,
         happier,
+        hier,
         hist,
         lifted_structure,
         mean_field,
@@ -184,6 +209,8 @@ def test_every_pure_function_is_here() -> None:
         sigmoid_pairs,
         snr,
         sup_con,
+        sup_ndcg,
+        sup_recall,
         vmf,
         vmf_softmax,
     )
