@@ -50,6 +50,7 @@ ASKED = {
     "hier": 24,
     "hist": 4,
     "hyperbolic": 6,
+    "ibc": 4,
     "idml": 11,
     "idml over a batch": 16,
     "idml, drawn": 13,
