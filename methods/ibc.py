@@ -95,12 +95,11 @@ class IBC(Method):
         return layer
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
-        config, outputs = self.config, network(batch.images)
-        raw, unit = (outputs[name].to(self.gain.dtype) for name in ("raw", "embedding"))
+        config, raw = self.config, network(batch.images)["raw"].to(self.gain.dtype)
         classes = torch.arange(len(self.second), device=batch.labels.device)
         positive, _ = pair_masks(batch.labels, classes, same=False)
         with full_precision(raw.device), drawing_from(rng, raw.device):
-            images = self.first(unit)
+            images = self.first(self.normalize(raw))
             for layer in self.layers:
                 images = layer(images)
             centred = images - images.mean(0)
