@@ -122,7 +122,8 @@ class Scope:
     `embed(samples)` embeds these training images, all if None, in eval mode, with their labels in training;
     `metrics` are all numbers of the validation by name, such as `val/recall_at_1` and `train/loss`, empty in `begin`;
     `reset_moments(parameters)` resets the optimiser's state of these parameters, `moments(parameters)` gives a copy of
-    it (for each its step (), mean and mean square in turn, zeros if it has none yet or is frozen), and
+    it (for each its step () and two moments in turn, Adam's mean and mean square or what another optimiser has instead,
+    zeros if there is none or it is frozen), and
     `set_moments(parameters, moments)` restores such a copy; `rng` is equal on all ranks; `stop()` ends the training
     after this validation.
     """

@@ -23,6 +23,8 @@ from methods.ccp import (
     mean_covering_radius,
     proximal_term,
 )
+from orchestrator.config.optimizers import OPTIMIZERS, optimizer_of
+from orchestrator.config.training import Training
 from orchestrator.data.splits import class_split, train_labels
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
@@ -278,14 +280,16 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], messa
 class Run:
     """CCP over a small network with batch norm (its scale frozen), trained by made gradients, judged by made scores."""
 
-    def __init__(self, *, fused: bool = False, **settings: Any) -> None:
+    def __init__(self, *, optimizer: str = "adam", fused: bool = False, **settings: Any) -> None:
         torch.manual_seed(2)
         self.network = nn.Sequential(nn.Linear(6, D), nn.BatchNorm1d(D)).double()
         self.method = build(self.network, **settings)
         self.network[1].weight.requires_grad_(False)
         self.trained = [parameter for parameter in self.network.parameters() if parameter.requires_grad]
         groups = [{"params": self.trained}, *self.method.parameter_groups(0.1)]
-        self.optimizer = torch.optim.Adam(groups, lr=0.1, fused=fused)
+        groups[0]["lr"] = 0.1
+        training = Training(optimizer=optimizer, weight_decay=0.0)
+        self.optimizer = optimizer_of(optimizer).build(groups, training, fused)
         self.stops: list[bool] = []
         self.drawn: list[Tensor] = []
         rng, nothing = torch.Generator().manual_seed(3), None
@@ -337,7 +341,7 @@ def same(first: Any, second: Any) -> bool:
         return first.keys() == second.keys() and all(same(first[key], second[key]) for key in first)
     if isinstance(first, list):
         return len(first) == len(second) and all(same(a, b) for a, b in zip(first, second, strict=True))
-    return torch.equal(first, second)
+    return torch.equal(torch.as_tensor(first), torch.as_tensor(second))
 
 
 @pytest.mark.parametrize(
@@ -410,14 +414,14 @@ def test_a_pool_is_never_smaller_than_the_proxies_it_gives(pool_size: int, size:
     assert [pool.shape[1] for pool in run.drawn] == [4, size]
 
 
-@pytest.mark.parametrize("fused", [False, True])
-def test_moments_that_are_put_back_train_on_the_same(fused: bool) -> None:
-    run = Run(fused=fused)
+@pytest.mark.parametrize(("optimizer", "fused"), [("adam", True), *((optimizer, False) for optimizer in OPTIMIZERS)])
+def test_moments_that_are_put_back_train_on_the_same(optimizer: str, fused: bool) -> None:
+    run = Run(optimizer=optimizer, fused=fused)
     (network,) = run.method._network
     parameters = list(network.parameters())
     assert all((moment == 0).all() for moment in run.scope.moments(parameters))
     run.scope.set_moments(parameters, run.scope.moments(parameters))  # steps of zero: as if there was none
-    untouched = Run(fused=fused)
+    untouched = Run(optimizer=optimizer, fused=fused)
     for each in (run, untouched):
         each.steps(2)
     assert same(run.state(), untouched.state())

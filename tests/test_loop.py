@@ -74,6 +74,13 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
     "ccp over problems": {"method": "ccp", "objective": "triplet", "patience": 1, "pair_weight": 0.1, "lr": 0.03},
 }
 
+RECIPES: dict[str, dict[str, Any]] = {
+    "nesterov": {"optimizer": "nesterov", "optimizer_momentum": 0.8, "lr": 0.1},
+    "rmsprop": {"optimizer": "rmsprop", "optimizer_momentum": 0.5, "optimizer_smoothing": 0.9},
+    "lion": {"optimizer": "lion"},
+    "adamp": {"optimizer": "adamp"},
+}
+
 
 # objectives that add nothing to what Baseline does in a training: two stand for all, each of which test_check.py tests
 OF_AN_OBJECTIVE = {
@@ -126,9 +133,10 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return load_checkpoint(folder / CHECKPOINT)["model"]["learner"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("variant", DISTINCT)
+@pytest.mark.parametrize("variant", [*DISTINCT, "nesterov"])
 def test_one_process_equals_two(variant: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
-    settings = VARIANTS[variant] | {"clip_norm": 10.0, "pooling": "average+max"}
+    settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
+    settings = settings | {"clip_norm": 10.0, "pooling": "average+max"}
     one = train(tmp_path / "one", data_folder, settings)
     two = pair.run(train, tmp_path / "two", data_folder, settings)
     first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
@@ -206,9 +214,10 @@ def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path
     assert moved(tmp_path / "without", data_folder, {"method": "proxy_anchor"}) > 0
 
 
-@pytest.mark.parametrize("variant", DISTINCT)
+@pytest.mark.parametrize("variant", [*DISTINCT, *RECIPES])
 def test_same_seed_same_bits_and_resuming_is_exact(variant: str, data_folder: Path, tmp_path: Path) -> None:
-    settings = VARIANTS[variant] | {"precision": "float32"}
+    settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
+    settings = settings | {"precision": "float32"}
     whole = train(tmp_path / "whole", data_folder, settings, stop_after=4)
     broken = train(tmp_path / "broken", data_folder, settings, stop_after=4, take=2)
     assert broken == whole[:2]

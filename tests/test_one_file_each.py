@@ -77,7 +77,7 @@ settings:
   device: cpu
   backbone: patches
   augmentation: flipped
-  optimizer: sgd
+  optimizer: plain
 space:
   strength: {low: 0.5, high: 2.0}
 num_trials: 2
@@ -249,7 +249,7 @@ def apply(images: Tensor, draws: NDArray[np.float64]) -> Tensor:
         '    "affine",',
     ),
     "optimiser": Part(
-        "orchestrator/config/optimizers/sgd.py",
+        "orchestrator/config/optimizers/plain.py",
         '''
 """An optimiser."""
 
@@ -264,15 +264,15 @@ if TYPE_CHECKING:
 def build(groups: list[dict[str, Any]], settings: Settings, fused: bool) -> "torch.optim.Optimizer":
     import torch
 
-    return torch.optim.SGD(groups, momentum=0.9, weight_decay=settings.weight_decay)
+    return torch.optim.SGD(groups, weight_decay=settings.weight_decay)
 
 
-SGD = Optimizer("sgd", "SGD with momentum", build)
+PLAIN = Optimizer("plain", "SGD without momentum", build)
 ''',
         "orchestrator/config/optimizers/__init__.py",
-        "        SGD,",
+        "        PLAIN,",
         "        ADAMW,",
-        "from orchestrator.config.optimizers.sgd import SGD\n",
+        "from orchestrator.config.optimizers.plain import PLAIN\n",
     ),
     "format": Part(
         "orchestrator/report/formats/lines.py",

@@ -17,8 +17,9 @@ from orchestrator.config.limits import (
     MOST_PER_BATCH,
     MOST_THREADS,
 )
-from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, optimizer_of
+from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, READ_BY, optimizer_of
 from orchestrator.config.optimizers.adam import ADAM
+from orchestrator.config.optimizers.sgd import NESTEROV
 from orchestrator.contract import MethodConfig
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
@@ -29,6 +30,7 @@ from orchestrator.networks.backbones.base import Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.plugins import config_of
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
+from orchestrator.text import listed
 
 if TYPE_CHECKING:
     SelectionMetric = str
@@ -136,9 +138,20 @@ class Training(BaseModel):
     lr: float = Field(1e-3, gt=0, description="learning rate of the network")
     backbone_lr_multiplier: float = Field(1.0, gt=0, description="factor on lr for the backbone")
     layer_decay: float = Field(1.0, gt=0, le=1, description="factor on the backbone's lr per layer from its top down")
-    beta2: float = Field(0.999, ge=0, lt=1, description="Adam's second-moment decay")
+    beta2: float = Field(0.999, ge=0, lt=1, description="second-moment decay of Adam's kind")
+    optimizer_momentum: float | None = Field(
+        None, ge=0, lt=1, description="momentum of sgd and nesterov (null: 0.9) or of rmsprop (null: none)"
+    )
+    optimizer_smoothing: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="decay of rmsprop's mean square, or of lion's momentum (beta2 in its paper); null: 0.99",
+    )
     weight_decay: float = Field(
-        1e-4, ge=0, description="of all parameters, including proxies; Adam adds it to the gradient, AdamW does not"
+        1e-4,
+        ge=0,
+        description="of all parameters, including proxies; added to the gradient, unless the optimiser decouples it",
     )
     warmup_epochs: int = Field(
         0, ge=0, le=MOST_EPOCHS, description="number of first epochs that train only heads and proxies"
@@ -234,6 +247,19 @@ class Training(BaseModel):
                 f"images_per_pass: {self.images_per_pass}: needs freeze_batch_norm: true: batch norm would see parts "
                 "of a batch"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _read_by_the_optimizer(self) -> Self:
+        for key, readers in READ_BY.items():
+            value = getattr(self, key)
+            if value is not None and key not in optimizer_of(self.optimizer).reads:
+                raise ValueError(
+                    f"{key}: {shown(value)}: is not read by optimizer: {self.optimizer}: take {listed(readers)}, or "
+                    "leave it out"
+                )
+        if self.optimizer == NESTEROV.name and self.optimizer_momentum == 0:
+            raise ValueError("optimizer_momentum: 0.0: optimizer: nesterov needs one above 0: take sgd without")
         return self
 
     @model_validator(mode="after")

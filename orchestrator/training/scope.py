@@ -58,23 +58,39 @@ def build_scope(
             optimizer.state.pop(parameter, None)
 
     def moments(parameters: list[nn.Parameter]) -> list[Tensor]:
-        found = []
+        found, names = [], _moments_of(optimizer)
         for parameter in parameters:
             state, zeros = optimizer.state.get(parameter, {}), torch.zeros_like(parameter)
-            found += [state.get("step", torch.zeros(())), state.get("exp_avg", zeros), state.get("exp_avg_sq", zeros)]
+            found += [torch.as_tensor(state.get("step", 0.0))]
+            found += [state.get(name, zeros) for name in (*names, "", "")[:2]]
         return [moment.detach().clone() for moment in found]
 
     def set_moments(parameters: list[nn.Parameter], moments: list[Tensor]) -> None:
         optimised = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        names, steps = _moments_of(optimizer), [state["step"] for state in optimizer.state.values() if "step" in state]
         for index, parameter in enumerate(parameters):
-            if id(parameter) not in optimised:  # a frozen one
+            if id(parameter) not in optimised or not optimizer.state:  # a frozen one; before the first step
                 continue
-            step, mean, square = moments[3 * index : 3 * index + 3]
-            optimizer.state[parameter] = {
-                "step": step.detach().to(parameter.device, torch.float32, copy=True),
-                # in the parameter's memory layout, which a fused optimiser assumes
-                "exp_avg": torch.empty_like(parameter.detach()).copy_(mean),
-                "exp_avg_sq": torch.empty_like(parameter.detach()).copy_(square),
+            step, *rest = moments[3 * index : 3 * index + 3]
+            # in the parameter's memory layout, which a fused optimiser assumes
+            state: dict[str, Any] = {
+                name: torch.empty_like(parameter.detach()).copy_(kept) for name, kept in zip(names, rest, strict=False)
             }
+            if steps:
+                whole = isinstance(steps[0], int)
+                state["step"] = int(step) if whole else step.detach().to(parameter.device, torch.float32, copy=True)
+            optimizer.state[parameter] = state
 
     return Scope(rng, class_embeddings, embed, reset_moments, moments, set_moments, lambda: stops.append(True))
+
+
+def _moments_of(optimizer: torch.optim.Optimizer) -> list[str]:
+    """The names of an optimiser's moments, two at most; none before its first step."""
+    names = sorted({name for state in optimizer.state.values() for name in state if isinstance(state[name], Tensor)})
+    names = [name for name in names if name != "step"]
+    if len(names) > 2:
+        raise TrainingFailed(
+            f"{type(optimizer).__name__} keeps {len(names)} moments of a parameter, a method may ask for two: take "
+            "another optimizer"
+        )
+    return names

@@ -2,7 +2,9 @@
 
 from orchestrator import parts
 from orchestrator.config.optimizers.adam import ADAM, ADAMW
-from orchestrator.config.optimizers.base import Optimizer
+from orchestrator.config.optimizers.base import OWN, Optimizer
+from orchestrator.config.optimizers.sgd import NESTEROV, RMSPROP, SGD
+from orchestrator.config.optimizers.timm import ADAMP, LION
 from orchestrator.text import listed
 
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -10,10 +12,18 @@ OPTIMIZERS: dict[str, Optimizer] = {
     for optimizer in (
         ADAM,
         ADAMW,
+        SGD,
+        NESTEROV,
+        RMSPROP,
+        LION,
+        ADAMP,
     )
 }
 
 DESCRIPTION = listed([optimizer.about for optimizer in OPTIMIZERS.values()], ", or ")
+
+READ_BY = {key: [name for name, optimizer in OPTIMIZERS.items() if key in optimizer.reads] for key in OWN}
+"""Which optimisers of the table read a setting that not all do."""
 
 ANNOUNCED = parts.names("optimizers", OPTIMIZERS)
 

@@ -24,5 +24,5 @@ def build(
     return made
 
 
-ADAM = Optimizer("adam", "Adam", partial(build, kind="Adam"))
-ADAMW = Optimizer("adamw", "AdamW (decoupled weight decay)", partial(build, kind="AdamW"))
+ADAM = Optimizer("adam", "Adam", partial(build, kind="Adam"), reads=())
+ADAMW = Optimizer("adamw", "AdamW (decoupled weight decay)", partial(build, kind="AdamW"), reads=())
