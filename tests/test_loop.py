@@ -75,8 +75,21 @@ VARIANTS: dict[str, dict[str, Any]] = {name: {"method": name} for name in METHOD
 }
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "nesterov": {"optimizer": "nesterov", "optimizer_momentum": 0.8, "lr": 0.1},
-    "rmsprop": {"optimizer": "rmsprop", "optimizer_momentum": 0.5, "optimizer_smoothing": 0.9},
+    "nesterov": {
+        "optimizer": "nesterov",
+        "optimizer_momentum": 0.8,
+        "lr": 0.1,
+        "lr_schedule": "cosine",
+        "lr_warmup": "2 steps",
+    },
+    "rmsprop": {
+        "optimizer": "rmsprop",
+        "optimizer_momentum": 0.5,
+        "optimizer_smoothing": 0.9,
+        "lr_schedule": "plateau",
+        "lr_patience": 0,
+        "lr_gamma": 0.1,
+    },
     "lion": {"optimizer": "lion"},
     "adamp": {"optimizer": "adamp"},
 }

@@ -78,6 +78,7 @@ settings:
   backbone: patches
   augmentation: flipped
   optimizer: plain
+  lr_schedule: root
 space:
   strength: {low: 0.5, high: 2.0}
 num_trials: 2
@@ -274,6 +275,26 @@ PLAIN = Optimizer("plain", "SGD without momentum", build)
         "        ADAMW,",
         "from orchestrator.config.optimizers.plain import PLAIN\n",
     ),
+    "schedule": Part(
+        "orchestrator/config/lr_schedules/root.py",
+        '''
+"""A schedule."""
+
+from orchestrator.config.lr_schedules.base import LRSchedule, Moment, Settings
+
+
+def factor(settings: Settings, moment: Moment) -> float:
+    """1 / sqrt(step)"""
+    return float((1 + moment.step) ** -0.5)
+
+
+ROOT = LRSchedule("root", "one over the root of the step", factor)
+''',
+        "orchestrator/config/lr_schedules/__init__.py",
+        "        ROOT,",
+        "        PLATEAU,",
+        "from orchestrator.config.lr_schedules.root import ROOT\n",
+    ),
     "format": Part(
         "orchestrator/report/formats/lines.py",
         '''
@@ -463,5 +484,5 @@ def test_what_has_no_line_is_refused_by_name(said: Mapping[str, Any]) -> None:
     refused = answer(said, "key of another", 2)
     assert "reduction_factor: has no meaning for 'threshold' (it is for asha, hyperband)" in refused
     assert "scheduler: least: 'many': should be a number" in refused
-    assert "wrong.yaml, line 18: patience: 0: should be at least 1" in refused
+    assert "wrong.yaml, line 19: patience: 0: should be at least 1" in refused
     assert "--format: 'line' is unknown (did you mean 'lines'?)" in answer(said, "no such format", 2)

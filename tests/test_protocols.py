@@ -187,13 +187,17 @@ def test_final_runs_confirm_what_folds_found(protocol: str, tmp_path: Path, monk
     assert resumed.complete and resumed.next() is None
 
 
-def test_a_method_that_needs_held_out_classes_keeps_them(tmp_path: Path) -> None:
-    raw = CONFIRMED | {"method": "ccp", "space": {"lr": [0.001, 0.01]}, "num_trials": 2}
+@pytest.mark.parametrize(("method", "use"), [("ccp", "method's own"), ("triplet", "learning rate's")])
+def test_a_training_that_needs_held_out_classes_keeps_them(method: str, use: str, tmp_path: Path) -> None:
+    raw = CONFIRMED | {"method": method, "space": {"lr": [0.001, 0.01]}, "num_trials": 2}
+    if method == "triplet":
+        raw |= {"settings": {"epochs": 6, "protocol": "mlrc", "lr_schedule": "plateau"}}
     conductor = start(search_of(raw, final_protocol="conventional"), tmp_path)
     while work := conductor.next():
         conductor.report(result(work, 1, 0.5, 1))
+        assert work.hold_out
     note = next(iter(conductor.ledger.finals.values())).note
-    assert note is not None and note.endswith("as one model, held-out classes kept for the method's own use")
+    assert note is not None and note.endswith(f"as one model, held-out classes kept for the {use} use")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from methods.pfml import CPML, PFML
 from orchestrator.config.presets import presets
 from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.method import Batch, Method, Outputs, Task, find_method
-from orchestrator.training.optimizer import set_learning_rates
+from orchestrator.training.optimizer import LearningRates
 
 CLASSES = 100  # those of CUB's training half
 
@@ -90,6 +90,6 @@ def test_learning_rates_fall_in_steps_of_whole_epochs() -> None:
     optimizer = torch.optim.SGD([{"params": [torch.zeros(1)], "lr": lr, "base_lr": lr} for lr in (0.8, 0.4)])
     seen = []
     for epoch in (0, 1, 2, 3, 4, 5, 1):  # of the epoch alone: one that is trained again has its own
-        set_learning_rates(optimizer, training, epoch)
+        LearningRates(optimizer, training, steps_per_epoch=3).set(3 * epoch, epoch)
         seen.append([group["lr"] for group in optimizer.param_groups])
     assert seen == [[rate, rate / 2] for rate in (0.8, 0.8, 0.4, 0.4, 0.2, 0.2, 0.8)]

@@ -17,6 +17,11 @@ from orchestrator.config.limits import (
     MOST_PER_BATCH,
     MOST_THREADS,
 )
+from orchestrator.config.lr_schedules import DESCRIPTION as SCHEDULES_DESCRIPTION
+from orchestrator.config.lr_schedules import LR_SCHEDULES, lr_schedule_of
+from orchestrator.config.lr_schedules import READ_BY as SCHEDULES_READ
+from orchestrator.config.lr_schedules.plateau import PATIENCE, PLATEAU
+from orchestrator.config.lr_schedules.step import STEP
 from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, READ_BY, optimizer_of
 from orchestrator.config.optimizers.adam import ADAM
 from orchestrator.config.optimizers.sgd import NESTEROV
@@ -35,13 +40,22 @@ from orchestrator.text import listed
 if TYPE_CHECKING:
     SelectionMetric = str
     OptimizerName = str
+    LRScheduleName = str
     DegradationName = str
 else:  # of tables, for the messages and descriptions of a Literal
     SelectionMetric = Literal[*OBJECTIVES]
     OptimizerName = Literal[*OPTIMIZERS, *ANNOUNCED]
+    LRScheduleName = Literal[*LR_SCHEDULES]
     DegradationName = Literal["none", *DEGRADATIONS]
 
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
+
+
+def steps_of(text: str, steps_per_epoch: int) -> int:
+    """The steps of a setting such as '2 epochs' or '25 steps'."""
+    match = VALIDATE_EVERY.fullmatch(text)
+    assert match is not None
+    return int(match[1]) * (steps_per_epoch if match[2] == "epoch" else 1)
 
 
 class Training(BaseModel):
@@ -156,10 +170,29 @@ class Training(BaseModel):
     warmup_epochs: int = Field(
         0, ge=0, le=MOST_EPOCHS, description="number of first epochs that train only heads and proxies"
     )
+    lr_schedule: LRScheduleName | None = Field(
+        None, description=f"how lr falls; {SCHEDULES_DESCRIPTION}; null: {STEP.name}"
+    )
+    lr_warmup: str | None = Field(
+        None,
+        description="'N epochs' or 'N steps' at the start in which lr rises linearly to its value; null: none",
+    )
+    lr_patience: int | None = Field(
+        None,
+        ge=0,
+        le=MOST_EPOCHS,
+        description=f"validations without a better score that {PLATEAU.name} allows; null: {PATIENCE}",
+    )
     lr_step_epochs: int = Field(
         0, ge=0, le=MOST_EPOCHS, description="number of epochs between multiplications of lr by lr_gamma; 0: never"
     )
-    lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the step schedule")
+    lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the schedules step and plateau")
+    stop_patience: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="validations without a better score after which a training ends; null: it takes all its epochs",
+    )
     clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to ± this value")
     clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to at most this value")
     precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
@@ -215,10 +248,10 @@ class Training(BaseModel):
         optimizer_of(value)
         return value
 
-    @field_validator("validate_every")
+    @field_validator("validate_every", "lr_warmup")
     @classmethod
-    def _clock(cls, value: str) -> str:
-        if not VALIDATE_EVERY.fullmatch(value):
+    def _clock(cls, value: str | None) -> str | None:
+        if value is not None and not VALIDATE_EVERY.fullmatch(value):
             raise ValueError("should read like '1 epoch' or '25 steps', with a number from 1 to 999999999")
         return value
 
@@ -250,16 +283,35 @@ class Training(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _read_by_the_optimizer(self) -> Self:
-        for key, readers in READ_BY.items():
+    def _read_by_the_chosen(self) -> Self:
+        schedule = lr_schedule_of(self.lr_schedule)
+        its = optimizer_of(self.optimizer).reads, f"optimizer: {self.optimizer}"
+        of_lr = schedule.reads, f"lr_schedule: {schedule.name}"
+        for key, readers, (reads, chosen) in (
+            *((key, readers, its) for key, readers in READ_BY.items()),
+            *((key, readers, of_lr) for key, readers in SCHEDULES_READ.items()),
+        ):
             value = getattr(self, key)
-            if value is not None and key not in optimizer_of(self.optimizer).reads:
+            if value != type(self).model_fields[key].default and key not in reads:
                 raise ValueError(
-                    f"{key}: {shown(value)}: is not read by optimizer: {self.optimizer}: take {listed(readers)}, or "
-                    "leave it out"
+                    f"{key}: {shown(value)}: is not read by {chosen}: take {listed(readers)}, or leave it out"
                 )
+        if schedule is PLATEAU and self.lr_gamma == 1:
+            raise ValueError(f"lr_gamma: 1.0: lr_schedule: {PLATEAU.name} needs a factor below 1")
         if self.optimizer == NESTEROV.name and self.optimizer_momentum == 0:
             raise ValueError("optimizer_momentum: 0.0: optimizer: nesterov needs one above 0: take sgd without")
+        return self
+
+    @model_validator(mode="after")
+    def _scores_to_follow(self) -> Self:
+        given = {"lr_schedule": self.lr_schedule if self.follows_scores else None, "stop_patience": self.stop_patience}
+        scored = self.protocol == "mlrc" or self.selection == "test" or self.validation_share
+        for key, value in given.items():
+            if value is not None and not scored:
+                raise ValueError(
+                    f"{key}: {shown(value)}: needs validations, and validation_share: 0 holds nothing out: take a "
+                    "share above 0, selection: test or protocol: mlrc"
+                )
         return self
 
     @model_validator(mode="after")
@@ -277,6 +329,11 @@ class Training(BaseModel):
         if self.degradation == "none":
             return None
         return Degradation(self.degradation, self.degradation_probability, self.degradation_extent)
+
+    @property
+    def follows_scores(self) -> bool:
+        """Whether the learning rate depends on the validations' scores."""
+        return lr_schedule_of(self.lr_schedule).follower is not None
 
     @property
     def batch_size(self) -> int:

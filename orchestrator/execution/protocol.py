@@ -61,6 +61,8 @@ class Validated(_OfATrial):
     seconds: float = 0.0
     finished: bool = False
     """Whether it is the last one."""
+    reason: str | None = None
+    """Why, if the training ended before all its epochs for want of better scores."""
     test: Mapping[str, float] = field(default_factory=dict)
     """The metrics on the test classes, of a finished training that is to be tested."""
     untrained: Mapping[str, Any] | None = None

@@ -154,6 +154,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                     validation.metrics,
                     validation.seconds,
                     finished=validation.finished,
+                    reason=validation.reason,
                     test=tested,
                     unordered=tuple(sorted(unordered)),
                     anew=anew,

@@ -17,9 +17,8 @@ from orchestrator.config.training import Experiment, untrained_key
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
-from orchestrator.plugins import find_installed
 from orchestrator.report.effect import idle_params, training_images
-from orchestrator.search.final_runs import FOLDS, final_runs
+from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.folder import Folder
@@ -198,7 +197,7 @@ class Conductor:
             folder=paths.portable(self.trial_folder(trial)),
             objective=search.objective.model_dump(),
             stop_after=self._stop_after(trial, experiment),
-            hold_out=not final or find_installed(experiment.method).needs_validation,
+            hold_out=not final or needs_validation(experiment),
             test=final or search.test_trials,
             untrained=not final and self._is_to_measure(trial.trial_id, experiment),
             workers=search.workers_of_final if final else search.workers,
@@ -323,7 +322,7 @@ class Conductor:
             if result.test:
                 tests = {f"test/{name}": value for name, value in result.test.items()}
                 self._record("result", sync=False, trial_id=trial.trial_id, metrics=tests)
-            self._end(trial, "done")
+            self._end(trial, "done", result.reason)
         elif stop:
             self._end(trial, "pruned")
         return stop or result.finished

@@ -1,6 +1,7 @@
 """Which trials are trained again at the end of a search, with which seeds, and for how long."""
 
 from orchestrator.config.search import Search
+from orchestrator.config.training import Experiment
 from orchestrator.plugins import find_installed
 from orchestrator.report.standing import to_confirm
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -11,6 +12,11 @@ FINAL = "final"
 
 FOLDS = "mean of the folds' models"
 """The description of a test over folds, for its note."""
+
+
+def needs_validation(experiment: Experiment) -> bool:
+    """Whether a training goes by its validations, so that its final run keeps the held-out classes."""
+    return experiment.training.follows_scores or find_installed(experiment.method).needs_validation
 
 
 def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
@@ -33,8 +39,9 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
         note = f"retrained from trial {trial.trial_id}"
         if conventional:
             note += " as one model"
-        if find_installed(experiment.method).needs_validation and experiment.training.selection == "validation":
-            note += ", held-out classes kept for the method's own use"
+        if needs_validation(experiment) and experiment.training.selection == "validation":
+            user = "learning rate's" if experiment.training.follows_scores else "method's own"
+            note += f", held-out classes kept for the {user} use"
         if experiment.training.protocol == "mlrc":
             note += f", {FOLDS}"
         if experiment.training.selection == "test":

@@ -76,6 +76,12 @@ def mean_evaluation(found: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(metrics, queries)
 
 
+def _why(folds: Sequence[Validation]) -> str | None:
+    """Why the folds ended before all their epochs, if any did."""
+    reasons = [fold.reason for fold in folds if fold.reason is not None]
+    return f"{len(reasons)} of {len(folds)} folds: {reasons[0]}" if reasons else None
+
+
 def fit_folds(
     experiment: Experiment,
     store: Store,
@@ -120,6 +126,7 @@ def fit_folds(
                 metrics={name: fmean(fold.metrics[name] for fold in folds) for name in names},
                 seconds=seconds,
                 finished=all(fold.finished for fold in folds),
+                reason=_why(folds) if all(fold.finished for fold in folds) else None,
             )
     finally:
         for training in trainings:

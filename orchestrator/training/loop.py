@@ -6,7 +6,7 @@ trial takes one validation per step, a Ray Train worker reports each. Closing th
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Generator, nn
 
 from orchestrator.config.search import Objective, chosen_by
-from orchestrator.config.training import VALIDATE_EVERY, Experiment
+from orchestrator.config.training import Experiment, Training, steps_of
 from orchestrator.data.pipeline import without
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
@@ -23,6 +23,7 @@ from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
+from orchestrator.text import counted
 from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
@@ -35,7 +36,7 @@ from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
-from orchestrator.training.optimizer import build_optimizer, set_learning_rates
+from orchestrator.training.optimizer import LearningRates, build_optimizer
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
 from orchestrator.training.window import Window
@@ -55,6 +56,8 @@ class Validation:
     metrics: dict[str, float]
     seconds: float
     finished: bool
+    reason: str | None = None
+    """Why it is the last one, if the training ended before all its epochs for want of better scores."""
 
 
 def fit(
@@ -100,6 +103,7 @@ def fit(
     reader = new_reader(store, training, device=device)
     batches = Batches(learner.method, training, images, meta, reader, device)
     clock = Clock(training.validate_every, batches.steps_per_epoch, training.epochs, stop_after)
+    rates = LearningRates(optimizer, training, batches.steps_per_epoch, objective.mode)
     window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
     history: list[Validation] = []
     best: float | None = None
@@ -116,6 +120,7 @@ def fit(
             "rng": rng.get_state(),
             "global_rng": random_state(device),
             "batches": batches.state(),
+            "rates": rates.state(),
             "step": step,
             "best": best,
             "history": [asdict(validation) for validation in history],
@@ -130,6 +135,7 @@ def fit(
         rng.set_state(saved["rng"])
         set_random_state(saved["global_rng"], device)
         batches.load(saved.get("batches", {}))
+        rates.load(saved.get("rates", {}))
         step, best = saved["step"], saved["best"]
         history = [Validation(**validation) for validation in saved["history"]]
         yield from history
@@ -143,7 +149,7 @@ def fit(
         begun, last = step, step if stopped else clock.total_steps
         for epoch, batch in batches.read(step, last):
             # one step: this rank's block of images, the whole batch's labels
-            set_learning_rates(optimizer, training, epoch)
+            rates.set(step, epoch)
             with memory_faults(training), window.first_cause(step + 1, epoch + 1, engine):
                 terms = engine.step(batch, epoch)
             window.add(step + 1, epoch + 1, terms, engine.seen, batch)
@@ -169,6 +175,8 @@ def fit(
                 if not math.isfinite(value):
                     raise TrainingFailed(f"{name} is {value} at validation {len(history) + 1}")
             score = metrics.get(objective.metric)
+            if score is not None:
+                rates.validated(score)
             if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
                 best = score
                 if folder is not None and rank() == 0:
@@ -178,9 +186,10 @@ def fit(
                         keep_insight(folder, evaluation, held_out, store)
             if len(split.validation):
                 learner.method.after_validation(metrics[DEFAULT_OBJECTIVE], replace(scope, metrics=dict(metrics)))
-            stopped = bool(stops) or step == clock.total_steps
+            reason = out_of_patience(training, objective, [*(past.metrics for past in history), metrics])
+            stopped = bool(stops) or step == clock.total_steps or reason is not None
             seconds, started = time.monotonic() - started, time.monotonic()
-            history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped))
+            history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped, reason))
             if folder is not None and rank() == 0:
                 if stopped and not len(split.validation):
                     save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
@@ -195,6 +204,17 @@ def fit(
                 return
 
 
+def out_of_patience(training: Training, objective: Objective, metrics: Sequence[Mapping[str, float]]) -> str | None:
+    """Why a training ends after these validations, if `stop_patience` of them came after the best."""
+    scores = [found[objective.metric] for found in metrics if objective.metric in found]
+    if training.stop_patience is None or not scores:
+        return None
+    best = max(scores) if objective.mode == "max" else min(scores)
+    if len(scores) - 1 - scores.index(best) < training.stop_patience:
+        return None
+    return f"stop_patience: no better {objective.metric} in {counted(training.stop_patience, 'validation')}"
+
+
 @dataclass(frozen=True)
 class Clock:
     """When to validate: every so many epochs or steps, and at the end."""
@@ -207,9 +227,7 @@ class Clock:
     @property
     def interval(self) -> int:
         """Steps between validations."""
-        match = VALIDATE_EVERY.fullmatch(self.every)
-        assert match is not None
-        return int(match[1]) * (self.steps_per_epoch if match[2] == "epoch" else 1)
+        return steps_of(self.every, self.steps_per_epoch)
 
     @property
     def total_steps(self) -> int:

@@ -1,12 +1,14 @@
 """The optimiser of a learner: parameter groups, schedules, clipping."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from orchestrator.config.lr_schedules import lr_schedule_of
+from orchestrator.config.lr_schedules.base import Moment
 from orchestrator.config.optimizers import optimizer_of
-from orchestrator.config.training import Training
+from orchestrator.config.training import Training, steps_of
 from orchestrator.errors import InputError
 from orchestrator.training.eager import spare_compiler, step_plainly
 from orchestrator.training.learner import Learner
@@ -50,11 +52,49 @@ def network_groups(learner: Learner, training: Training) -> list[dict[str, Any]]
     return [{"params": parameters, "lr": lr} for lr, parameters in groups.items()]
 
 
-def set_learning_rates(optimizer: torch.optim.Optimizer, training: Training, epoch: int) -> None:
-    """Apply the step schedule: a function of the epoch alone, so it has no state to save."""
-    factor = training.lr_gamma ** (epoch // training.lr_step_epochs) if training.lr_step_epochs else 1.0
-    for group in optimizer.param_groups:
-        group["lr"] = group["base_lr"] * factor
+class LearningRates:
+    """The learning rates of an optimiser's groups: linear warm-up, schedule, and what follows the validations' scores.
+
+    lr = base_lr * min(1, (step + 1) / warmup) * factor, with steps from 0
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        training: Training,
+        steps_per_epoch: int,
+        mode: Literal["max", "min"] = "max",
+    ) -> None:
+        self.optimizer, self.training = optimizer, training
+        self.warmup = steps_of(training.lr_warmup, steps_per_epoch) if training.lr_warmup else 0
+        self.total = training.epochs * steps_per_epoch
+        self.schedule = lr_schedule_of(training.lr_schedule)
+        self.follower = self.schedule.follower(training, mode) if self.schedule.follower else None
+
+    def set(self, step: int, epoch: int) -> None:
+        """Those of a step."""
+        factor = self.schedule.factor(self.training, Moment(epoch, step, self.warmup, self.total))
+        if self.follower is not None:
+            factor *= float(self.follower.get_last_lr()[0])
+        if step < self.warmup:
+            factor *= (step + 1) / self.warmup
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base_lr"] * factor
+
+    def validated(self, score: float) -> None:
+        """A validation has given this score."""
+        if self.follower is not None:
+            self.follower.step(score)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {} if self.follower is None else self.follower.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        if self.follower is not None:
+            self.follower.load_state_dict(state)
+            self.follower.optimizer.param_groups[0]["lr"] = self.follower.get_last_lr()[0]
 
 
 def clip_gradients(learner: Learner, training: Training) -> None:

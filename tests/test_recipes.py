@@ -1,0 +1,139 @@
+"""What any method is trained with: schedules of the learning rate and when a training ends, beside slow references."""
+
+import io
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from test_loop import SETTINGS
+from test_study import TPE, result, search_of, start
+
+from orchestrator.config.search import Objective
+from orchestrator.config.training import Training
+from orchestrator.execution.protocol import Validated, Work
+from orchestrator.execution.worker import results
+from orchestrator.storage.journal import Journal
+from orchestrator.training.loop import out_of_patience
+from orchestrator.training.optimizer import LearningRates
+
+STEPS, EPOCHS = 5, 4
+
+
+def optimizer_of(*base: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": [torch.zeros(1)], "lr": lr, "base_lr": lr} for lr in base])
+
+
+def by_torch(base: float, schedule: str, warmup: int) -> list[float]:
+    """The learning rate of each step by torch's own schedulers, one after the other."""
+    optimizer, of = torch.optim.SGD([torch.zeros(1)], lr=base), torch.optim.lr_scheduler
+    after: torch.optim.lr_scheduler.LRScheduler
+    if schedule == "cosine":
+        after = of.CosineAnnealingLR(optimizer, STEPS * EPOCHS - warmup)
+    else:
+        after = of.MultiStepLR(optimizer, [2 * STEPS - warmup], 0.3)
+    scheduler: torch.optim.lr_scheduler.LRScheduler = after
+    if warmup:
+        rising = of.LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1)
+        scheduler = of.SequentialLR(optimizer, [rising, after], [warmup])
+    found = []
+    for _ in range(STEPS * EPOCHS):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        optimizer.step()
+        scheduler.step()
+    return found
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine"])
+@pytest.mark.parametrize(("warmup", "steps"), [(None, 0), ("3 steps", 3), ("1 epoch", STEPS)])
+def test_learning_rates_are_those_of_torch(schedule: Any, warmup: str | None, steps: int) -> None:
+    every: dict[str, Any] = {"lr_step_epochs": 2, "lr_gamma": 0.3} if schedule == "step" else {}
+    training = Training(epochs=EPOCHS, lr_schedule=schedule, lr_warmup=warmup, **every)
+    optimizer = optimizer_of(0.8, 0.4)
+    rates, seen = LearningRates(optimizer, training, STEPS), []
+    for step in range(STEPS * EPOCHS):
+        rates.set(step, step // STEPS)
+        seen.append([group["lr"] for group in optimizer.param_groups])
+    expected = by_torch(0.8, schedule, steps)
+    assert seen == [[pytest.approx(lr, abs=1e-12), pytest.approx(lr / 2, abs=1e-12)] for lr in expected]
+
+
+def plateau(scores: list[float], larger: bool, patience: int) -> list[float]:
+    """The factor after each score: halved once more than `patience` in a row were not above all before them."""
+    factor, bad, found = 1.0, 0, []
+    for number, score in enumerate(scores):
+        better = all(score > before if larger else score < before for before in scores[:number])
+        bad = 0 if better else bad + 1
+        if bad > patience:
+            factor, bad = factor / 2, 0
+        found.append(factor)
+    return found
+
+
+def after_patience(scores: list[float], larger: bool, patience: int) -> int | None:
+    """The first validation, from 1, with `patience` after the best so far."""
+    for number in range(1, len(scores) + 1):
+        so_far = [score if larger else -score for score in scores[:number]]
+        if number - 1 - so_far.index(max(so_far)) >= patience:
+            return number
+    return None
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_scores_lower_the_learning_rate_and_end_a_training(mode: Literal["max", "min"]) -> None:
+    """A saved state goes on as if it had not been interrupted."""
+    draw, objective = random.Random(0), Objective(metric="val/map_at_r", mode=mode)
+    ended = set()
+    for turn in range(40):
+        patience, stop, scores = turn % 4, 1 + turn % 9, [draw.randrange(6) / 8 for _ in range(12)]
+        training = Training(lr_schedule="plateau", lr_patience=patience, stop_patience=stop)
+        optimizer = optimizer_of(0.8)
+        rates, seen = LearningRates(optimizer, training, STEPS, mode), []
+        for number, score in enumerate(scores):
+            if number == turn % 12:
+                torch.save(rates.state(), file := io.BytesIO())
+                file.seek(0)
+                rates = LearningRates(optimizer, training, STEPS, mode)
+                rates.load(torch.load(file, weights_only=True))
+            rates.validated(score)
+            rates.set(0, 0)
+            seen.append(optimizer.param_groups[0]["lr"] / 0.8)
+        assert seen == pytest.approx(plateau(scores, mode == "max", patience))
+        ends = [
+            number
+            for number in range(1, 13)
+            if out_of_patience(training, objective, [{objective.metric: score} for score in scores[:number]])
+        ]
+        assert (ends[0] if ends else None) == after_patience(scores, mode == "max", stop)
+        ended.add(bool(ends))
+    assert ended == {True, False}
+    assert out_of_patience(Training(stop_patience=1), objective, [{"train/loss": 1.0}] * 9) is None
+
+
+def test_patience_ends_a_trial_and_its_journal_says_why(data_folder: Path, tmp_path: Path) -> None:
+    """Interrupted or not, as one model or over folds."""
+    settings = SETTINGS | {"method": "triplet", "lr": 1e-30, "validate_every": "1 step", "stop_patience": 2}
+    reason = "stop_patience: no better val/map_at_r in 2 validations"
+    work = Work("0000", settings, str(data_folder), str(tmp_path / "0"))
+    broken = next(iter(results(work)))
+    (*_, last) = again = list(results(work))
+    assert isinstance(broken, Validated) and broken.number == 1
+    assert [(found.number, found.finished) for found in again] == [(1, False), (2, False), (3, True)]  # type: ignore[union-attr]
+    assert isinstance(last, Validated) and last.reason == reason
+    assert list(results(work)) == again
+    folds = settings | {"protocol": "mlrc", "class_subset": 16}
+    (*_, last) = results(Work("0001", folds, str(data_folder), str(tmp_path / "1")))
+    assert isinstance(last, Validated) and last.number == 3 and last.reason == f"4 of 4 folds: {reason}"
+
+    conductor = start(search_of(TPE, scheduler={"name": "asha", "grace_validations": 4}), tmp_path)
+    trial = conductor.next()
+    assert trial is not None
+    assert not conductor.report(result(trial, 1, 0.5, 9))
+    assert conductor.report(replace(result(trial, 2, 0.4, 2), reason=reason))
+    ended = Journal.read(tmp_path / "journal.jsonl")[-1]
+    assert (ended["event"], ended["state"], ended["reason"]) == ("trial_ended", "done", reason)
+    conductor.journal.close()
+    resumed = start(search_of(TPE, scheduler={"name": "asha", "grace_validations": 4}), tmp_path)
+    assert resumed.ledger.trials[trial.trial_id].reason == reason and not resumed.waiting
