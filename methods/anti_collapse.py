@@ -285,6 +285,9 @@ class AntiCollapse(Method):
     ProxyNCA (`objective`). `form` says which rows: the proxies of the batch's classes, those of all classes, or the
     batch itself (pair); the last with `proxy_loss: false` trains without labels, on plain batches. Jiang et al., 2024.
 
+    With `rate: exp`, the released code's form, the first term is e^(-R), and the factor in R is n / (D epsilon) of
+    proxies, D / (n epsilon) of a batch: R is far smaller, and its gradient is weighted by e^(-R).
+
     Language guidance adds guidance_weight KL(p || q), p and q the softmax rows of the similarities of class names and
     of images. `text_embeddings` names a .csv file whose lines are a class name and the numbers of its embedding, or
     a text encoder of open_clip, which reads "a photo of {class name}" (the paper's: ViT-B-32-quickgelu/openai).
@@ -306,6 +309,7 @@ class AntiCollapse(Method):
         )
         proxy_loss: bool = Field(True, description="false, for the pair form: no proxies and no labels at all")
         epsilon: float = Field(0.5, gt=0, description="distortion that the coding rate allows")
+        rate: Literal["log", "exp"] = Field("log", description="-R as printed, or e^(-R) as in the released code")
         guidance_weight: float = Field(0.0, ge=0, description="weight of the language guidance; 0: none")
         guidance_temperature: float = Field(1.0, gt=0, description="temperature of both its softmaxes")
         text_embeddings: str | None = Field(
@@ -320,7 +324,7 @@ class AntiCollapse(Method):
             if not self.guidance_weight:
                 found |= dict.fromkeys(("guidance_temperature", "text_embeddings"), ("guidance_weight",))
             if self.form == "none":
-                found["epsilon"] = ("form",)
+                found |= dict.fromkeys(("epsilon", "rate"), ("form",))
             return found
 
         @model_validator(mode="after")
@@ -371,7 +375,11 @@ class AntiCollapse(Method):
             if config.form == "mini_batch":
                 rows = rows[torch.isin(self.base.proxies.labels, batch.labels)]
         if config.form != "none":
-            terms["coding_rate"] = -coding_rate(rows, config.epsilon)
+            (size, dim), epsilon = rows.shape, config.epsilon
+            if config.rate == "exp":
+                epsilon = epsilon**0.5 * (1 if config.form == "pair" else dim / size)
+            rate = coding_rate(rows, epsilon)
+            terms["coding_rate"] = (-rate).exp() if config.rate == "exp" else -rate
         if config.guidance_weight:
             texts = self.texts[batch.labels[:, 0]]
             guidance = language_guidance(z, texts, temperature=config.guidance_temperature)

@@ -269,6 +269,22 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(form, proxies_per_c
     assert group["params"] == [weight] and group["lr"] == pytest.approx(1e-2)
 
 
+@pytest.mark.parametrize("form", ["mini_batch", "all_class", "pair"])
+def test_the_released_form_of_the_rate(form):
+    """e^(-1/2 log det(I + n / (D epsilon) P P^T)) of n proxies; of a batch D / (n epsilon), as antico.py has them."""
+    method, z = build(form=form, rate="exp", epsilon=0.4), unit(7, D).requires_grad_()
+    proxies = method.base.proxies()
+    rows = {"mini_batch": proxies[[y for y in range(C) if y in LABELS]], "all_class": proxies, "pair": z}[form]
+    n = len(rows)
+    factor = D / (n * 0.4) if form == "pair" else n / (D * 0.4)
+    expected = torch.exp(-torch.logdet(torch.eye(n, dtype=z.dtype) + factor * rows @ rows.T) / 2)
+    found = terms(method, z)["coding_rate"]
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12) and 0 < found.item() < 1
+    leaf = z if form == "pair" else method.base.proxies.weight
+    fast, slowly = (torch.autograd.grad(value, leaf)[0] for value in (found, expected))
+    torch.testing.assert_close(fast, slowly, rtol=1e-8, atol=1e-14)
+
+
 def test_without_labels_there_is_the_coding_rate_of_the_batch_and_nothing_else():
     method, z = build(**LABEL_FREE), unit(7, D).requires_grad_()
     found = terms(method, z)

@@ -3,6 +3,8 @@
 After a change that moves defaults on purpose: `.venv/bin/python tests/test_presets.py` writes tests/presets/ anew.
 """
 
+import fnmatch
+import itertools
 import json
 import re
 import tomllib
@@ -13,7 +15,15 @@ import pytest
 
 from orchestrator.cli.main import main
 from orchestrator.config.files import find_search, read_scalar, read_yaml, shipped_searches
-from orchestrator.config.presets import FOLDER, describe_preset, find_preset, preset_text, presets, presets_of, to_yaml
+from orchestrator.config.presets import (
+    FOLDER,
+    find_preset,
+    preset_text,
+    presets,
+    presets_of,
+    read_presets,
+    to_yaml,
+)
 from orchestrator.config.resolve import beneath, resolve_search, single_training
 from orchestrator.config.search import Search
 from orchestrator.config.training import Experiment, resolve_experiment
@@ -29,12 +39,6 @@ def experiment(name: str) -> Experiment:
     return resolve_experiment(find_preset(name).settings, name)
 
 
-def holds(name: str, **numbers: Any) -> None:
-    """The preset states these settings, and they are these."""
-    stated = describe_preset(find_preset(name))["settings"]
-    assert {key: stated.get(key, "not stated") for key in numbers} == numbers, name
-
-
 # Every preset ----------------------------------------------------------------------------------------------
 
 
@@ -48,7 +52,7 @@ def test_a_preset_resolves(name: str) -> None:
     assert all(isinstance(why, str) and why for why in (*preset.readings.values(), *preset.unstated.values()))
     assert preset.source
     # a photograph needs a recipe of its size, whatever else a paper leaves open
-    assert preset.settings["augmentation"] in ("random_crop_224", "random_resized_crop_227")
+    assert preset.settings["augmentation"].endswith(("crop_224", "crop_227"))
     assert single_training("x", preset.settings, preset=preset).preset == name
 
 
@@ -82,12 +86,12 @@ def test_the_text_of_a_preset_reads_back() -> None:
 
 
 def expand(pattern: str) -> list[str]:
-    """`a/{b,c}` -> `a/b`, `a/c`."""
-    before, brace, rest = pattern.partition("{")
-    if not brace:
+    """`a/{b,{c,d}/e}` -> `a/b`, `a/c/e`, `a/d/e`."""
+    inner = re.search("{([^{}]*)}", pattern)
+    if inner is None:
         return [pattern]
-    choices, _, after = rest.partition("}")
-    return [before + choice + end for choice in choices.split(",") for end in expand(after)]
+    before, after = pattern[: inner.start()], pattern[inner.end() :]
+    return list(dict.fromkeys(end for one in inner[1].split(",") for end in expand(before + one + after)))
 
 
 def test_the_page_has_them_all() -> None:
@@ -104,69 +108,82 @@ def test_the_files_are_in_the_wheel() -> None:
 
 # The papers' numbers ---------------------------------------------------------------------------------------
 
-# PFML, supplement, Table 8: lr, weight decay, batch size, BN freeze, warm-up, lr for proxies
-TABLE_8 = {
-    ("cub200", "resnet50"): (1e-4, 5e-4, 100, True, 1, 0.01),
-    ("cub200", "bn_inception"): (1e-4, 5e-4, 180, True, 1, 0.01),
-    ("cars196", "resnet50"): (1e-4, 1e-4, 100, True, 1, 0.01),
-    ("cars196", "bn_inception"): (1e-4, 1e-4, 180, True, 1, 0.01),
-    ("sop", "resnet50"): (1e-4, 5e-4, 100, False, 0, 0.01),
-    ("sop", "bn_inception"): (1e-4, 5e-4, 180, False, 0, 0.01),
-}
+PRINTED = read_yaml(ROOT / "tests" / "printed_settings.yaml")["groups"]
 
 
-@pytest.mark.parametrize("method", ["pfml", "cpml"])
-@pytest.mark.parametrize(("column", "numbers"), TABLE_8.items())
-def test_table_8_of_pfml(method: str, column: tuple[str, str], numbers: tuple[Any, ...]) -> None:
-    name = f"{method}/{'/'.join(column)}"
-    lr, weight_decay, batch_size, frozen, warmup, proxy_lr = numbers
-    holds(name, optimizer="adam", lr=lr, weight_decay=weight_decay, freeze_batch_norm=frozen, warmup_epochs=warmup)
-    # Section 4.1: 200 epochs, M = 15 on CUB and Cars, 2 on SOP; Table 1: 512 dimensions
-    holds(name, epochs=200, proxies_per_class=2 if column[0] == "sop" else 15, embedding_dim=512)
-    resolved: Any = experiment(name)
-    assert resolved.training.batch_size == batch_size
-    assert resolved.training.lr * resolved.config.proxy_lr_multiplier == pytest.approx(proxy_lr)
+def resolved_values(name: str) -> dict[str, Any]:
+    """All settings, and what papers print in other terms."""
+    found: Any = experiment(name)
+    rates = {"proxy_lr": found.training.lr * getattr(found.config, "proxy_lr_multiplier", 1)}
+    return found.flat() | rates | {"batch_size": found.training.batch_size}
 
 
-@pytest.mark.parametrize("dataset", ["cub200", "cars196", "sop"])
-@pytest.mark.parametrize("backbone", ["vit_small", "dino_small"])
-def test_table_1_of_pfml_has_transformers(dataset: str, backbone: str) -> None:
-    name = f"pfml/{dataset}/{backbone}"
-    holds(name, embedding_dim=384, lr=1e-4, epochs=200, proxies_per_class=2 if dataset == "sop" else 15)
-    assert {"weight_decay", "warmup_epochs", "classes_per_batch"} <= find_preset(name).unstated.keys()
+def meant(patterns: str) -> list[str]:
+    """The presets that these patterns name, less those of a pattern that begins with a minus."""
+    words = patterns.split()
+    wanted = {word: fnmatch.filter(presets(), word.removeprefix("-")) for word in words}
+    assert all(wanted.values()), f"no preset is meant by one of {patterns}"
+    left_out = {name for word in words if word.startswith("-") for name in wanted[word]}
+    return [name for name in dict.fromkeys(itertools.chain(*wanted.values())) if name not in left_out]
 
 
-IDML_OBJECTIVES = ["proxy_anchor", "proxy_nca", "multi_similarity", "contrastive", "triplet", "margin", "fast_ap"]
+def differences(group: dict[str, Any]) -> list[str]:
+    """The presets that do not have what is printed, with the setting and both values."""
+    found = []
+    for name in meant(group["presets"]):
+        values = resolved_values(name)
+        for key, printed in group["values"].items():
+            same = values[key] == (pytest.approx(printed) if isinstance(printed, float) else printed)
+            found += [] if same else [f"{name}: {key} {values[key]!r}, printed {printed!r}"]
+    return found
 
 
-@pytest.mark.parametrize("dataset", ["cub200", "cars196", "sop"])
-@pytest.mark.parametrize("objective", IDML_OBJECTIVES)
-def test_section_4_1_of_idml(objective: str, dataset: str) -> None:
-    name = f"idml/{dataset}/resnet50/{objective}"
-    for preset in (name, f"{objective}/{dataset}/resnet50"):  # starred rows: "under the same settings"
-        holds(preset, embedding_dim=512, optimizer="adamw", lr=1e-5, augmentation="random_crop_224")
-        assert experiment(preset).training.batch_size == 120
-        # the released code
-        holds(preset, weight_decay=1e-4, epochs=60, lr_step_epochs=10, lr_gamma=0.5, warmup_epochs=1, clip_value=10)
-        holds(preset, freeze_batch_norm=True, pooling="average+max")
-    holds(name, objective=objective, tau=5, gamma=2 if dataset == "cars196" else 0, uncertainty_dim=512, mixup=True)
-    if objective in ("proxy_anchor", "proxy_nca"):
-        holds(name, proxy_lr_multiplier=100)
-    if objective == "triplet":
-        holds(name, mining="semihard")
-    if objective == "proxy_nca":
-        holds(name, metric="euclidean")  # Equation 15
+@pytest.mark.parametrize("group", PRINTED, ids=lambda group: group["where"])
+def test_presets_have_what_is_printed(group: dict[str, Any]) -> None:
+    assert differences(group) == []
 
 
-@pytest.mark.parametrize(
-    ("dataset", "lr", "every", "factor"),
-    [("cub200", 6e-4, 5, 0.5), ("cars196", 2.5e-4, 10, 0.5), ("sop", 6e-4, 10, 0.25)],
-)
-def test_the_released_commands_of_idml(dataset: str, lr: float, every: int, factor: float) -> None:
-    name = f"idml/{dataset}/resnet50/proxy_anchor_released"
-    holds(
-        name, objective="proxy_anchor", lr=lr, warmup_epochs=5, lr_step_epochs=every, lr_gamma=factor, weight_decay=1e-4
+def test_a_wrong_value_is_seen() -> None:
+    wrong = {"presets": "pfml/*/resnet50 -pfml/sop/*", "values": {"lr": 2e-4, "epochs": 200, "pooling": "max"}}
+    assert differences(wrong) == [
+        f"pfml/{dataset}/resnet50: {told}"
+        for dataset in ("cars196", "cub200")
+        for told in ("lr 0.0001, printed 0.0002", "pooling 'average', printed 'max'")
+    ]
+
+
+def test_all_that_presets_state_is_held_against_print() -> None:
+    """But for the decisions, and for what a preset's name says."""
+    held = {(name, key) for group in PRINTED for name in meant(group["presets"]) for key in group["values"]}
+    words = {"classes_per_batch": "batch_size", "proxy_lr_multiplier": "proxy_lr"}
+    assert [
+        (name, key)
+        for name, preset in presets().items()
+        for key in preset.settings.keys() - {"method", "dataset", "backbone", "objective"} - preset.readings.keys()
+        if not held & {(name, key), (name, words.get(key))}
+    ] == []
+
+
+@pytest.mark.parametrize("name", presets())
+def test_a_preset_says_where_each_setting_stands(name: str) -> None:
+    preset = find_preset(name)
+    assert preset.settings.keys() - preset.where.keys() - preset.readings.keys() == {"method", "dataset", "backbone"}
+    assert preset.where.keys() <= preset.settings.keys()
+    lines = preset_text(preset).splitlines()
+    for key, place in preset.where.items():
+        assert any(line.startswith(f"  {key}: ") and line.endswith(f"# {place}") for line in lines), key
+
+
+def test_a_place_goes_with_the_value_that_it_is_for(tmp_path: Path) -> None:
+    file = tmp_path / "paper.yaml"
+    file.write_text(
+        "source: a\nlr: 1\nepochs: 2\nwhere: {text: [lr, epochs, nu, weight_decay]}\nmethods: {pfml: }\n"
+        "datasets: {sop: {nu: 3}}\nbackbones: {resnet50: {weight_decay: 4}}\n"
+        "variants: {null: , b: {lr: 5, weight_decay: 6, where: {table: [lr]}}}\n"
     )
+    plain, changed = read_presets(file)
+    assert plain.where == dict.fromkeys(["lr", "epochs", "nu", "weight_decay"], "text")
+    assert changed.where == {"lr": "table", "epochs": "text", "nu": "text"}, "nothing is said of the new weight_decay"
 
 
 @pytest.mark.parametrize(
@@ -194,118 +211,6 @@ def test_a_search_chooses_by_its_objective() -> None:
     file = {"method": "pfml", "space": {"selection_metric": ["val/recall_at_1"]}}
     with pytest.raises(InputError, match="file: space: selection_metric: a search chooses by its objective"):
         resolve_search(file, name="x", source="file")
-
-
-# CCP: batches, number of proxies, pool (Section 5.1), validation interval; supplement: margins and so on
-CCP_DATA = {
-    "cub200": (8, 12, "25 steps"),
-    "cars196": (8, 12, "25 steps"),
-    "inshop": (4, 7, "250 steps"),
-    "sop": (4, 7, "250 steps"),
-}
-C1 = {dataset: {"pos_margin": 0, "neg_margin": 0.5} for dataset in CCP_DATA}
-C2 = {
-    "cub200": {"pos_margin": 0, "neg_margin": 0.3841},
-    "cars196": {"pos_margin": 0.2652, "neg_margin": 0.5409},
-    "inshop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
-    "sop": {"pos_margin": 0.2858, "neg_margin": 0.5130},
-}
-TRIPLET = {
-    "cub200": {"margin": 0.0961},
-    "cars196": {"margin": 0.1190},
-    "inshop": {"margin": 0.0451},
-    "sop": {"margin": 0.0451},
-}
-MULTI_SIMILARITY = {
-    "cub200": {"alpha": 2, "beta": 40, "base": 0.5, "epsilon": None},
-    "cars196": {"alpha": 14.35, "beta": 75.83, "base": 0.66, "epsilon": None},
-    "inshop": {"alpha": 8.49, "beta": 57.38, "base": 0.41, "epsilon": None},
-    "sop": {"alpha": 2, "beta": 40, "base": 0.5, "epsilon": None},
-}
-SOFT_TRIPLE = {
-    "cub200": {"proxies_per_class": 10, "la": 20, "gamma": 0.1, "tau": 0.2, "margin": 0.01},
-    "cars196": {"proxies_per_class": 10, "la": 17.69, "gamma": 19.18, "tau": 0.0669, "margin": 0.3588},
-    "inshop": {"proxies_per_class": 4, "la": 20, "gamma": 0.1, "tau": 0.2, "margin": 0.01},
-    "sop": {"proxies_per_class": 4, "la": 100, "gamma": 47.9, "tau": 0.2, "margin": 0.3145},
-}
-VARIANTS: dict[str, tuple[str, str | None, dict[str, dict[str, Any]]]] = {
-    "c1": ("contrastive", "euclidean", C1),
-    "c1_cosine": ("contrastive", "cosine", C1),
-    "c2": ("contrastive", "euclidean", C2),
-    "multi_similarity": ("multi_similarity", None, MULTI_SIMILARITY),
-    "triplet": ("triplet", None, TRIPLET),
-}
-ADAM: dict[str, Any] = {"optimizer": "adam", "lr": 1e-5, "weight_decay": 1e-4, "beta2": 0.99}
-MLRC: dict[str, Any] = ADAM | {
-    "embedding_dim": 128,
-    "pooling": "average",
-    "augmentation": "random_resized_crop_227",
-    "protocol": "mlrc",
-}
-
-
-@pytest.mark.parametrize("dataset", CCP_DATA)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_section_5_1_of_ccp(variant: str, dataset: str) -> None:
-    proxies, pool, interval = CCP_DATA[dataset]
-    objective, metric, numbers = VARIANTS[variant]
-    own: dict[str, Any] = {"objective": objective, "proximal_weight": 2e-4, "proxies_per_class": proxies}
-    own |= {"pool_size": pool, "validate_every": interval, "patience": 3, "stop_after": 60, "pair_weight": 0}
-    own |= {"warmup_epochs": 0, "proxy_lr_multiplier": 1} | numbers[dataset]
-    own |= {} if metric is None else {"metric": metric}
-    own |= {"average": "query"} if variant == "c1_cosine" else {}
-    own |= {"mining": "all"} if variant == "triplet" else {}
-    name = f"ccp/{dataset}/bn_inception/{variant}"
-    holds(name, **MLRC, **own, classes_per_batch=8, images_per_class=4)  # 32 images, 4 per class
-    if variant == "triplet":  # not in Tables 1 and 2
-        assert f"{name}_conventional" not in presets()
-        return
-    for backbone, batch_size in (("bn_inception", 128), ("resnet50", 96)):
-        conventional = f"ccp/{dataset}/{backbone}/{variant}_conventional"
-        holds(conventional, **ADAM, **own, embedding_dim=512, pooling="average+max")
-        assert experiment(conventional).training.protocol == "conventional"
-        assert experiment(conventional).training.batch_size == batch_size
-
-
-@pytest.mark.parametrize("dataset", CCP_DATA)
-def test_what_ccp_compares_with(dataset: str) -> None:
-    interval = CCP_DATA[dataset][2]
-    pairs = {"classes_per_batch": 8, "images_per_class": 4, "validate_every": interval}
-    for variant in ("c1", "c1_cosine", "c2"):
-        _, metric, numbers = VARIANTS[variant]
-        holds(f"contrastive/{dataset}/bn_inception/{variant}", **MLRC, **pairs, **numbers[dataset], metric=metric)
-    holds(f"multi_similarity/{dataset}/bn_inception", **MLRC, **pairs, **MULTI_SIMILARITY[dataset])
-    holds(f"triplet/{dataset}/bn_inception", **MLRC, **pairs, **TRIPLET[dataset])
-    # 32 classes x 1, proxies' learning rate x100, one warm-up epoch
-    proxies: dict[str, Any] = {"classes_per_batch": 32, "images_per_class": 1, "proxy_lr_multiplier": 100}
-    proxies |= {"warmup_epochs": 1, "validate_every": interval}
-    holds(f"proxy_anchor/{dataset}/bn_inception", **MLRC, **proxies, margin=0.1, alpha=32)
-    holds(f"proxy_nca_plus_plus/{dataset}/bn_inception", **MLRC, **proxies, scale=1 / 0.1, metric="cosine")
-    holds(f"soft_triple/{dataset}/bn_inception", **MLRC, **proxies, **SOFT_TRIPLE[dataset])
-    # cross-batch memory, in batches of 32: (small, large)
-    sizes = {"cub200": (3, 25), "cars196": (3, 25), "inshop": (100, 400), "sop": (400, 1400)}[dataset]
-    for variant, numbers in (("c1", C1), ("c2", C2)):
-        for size, batches in zip(("small", "large"), sizes, strict=True):
-            name = f"contrastive/{dataset}/bn_inception/{variant}_xbm_{size}"
-            holds(name, **MLRC, **pairs, **numbers[dataset])
-            holds(name, references="batch+memory", memory_start=1000, memory_size=batches * 32)
-
-
-@pytest.mark.parametrize("dataset", ["cub200", "cars196", "sop"])
-@pytest.mark.parametrize("backbone", ["resnet50", "bn_inception"])
-def test_section_4_a_of_anti_collapse(dataset: str, backbone: str) -> None:
-    name = f"anti_collapse/{dataset}/{backbone}"
-    for objective in ("proxy_anchor", "proxy_nca"):
-        preset = f"{name}/{objective}"
-        holds(preset, optimizer="adam", lr=1e-5, epsilon=0.5, proxies_per_class=1, form="mini_batch")
-        holds(preset, objective=objective, embedding_dim=512, augmentation="random_crop_224")
-        assert experiment(preset).training.batch_size == 90
-        if dataset == "cub200":
-            holds(preset, nu=0.0035)  # Figure 6
-        else:
-            assert "nu" in find_preset(preset).unstated
-    holds(f"{name}/proxy_anchor", margin=0.1, alpha=32)
-    holds(f"{name}/proxy_nca", metric="cosine")
 
 
 # Layers ----------------------------------------------------------------------------------------------------

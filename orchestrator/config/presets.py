@@ -1,10 +1,12 @@
 """The papers' own settings, by METHOD/DATASET/BACKBONE, and a variant if a paper has several.
 
 The files of `search_spaces/presets/` hold them, one file per paper. A file is a layer: settings; `source`; `readings`,
-the decisions where a paper is ambiguous; `unstated`, the settings that no source states, which keep their
-default. `methods`, `datasets`, `backbones` and `variants` contain further layers, which apply to that name only
-and override what is above them; of these four, a later one overrides an earlier one. A layer that has one of the
-four exists only for the names in it.
+the decisions where a paper is ambiguous; `unstated`, the settings that no source states, which keep their default;
+`where`, the places in the paper, its supplement or its released code that state settings (place -> settings).
+`methods`, `datasets`, `backbones` and `variants` contain further layers, which apply to that name only and override
+what is above them; of these four, a later one overrides an earlier one. A layer that has one of the four exists only
+for the names in it (with a variant `null`: without a variant too). A layer that changes a setting says anew where it
+stands.
 """
 
 import io
@@ -27,11 +29,12 @@ AXES = ("methods", "datasets", "backbones", "variants")
 
 @dataclass(frozen=True)
 class Preset:
-    """A paper's settings for one data set and backbone."""
+    """A paper's settings for one data set and backbone, and where each of them stands."""
 
     name: str
     source: str
     settings: dict[str, Any]
+    where: dict[str, str]
     readings: dict[str, str]
     unstated: dict[str, str]
 
@@ -88,6 +91,7 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
         "name": preset.name,
         "source": preset.source,
         "settings": {key: settings[key] for key in preset.settings},
+        "where": preset.where,
         "readings": preset.readings,
         "unstated": preset.unstated,
         "defaults": {key: value for key, value in settings.items() if key not in preset.settings},
@@ -95,10 +99,23 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
 
 
 def preset_text(preset: Preset) -> str:
-    """The same as YAML; its `settings` may be copied into a search file."""
+    """The same as YAML; its `settings`, with where they stand, may be copied into a search file."""
     parts = {key: value for key, value in describe_preset(preset).items() if value}
-    defaults = parts.pop("defaults")
-    return to_yaml(parts, flow=False) + to_yaml({"defaults": defaults}, flow=None)
+    defaults, settings, where = parts.pop("defaults"), parts.pop("settings"), parts.pop("where")
+    head = {key: parts.pop(key) for key in ("name", "source")}
+    lines = to_yaml({"settings": settings}, flow=False).splitlines()
+    width = max(map(len, lines)) + 2
+    told = [
+        f"{line:<{width}}# {where[key]}" if (key := line.split(":")[0].strip()) in where else line for line in lines
+    ]
+    return "".join(
+        (
+            to_yaml(head, flow=False),
+            *(f"{line}\n" for line in told),
+            to_yaml(parts, flow=False) if parts else "",
+            to_yaml({"defaults": defaults}, flow=None),
+        )
+    )
 
 
 def to_yaml(content: Any, *, flow: bool | None) -> str:
@@ -119,14 +136,13 @@ def read_presets(path: Path) -> Iterator[Preset]:
     """The presets of a file."""
     root = read_yaml(path)
     names = [list(root.get(axis, {})) for axis in AXES[:3]]
-    variants = list(dict.fromkeys(_variants(root)))
-    for *base, variant in itertools.product(*names, [None, *variants]):
+    for *base, variant in itertools.product(*names, dict.fromkeys([None, *_variants(root)])):
         layers = _layers(root, dict(zip(AXES, [*base, variant], strict=True)))
         if layers is not None:
             yield _preset(layers, [part for part in (*base, variant) if part is not None])
 
 
-def _variants(layer: Mapping[str, Any]) -> Iterator[str]:
+def _variants(layer: Mapping[str, Any]) -> Iterator[str | None]:
     yield from layer.get("variants", {})
     for axis in AXES:
         for inner in layer.get(axis, {}).values():
@@ -136,9 +152,8 @@ def _variants(layer: Mapping[str, Any]) -> Iterator[str]:
 def _layers(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
     """The layers that apply to a choice, from general to special; None if one of them does not exist for it."""
     every = _beneath(layer, chosen)
-    if every is None or (chosen["variants"] is not None and not any("variants" in found for found in every)):
-        return None
-    return every
+    without = chosen["variants"] is not None and not any("variants" in found for found in every or ())
+    return None if without else every
 
 
 def _beneath(layer: Mapping[str, Any], chosen: Mapping[str, str | None]) -> list[Mapping[str, Any]] | None:
@@ -158,12 +173,18 @@ def _preset(layers: list[Mapping[str, Any]], parts: list[str]) -> Preset:
     source = ""
     settings: dict[str, Any] = dict(zip(("method", "dataset", "backbone"), parts, strict=False))
     notes: dict[str, dict[str, str]] = {"readings": {}, "unstated": {}}
+    where: dict[str, str] = {}
+    coming: set[str] = set()  # whose place is said, and whose value a later layer brings
     for layer in layers:
-        own = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source")}
+        own = {key: value for key, value in layer.items() if key not in (*AXES, *notes, "source", "where")}
         unstated = layer.get("unstated", {})
+        said = {key: place for place, keys in layer.get("where", {}).items() for key in keys}
+        where = {key: place for key, place in where.items() if key not in own or key in coming} | said
+        coming = (coming | said.keys()) - own.keys()
         settings = {key: value for key, value in (settings | own).items() if key not in unstated}
         source = layer.get("source", source)
         notes["readings"] |= layer.get("readings", {})
         notes["unstated"] |= unstated
         notes["unstated"] = {key: why for key, why in notes["unstated"].items() if key not in own}
-    return Preset("/".join(parts), source, settings, **notes)
+    stand = {key: where[key] for key in settings if key in where}
+    return Preset("/".join(parts), source, settings, stand, **notes)
