@@ -269,6 +269,11 @@ def test_the_loss_and_its_gradients_are_those_of_the_formula(form, proxies_per_c
     assert group["params"] == [weight] and group["lr"] == pytest.approx(1e-2)
 
 
+def test_proxies_may_have_a_weight_decay_of_their_own():
+    assert [group["weight_decay"] for group in build(proxy_weight_decay=0.0).parameter_groups(1e-4)] == [0.0]
+    assert all("weight_decay" not in group for group in build().parameter_groups(1e-4))
+
+
 @pytest.mark.parametrize("form", ["mini_batch", "all_class", "pair"])
 def test_the_released_form_of_the_rate(form):
     """e^(-1/2 log det(I + n / (D epsilon) P P^T)) of n proxies; of a batch D / (n epsilon), as antico.py has them."""

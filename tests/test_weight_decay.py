@@ -53,8 +53,12 @@ def decay_over_gradient(kind: type[Method], resolved: Experiment) -> float | Non
     batch = Batch(torch.zeros(size, 1), labels[:, None], torch.arange(size))
     loss = torch.stack([term.double() for term in method.step(batch, network, Generator().manual_seed(0)).values()])
     gradients = torch.autograd.grad(loss.sum(), own)
-    decay, gradient = (torch.cat([part.flatten() for part in parts]).norm().item() for parts in (own, gradients))
-    ratio: float = training.weight_decay * decay / gradient
+    by_group = {
+        p: g.get("weight_decay", training.weight_decay) for g in method.parameter_groups(1.0) for p in g["params"]
+    }
+    decayed = [by_group[parameter] * parameter for parameter in own]
+    decay, gradient = (torch.cat([part.flatten() for part in parts]).norm().item() for parts in (decayed, gradients))
+    ratio: float = decay / gradient
     return ratio
 
 
