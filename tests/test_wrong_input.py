@@ -105,7 +105,7 @@ SETTINGS = {
     "lr": ["0", "-1", ".nan", ".inf", "-.inf", "1e999", "fast", "2024-01-01", "{low: 0.1}", "[0.1]"],
     "validation_share": ["-0.1", "0.95"],
     "label_noise": ["1", "-1"],
-    "optimizer": ["sgd", "3", "null"],
+    "optimizer": ["sdg", "3", "null"],
     "backbone": ["resnet5", "3"],
     "augmentation": ["afine", "null"],
     "weights_sha256": ["abc"],
