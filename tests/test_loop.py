@@ -81,6 +81,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "lr": 0.1,
         "lr_schedule": "cosine",
         "lr_warmup": "2 steps",
+        "ema_decay": 0.7,
+        "accumulate_batches": 2,
     },
     "rmsprop": {
         "optimizer": "rmsprop",
@@ -90,8 +92,8 @@ RECIPES: dict[str, dict[str, Any]] = {
         "lr_patience": 0,
         "lr_gamma": 0.1,
     },
-    "lion": {"optimizer": "lion"},
-    "adamp": {"optimizer": "adamp"},
+    "lion": {"optimizer": "lion", "ema_decay": 0.5},
+    "adamp": {"optimizer": "adamp", "accumulate_batches": 4},  # interrupted after two of the four
 }
 
 
@@ -225,6 +227,10 @@ def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path
     assert not torch.equal(short["network.head.weight"], long["network.head.weight"])
     assert not torch.equal(short["method.proxies.weight"], long["method.proxies.weight"])
     assert moved(tmp_path / "without", data_folder, {"method": "proxy_anchor"}) > 0
+    # the first of more epochs: gradients of the backbone are computed and left out
+    train(tmp_path / "first", data_folder, settings | {"epochs": 2}, stop_after=2)
+    first = weights(tmp_path / "first")
+    assert all(torch.equal(first[name], long[name]) for name in long)
 
 
 @pytest.mark.parametrize("variant", [*DISTINCT, *RECIPES])

@@ -8,14 +8,23 @@ from typing import Any, Literal
 
 import pytest
 import torch
-from test_loop import SETTINGS
+from test_loop import SETTINGS, train
 from test_study import TPE, result, search_of, start
 
+from orchestrator.check.subject import CPU, TRAIN_ROWS, TRAINING, Run, Subject
 from orchestrator.config.search import Objective
 from orchestrator.config.training import Training
+from orchestrator.data.splits import class_split
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
+from orchestrator.method import registry
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT
+from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.embed import evaluate_model
+from orchestrator.training.engine import Engine
 from orchestrator.training.loop import out_of_patience
 from orchestrator.training.optimizer import LearningRates
 
@@ -137,3 +146,58 @@ def test_patience_ends_a_trial_and_its_journal_says_why(data_folder: Path, tmp_p
     conductor.journal.close()
     resumed = start(search_of(TPE, scheduler={"name": "asha", "grace_validations": 4}), tmp_path)
     assert resumed.ledger.trials[trial.trial_id].reason == reason and not resumed.waiting
+
+
+def test_averaged_weights_are_what_is_judged_and_saved(glyphs: Store, data_folder: Path, tmp_path: Path) -> None:
+    """The optimiser makes a step, and the average with it, after two batches each."""
+    settings = {"method": "proxy_anchor", "ema_decay": 0.75, "accumulate_batches": 2, "validate_every": "1 step"}
+    settings |= {"lr": 1e-2}
+    rows = class_split(glyphs, validation_share=0.3, seed=0).validation[:64]
+    expected: dict[str, torch.Tensor] = {}
+    scores = []
+    for steps in range(1, 5):
+        scores += train(tmp_path, data_folder, settings, stop_after=4, take=steps)[-1:]
+        saved = load_checkpoint(tmp_path / CHECKPOINT)
+        raw, mean = saved["averaged"], saved["model"]["learner"]
+        for name in raw:
+            if name.startswith("method."):
+                assert torch.equal(mean[name], raw[name])
+                continue
+            if steps == 1:
+                expected[name] = raw[name]
+            if steps % 2 == 0:
+                expected[name] = 0.75 * expected[name] + 0.25 * raw[name]
+            assert torch.allclose(mean[name], expected[name], rtol=0, atol=1e-12), name
+            assert torch.equal(mean[name], raw[name]) == (steps == 1)
+        assert evaluate_model(tmp_path / CHECKPOINT, glyphs, rows)["map_at_r"] == scores[-1][3]["val/map_at_r"]
+    best = max(score[3]["val/map_at_r"] for score in scores)
+    assert evaluate_model(tmp_path / BEST, glyphs, rows)["map_at_r"] == best
+    plain = train(None, data_folder, {**settings, "ema_decay": None}, stop_after=4)
+    assert plain[-1][3]["train/loss"] == scores[-1][3]["train/loss"], "training goes on with the weights themselves"
+    assert plain[-1][3]["val/map_at_r"] != scores[-1][3]["val/map_at_r"]
+
+
+def test_the_mean_gradient_of_several_batches_is_applied_once() -> None:
+    run = Run(Subject(registry()["multi_similarity"], {}))
+    batches = [run.subject.batch(TRAIN_ROWS[start : start + 12]) for start in (0, 8, 16)]
+    before = {name: value.detach().clone() for name, value in run.learner.named_parameters()}
+    mean = {name: torch.zeros_like(value) for name, value in before.items()}
+    run.learner.train().freeze_batch_norm()
+    for batch in batches:
+        run.learner.zero_grad()
+        sum(run.learner(batch, run.rng)[0].values()).backward()
+        for name, value in run.learner.named_parameters():
+            mean[name] += torch.zeros_like(value) if value.grad is None else value.grad / 3
+    optimizer = torch.optim.SGD([value for value in run.learner.parameters() if value.requires_grad], lr=1.0)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    training = TRAINING.model_copy(update={"accumulate_batches": 3, "clip_norm": None, "clip_value": None})
+    engine = Engine(run.learner, training, optimizer, scaler, run.rng, CPU)
+    for number, batch in enumerate(batches):
+        unmoved = all(torch.equal(value, before[name]) for name, value in run.learner.named_parameters())
+        assert unmoved and engine.applied == (number == 0)
+        engine.step(batch, 0)
+    for name, value in run.learner.named_parameters():
+        assert torch.allclose(value, before[name] - mean[name], rtol=0, atol=1e-12), name
+    own = Run(Subject(registry()["sharpness_aware"], {})).learner
+    with pytest.raises(InputError, match="accumulate_batches: 3: method 'sharpness_aware' has a training step of its"):
+        Engine(own, training, optimizer, scaler, run.rng, CPU)

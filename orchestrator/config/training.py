@@ -133,6 +133,13 @@ class Training(BaseModel):
         description="images of a worker that pass the network at once, if a batch does not fit into memory: they pass "
         "it twice, the loss sees the whole batch, the result is the same; needs freeze_batch_norm; null: all",
     )
+    accumulate_batches: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="batches whose mean gradient makes one step of the optimiser; each has its own loss: not one "
+        "larger batch (for that: images_per_pass); null: 1",
+    )
     backbone: str = Field("small_cnn", description="network below the embedding head")
     weights: str = Field("default", description="'default' (pretrained), 'random', or a state-dict file")
     weights_sha256: str | None = Field(
@@ -168,7 +175,10 @@ class Training(BaseModel):
         description="of all parameters, including proxies; added to the gradient, unless the optimiser decouples it",
     )
     warmup_epochs: int = Field(
-        0, ge=0, le=MOST_EPOCHS, description="number of first epochs that train only heads and proxies"
+        0,
+        ge=0,
+        le=MOST_EPOCHS,
+        description="number of first epochs that train only heads and proxies; all epochs: the backbone stays frozen",
     )
     lr_schedule: LRScheduleName | None = Field(
         None, description=f"how lr falls; {SCHEDULES_DESCRIPTION}; null: {STEP.name}"
@@ -187,6 +197,13 @@ class Training(BaseModel):
         0, ge=0, le=MOST_EPOCHS, description="number of epochs between multiplications of lr by lr_gamma; 0: never"
     )
     lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the schedules step and plateau")
+    ema_decay: float | None = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="decay per step of a moving average of the network's weights, which is validated, tested and saved "
+        "instead of them; null: none",
+    )
     stop_patience: int | None = Field(
         None,
         ge=1,

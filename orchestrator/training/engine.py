@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.func import functional_call
 
 from orchestrator.config.training import Training
-from orchestrator.errors import TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method, Outputs
 from orchestrator.training.caching import Cached
 from orchestrator.training.device import autocast, random_state, set_random_state
@@ -40,7 +40,15 @@ class Engine:
     ) -> None:
         self.learner, self.training, self.optimizer, self.scaler = learner, training, optimizer, scaler
         self.rng, self.device = rng, device
-        self._plain = type(learner.method).update is Method.update and training.images_per_pass is None
+        own = type(learner.method).update is not Method.update
+        self._plain = not own and training.images_per_pass is None
+        self._together = training.accumulate_batches or 1
+        self._gathered = 0
+        if own and self._together > 1:
+            raise InputError(
+                f"accumulate_batches: {self._together}: method '{learner.method.name}' has a training step of its own, "
+                "which says itself when gradients are applied: leave it out"
+            )
         self._module: nn.Module = learner
         if self._plain:
             self._module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
@@ -64,9 +72,11 @@ class Engine:
         self._warming = epoch < self.training.warmup_epochs
         self._start, self.first, self.seen = None, {}, []
         self.learner.train()
+        first, self._gathered = self._gathered == 0, (self._gathered + 1) % self._together
         if self.training.freeze_batch_norm:
             self.learner.freeze_batch_norm()
-        self.optimizer.zero_grad(set_to_none=True)
+        if first:
+            self.optimizer.zero_grad(set_to_none=True)
         self.learner.images = len(batch.images)
         try:
             terms = require_terms(self.learner.method, self.learner.method.update(batch, self))
@@ -76,6 +86,23 @@ class Engine:
         if not self._plain and not self.training.freeze_batch_norm:
             as_on_first(self.learner.network.buffers())  # as DDP does
         return terms
+
+    @property
+    def applied(self) -> bool:
+        """Whether the last step was one of the optimiser: every step, unless gradients of several batches are added."""
+        return self._gathered == 0
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps: the gradients of batches that are not applied yet, and how many these are."""
+        gradients = {} if self.applied else {name: value.grad for name, value in self.parameters.items()}
+        return {"gathered": self._gathered, "gradients": gradients}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a `state`."""
+        self._gathered = state.get("gathered", 0)
+        for name, gradient in state.get("gradients", {}).items():
+            if gradient is not None:
+                self.parameters[name].grad = torch.empty_like(self.parameters[name].detach()).copy_(gradient)
 
     def require_applied(self) -> None:
         """TrainingFailed if no step has called `apply`: called once there were several."""
@@ -105,6 +132,8 @@ class Engine:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a loss to `.grad` of every trained parameter."""
+        if self._together > 1:
+            loss = loss / self._together
         if self._plain:
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return
@@ -131,6 +160,8 @@ class Engine:
         """Clip the gradients, make the optimiser's step, forget the gradients; only of these parameters if given."""
         set_aside: dict[nn.Parameter, Tensor | None] = {}
         self._applied = True
+        if not self.applied:
+            return
         if only is not None:
             known, chosen = self.parameters, set(only)
             if unknown := sorted(chosen - known.keys()):

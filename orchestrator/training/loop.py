@@ -24,6 +24,7 @@ from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE
 from orchestrator.method import Method
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
 from orchestrator.text import counted
+from orchestrator.training.averaging import Average
 from orchestrator.training.batches import Batches
 from orchestrator.training.checkpoint import load_checkpoint, save_checkpoint
 from orchestrator.training.device import (
@@ -97,6 +98,8 @@ def fit(
     elif world_size() > 1 and device.type == "cuda":
         learner.network = nn.SyncBatchNorm.convert_sync_batchnorm(learner.network)  # type: ignore[no-untyped-call]
     optimizer = build_optimizer(learner, training)
+    if training.warmup_epochs >= training.epochs:  # the backbone is never trained: no gradient is computed for it
+        learner.network.backbone.requires_grad_(False)
     scaler = torch.amp.GradScaler(device.type, enabled=training.precision == "fp16")
     rng = Generator().manual_seed(training.seed)
     engine = Engine(learner, training, optimizer, scaler, rng, device)
@@ -110,11 +113,17 @@ def fit(
     stopped = False
     stops: list[bool] = []
     scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
+    average = Average(learner, training.ema_decay)
     step = 0
+
+    def model() -> dict[str, Any]:
+        return model_state(experiment, store, learner) | {"learner": average.weights()}
 
     def state() -> dict[str, Any]:
         return {
-            "model": model_state(experiment, store, learner),
+            "model": model(),
+            "averaged": average.state(),
+            "engine": engine.state(),
             "optimizer": optimizer.state_dict(),
             "scaler": scaler.state_dict(),
             "rng": rng.get_state(),
@@ -129,6 +138,8 @@ def fit(
     if folder is not None and (folder / CHECKPOINT).exists():
         saved = load_checkpoint(folder / CHECKPOINT)
         learner.load_state_dict(saved["model"]["learner"])
+        average.load(saved.get("averaged"))
+        engine.load(saved.get("engine", {}))
         optimizer.load_state_dict(saved["optimizer"])
         if saved["scaler"]:  # none where it was not needed
             scaler.load_state_dict(saved["scaler"])
@@ -143,6 +154,7 @@ def fit(
         stopped = bool(history) and history[-1].finished
     else:
         learner.method.begin(scope)
+        average.begin()
 
     started = time.monotonic()
     with reader:
@@ -152,6 +164,8 @@ def fit(
             rates.set(step, epoch)
             with memory_faults(training), window.first_cause(step + 1, epoch + 1, engine):
                 terms = engine.step(batch, epoch)
+                if engine.applied:
+                    average.update()
             window.add(step + 1, epoch + 1, terms, engine.seen, batch)
             step += 1
 
@@ -164,7 +178,7 @@ def fit(
                 raise TrainingFailed(f"the gradients do not fit into fp16 at step {step}: set precision=bf16")
             held_out, evaluation = None, None
             if len(split.validation):
-                with memory_faults(training, validating=True):
+                with memory_faults(training, validating=True), average.in_place():
                     held_out = embed_split(learner, store, split.validation, device, reader)
                     scores, evaluation = validate(held_out, store, device)
                     metrics |= scores
@@ -180,7 +194,7 @@ def fit(
             if score is not None and (best is None or (score > best if objective.mode == "max" else score < best)):
                 best = score
                 if folder is not None and rank() == 0:
-                    save_checkpoint(folder / BEST, model_state(experiment, store, learner))
+                    save_checkpoint(folder / BEST, model())
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
                     if held_out is not None and evaluation is not None:
                         keep_insight(folder, evaluation, held_out, store)
@@ -192,7 +206,7 @@ def fit(
             history.append(Validation(len(history) + 1, metrics["epoch"], step, metrics, seconds, stopped, reason))
             if folder is not None and rank() == 0:
                 if stopped and not len(split.validation):
-                    save_checkpoint(folder / MODEL, model_state(experiment, store, learner))
+                    save_checkpoint(folder / MODEL, model())
                     save_diagnostics(folder / DIAGNOSTICS, seen_of_method)
                 save_checkpoint(folder / CHECKPOINT, state())
             before = random_state(device)
