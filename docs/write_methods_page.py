@@ -1,4 +1,4 @@
-"""Writes docs/methods.md: `make methods-page`."""
+"""Writes docs/methods.md: `make methods-page`. With `--keep-checks` its table of checks, which takes minutes, stays."""
 
 import json
 import sys
@@ -104,5 +104,7 @@ def _plain(value: Any) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(documentation() + conformance(), encoding="utf-8")
+    keep = "--keep-checks" in sys.argv[1:]
+    checks = CONFORMANCE + PAGE.read_text(encoding="utf-8").split(CONFORMANCE)[1] if keep else conformance()
+    PAGE.write_text(documentation() + checks, encoding="utf-8")
     print(f"{PAGE} written", file=sys.stderr)

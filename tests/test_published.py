@@ -247,6 +247,8 @@ def test_every_row_that_a_preset_is_of_is_found_by_it_and_by_no_other() -> None:
         "anti_collapse/*/bn_inception/proxy_nca",  # an example of the paper's equations
         "anti_collapse/*/resnet50/proxy_anchor",  # SOP
         "anti_collapse/*/resnet50/proxy_nca",
+        "ccp/*/bn_inception/c1_conventional_released",  # another margin than the supplement's, which the rows have
+        "ccp/*/resnet50/c1_conventional_released",
         "contrastive/*/bn_inception/c1_xbm_small",  # in a figure only
         "contrastive/*/bn_inception/c2_xbm_small",
         "cpml/*/bn_inception",  # the paper has it with another backbone

@@ -42,7 +42,8 @@ def by_torch(base: float, schedule: str, warmup: int) -> list[float]:
     if schedule == "cosine":
         after = of.CosineAnnealingLR(optimizer, STEPS * EPOCHS - warmup)
     else:
-        after = of.MultiStepLR(optimizer, [2 * STEPS - warmup], 0.3)
+        milestones = [2, 3] if schedule == "milestones" else [2]
+        after = of.MultiStepLR(optimizer, [milestone * STEPS - warmup for milestone in milestones], 0.3)
     scheduler: torch.optim.lr_scheduler.LRScheduler = after
     if warmup:
         rising = of.LinearLR(optimizer, 1 / warmup, total_iters=warmup - 1)
@@ -55,10 +56,14 @@ def by_torch(base: float, schedule: str, warmup: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("schedule", ["step", "cosine"])
+@pytest.mark.parametrize("schedule", ["step", "milestones", "cosine"])
 @pytest.mark.parametrize(("warmup", "steps"), [(None, 0), ("3 steps", 3), ("1 epoch", STEPS)])
 def test_learning_rates_are_those_of_torch(schedule: Any, warmup: str | None, steps: int) -> None:
-    every: dict[str, Any] = {"lr_step_epochs": 2, "lr_gamma": 0.3} if schedule == "step" else {}
+    own: dict[str, dict[str, Any]] = {
+        "step": {"lr_step_epochs": 2, "lr_gamma": 0.3},
+        "milestones": {"lr_milestones": "2,3", "lr_gamma": 0.3},
+    }
+    every = own.get(schedule, {})
     training = Training(epochs=EPOCHS, lr_schedule=schedule, lr_warmup=warmup, **every)
     optimizer = optimizer_of(0.8, 0.4)
     rates, seen = LearningRates(optimizer, training, STEPS), []

@@ -103,12 +103,21 @@ def test_settings_go_to_their_owners() -> None:
         ({"method": "pfml", "optimizer": "sgd2"}, "optimizer: 'sgd2'"),
         ({"method": "pfml", "optimizer_momentum": 0.8}, "by optimizer: adam: take sgd, nesterov or rmsprop, or leave"),
         ({"method": "pfml", "optimizer": "nesterov", "optimizer_momentum": 0.0}, "nesterov needs one above 0"),
-        ({"method": "pfml", "lr_schedule": "cosin"}, "is unknown (known: cosine, plateau, step)"),
+        ({"method": "pfml", "lr_schedule": "cosin"}, "is unknown (did you mean 'cosine'?)"),
         (
             {"method": "pfml", "lr_schedule": "cosine", "lr_step_epochs": 5},
             "by lr_schedule: cosine: take step, or",
         ),
         ({"method": "pfml", "lr_patience": 5}, "lr_patience: 5: is not read by lr_schedule: step: take plateau, or"),
+        (
+            {"method": "pfml", "lr_schedule": "milestones"},
+            "lr_milestones: is missing: lr_schedule: milestones needs it",
+        ),
+        (
+            {"method": "pfml", "lr_schedule": "milestones", "lr_milestones": "9, 3"},
+            "should read like '100' or '190, 250': increasing epochs",
+        ),
+        ({"method": "pfml", "lr_milestones": "3"}, "is not read by lr_schedule: step: take milestones, or"),
         ({"method": "pfml", "lr_schedule": "plateau", "lr_gamma": 1.0}, "needs a factor below 1"),
         ({"method": "pfml", "lr_warmup": "0 steps"}, "should read like '1 epoch' or '25 steps'"),
         ({"method": "pfml", "stop_patience": 3, "validation_share": 0.0}, "stop_patience: 3: needs validations, and"),

@@ -20,6 +20,7 @@ from orchestrator.config.limits import (
 from orchestrator.config.lr_schedules import DESCRIPTION as SCHEDULES_DESCRIPTION
 from orchestrator.config.lr_schedules import LR_SCHEDULES, lr_schedule_of
 from orchestrator.config.lr_schedules import READ_BY as SCHEDULES_READ
+from orchestrator.config.lr_schedules.milestones import MILESTONES, epochs_of
 from orchestrator.config.lr_schedules.plateau import PATIENCE, PLATEAU
 from orchestrator.config.lr_schedules.step import STEP
 from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, READ_BY, optimizer_of
@@ -196,7 +197,10 @@ class Training(BaseModel):
     lr_step_epochs: int = Field(
         0, ge=0, le=MOST_EPOCHS, description="number of epochs between multiplications of lr by lr_gamma; 0: never"
     )
-    lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the schedules step and plateau")
+    lr_milestones: str | None = Field(
+        None, description=f"epochs after which {MILESTONES.name} reduces, separated by commas: '190, 250'"
+    )
+    lr_gamma: float = Field(0.5, gt=0, le=1, description="factor of the schedules step, milestones and plateau")
     ema_decay: float | None = Field(
         None,
         ge=0,
@@ -272,6 +276,11 @@ class Training(BaseModel):
             raise ValueError("should read like '1 epoch' or '25 steps', with a number from 1 to 999999999")
         return value
 
+    @field_validator("lr_milestones")
+    @classmethod
+    def _milestones(cls, value: str | None) -> str | None:
+        return value if value is None else ", ".join(map(str, epochs_of(value)))
+
     @model_validator(mode="after")
     def _one_selection(self) -> Self:
         if self.selection == "test" and self.protocol == "mlrc":
@@ -313,6 +322,8 @@ class Training(BaseModel):
                 raise ValueError(
                     f"{key}: {shown(value)}: is not read by {chosen}: take {listed(readers)}, or leave it out"
                 )
+        if schedule is MILESTONES and self.lr_milestones is None:
+            raise ValueError(f"lr_milestones: is missing: lr_schedule: {MILESTONES.name} needs it, like '190, 250'")
         if schedule is PLATEAU and self.lr_gamma == 1:
             raise ValueError(f"lr_gamma: 1.0: lr_schedule: {PLATEAU.name} needs a factor below 1")
         if self.optimizer == NESTEROV.name and self.optimizer_momentum == 0:

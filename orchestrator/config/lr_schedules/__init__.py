@@ -2,6 +2,7 @@
 
 from orchestrator.config.lr_schedules.base import OWN, LRSchedule
 from orchestrator.config.lr_schedules.cosine import COSINE
+from orchestrator.config.lr_schedules.milestones import MILESTONES
 from orchestrator.config.lr_schedules.plateau import PLATEAU
 from orchestrator.config.lr_schedules.step import STEP
 
@@ -9,6 +10,7 @@ LR_SCHEDULES: dict[str, LRSchedule] = {
     schedule.name: schedule
     for schedule in (
         STEP,
+        MILESTONES,
         COSINE,
         PLATEAU,
     )

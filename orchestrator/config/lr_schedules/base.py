@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-OWN = ("lr_step_epochs", "lr_patience")
+OWN = ("lr_step_epochs", "lr_milestones", "lr_patience")
 """The settings that are refused beside a schedule which does not read them."""
 
 
@@ -21,6 +21,10 @@ class Settings(Protocol):
     @property
     def lr_step_epochs(self) -> int:
         """Epochs between reductions; 0: never."""
+
+    @property
+    def lr_milestones(self) -> str | None:
+        """Epochs of reductions, separated by commas."""
 
     @property
     def lr_patience(self) -> int | None:
