@@ -30,6 +30,7 @@ from methods.baselines import (
 from methods.bases import OverConfig
 from methods.circle import Circle
 from methods.cos_face import CosFace
+from methods.mixup import label_sets, mix
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
 from methods.sup_con import SupCon
@@ -202,20 +203,6 @@ def von_mises_fisher(means: Tensor, concentration: float, rng: Generator) -> Ten
     return drawn - 2 * share[:, None] * across
 
 
-def mixup_partners(size: int, blocks: int, rng: Generator) -> Tensor:
-    """Each image's partner for Mixup, (size,): one permutation, the same inside each of `blocks` equal sub-blocks.
-
-    A process that holds some whole sub-blocks of the batch, whichever they are, mixes them by the first entries.
-
-    Raises:
-        ValueError: if `size` images cannot be cut into so many blocks.
-    """
-    if size % blocks:
-        raise ValueError(f"a batch of {size} images cannot be cut into mixup_blocks={blocks} equal blocks for Mixup")
-    within = torch.randperm(size // blocks, generator=rng)
-    return (torch.arange(blocks)[:, None] * len(within) + within).flatten()
-
-
 def _certainty(
     distance: Tensor, u_queries: Tensor, u_references: Tensor, tau: float, gamma: float, norm: str
 ) -> Tensor:
@@ -370,22 +357,11 @@ class IDML(Method):
         originals = self._complete(network(batch.images), rng)
         if not config.mixup:
             return self._record({"loss": self._objective(originals, labels, rng)}, originals)
-        seed = int(torch.randint(2**62, (), generator=rng))  # torch draws from Beta with its global generator only
-        share = float(np.random.default_rng(seed).beta(config.mixup_alpha, config.mixup_alpha))
-        partners = mixup_partners(len(labels), config.mixup_blocks, rng).to(labels.device)
-        here, block = len(batch.images), len(labels) // config.mixup_blocks
-        if here % block:
-            raise ValueError(
-                f"a worker's {here} of {len(labels)} images are not whole blocks of {block}: "
-                f"mixup_blocks={config.mixup_blocks} must be a multiple of the {len(labels) // here} workers"
-            )
-        mixed_images = share * batch.images + (1 - share) * batch.images[partners[:here]]
-        mixed = self._complete(network(mixed_images), rng)
-        theirs = labels[partners]
+        images, share, theirs = mix(batch, config.mixup_alpha, config.mixup_blocks, rng)
+        mixed = self._complete(network(images), rng)
         if config.mixup_loss == "sets":
             both = {name: torch.cat([originals[name], mixed[name]]) for name in originals}
-            sets = torch.cat([F.pad(labels, (0, labels.shape[1]), value=-1), torch.cat([labels, theirs], 1)])
-            terms = {"loss": self._objective(both, sets, rng)}
+            terms = {"loss": self._objective(both, label_sets(labels, theirs), rng)}
         else:
             first, second = (self._objective(mixed, own, rng) for own in (labels, theirs))
             terms = {

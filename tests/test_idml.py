@@ -16,7 +16,6 @@ from methods.idml import (
     introspective_distance,
     introspective_retrieval,
     introspective_similarity,
-    mixup_partners,
     relative_agreement,
     von_mises_fisher,
 )
@@ -377,8 +376,6 @@ def test_batches_that_cannot_be_cut_are_refused():
     bench = Bench(mixup_blocks=2)
     with pytest.raises(ValueError, match="worker's 2 of 8 images are not whole blocks of 4: .*=2 .* of the 4 workers"):
         bench.method.step(Batch(bench.images[:2], LABELS[:, None], LABELS), bench.network, Generator())
-    with pytest.raises(ValueError, match="9 images cannot be cut into mixup_blocks=2"):
-        mixup_partners(9, 2, Generator())
 
 
 def test_a_drawn_uncertainty_repeats_with_the_generator_and_is_on_the_sphere():
