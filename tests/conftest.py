@@ -9,6 +9,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+# before numpy, torch and faiss are imported: two processes of tests, on two cores, take one thread each
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import torch
@@ -16,8 +19,6 @@ import torch
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.store import Store
 from orchestrator.training.distributed import process_group
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

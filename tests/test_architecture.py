@@ -1,10 +1,10 @@
 """What the folder listing promises: the order of packages, the doors to heavy libraries, files of a readable size."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,7 @@ LONGER: dict[str, int] = {}
 """Files that are longer than LONGEST, and how long each may be: it may only shrink."""
 
 
+@functools.cache
 def modules() -> dict[str, Path]:
     """Module name, without the package, -> file; the plugins of `methods/` by their full name."""
     package = {".".join(p.relative_to(ROOT / "orchestrator").with_suffix("").parts): p for p in files("orchestrator")}
@@ -68,15 +69,22 @@ def files(folder: str) -> list[Path]:
     return [path for path in sorted((ROOT / folder).rglob("*.py")) if path != ROOT / folder / "__init__.py"]
 
 
-def imports(path: Path) -> Iterator[str]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: Path) -> list[str]:
     """Every module that a file imports, lazily or not; `from a import b` gives `a` and `a.b`."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found = []
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, f"{path}: a relative import"
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
 
 
 def package_of(module: str) -> str:
@@ -135,7 +143,7 @@ def test_heavy_libraries_have_their_doors(library: str) -> None:
 def test_private_names_stay_in_their_module() -> None:
     found = []
     for name, path in modules().items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("orchestrator", "methods"):
                 found += [f"{name}: {node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")]
     assert not found
@@ -150,7 +158,7 @@ def test_files_are_short() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     paths = {*modules().values(), ROOT / "orchestrator/__init__.py", ROOT / "methods/__init__.py"}
-    silent = [path for path in paths if not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))]
+    silent = [path for path in paths if not ast.get_docstring(parsed(path))]
     assert not silent
 
 

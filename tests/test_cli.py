@@ -17,16 +17,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from orchestrator import method as contract
+from orchestrator.cli import starting
 from orchestrator.cli.main import main
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.execution.ray_address import reachable_address
 from orchestrator.method import Method, MethodConfig
-from orchestrator.search.control import starting
+from orchestrator.search.control import starting as marked_as_starting
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.presence import driver, myself
 from orchestrator.training.checkpoint import save_checkpoint
@@ -445,6 +447,8 @@ def identity(case: Bad) -> str:
 def test_bad_input_is_one_good_line(
     case: Bad, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """By a search beside which no Ray starts; the test after it starts one."""
+    monkeypatch.setattr(starting, "_ray_runs", lambda: True)
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     elsewhere = tmp_path / "elsewhere"
@@ -473,6 +477,27 @@ def test_bad_input_is_one_good_line(
     assert "hunter2" not in ran.err
     assert contents(storage) == before
     assert not contents(elsewhere)
+
+
+def test_a_search_that_is_refused_while_ray_starts_ends_it(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def servers() -> list[psutil.Process]:
+        children = psutil.Process().children(recursive=True)
+        return [child for child in children if child.name() in ("raylet", "gcs_server")]
+
+    def watch() -> None:
+        while not ended.wait(0.05):
+            seen.update(servers())
+
+    before, seen, ended = servers(), set[psutil.Process](), threading.Event()
+    watching = threading.Thread(target=watch)
+    watching.start()
+    ran = run(capsys, f"search demo --storage {storage} --set classes_per_batch=500")
+    ended.set()
+    watching.join()
+    assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
+    assert "classes_per_batch is 500" in ran.err
+    assert seen > set(before), "Ray was started"
+    assert servers() == before
 
 
 def test_there_are_at_least_sixty_of_them() -> None:
@@ -824,7 +849,7 @@ def test_a_dry_run_warns_of_gpu_hours(tmp_path: Path, data_folder: Path, capsys:
 
 
 def test_a_search_that_is_starting_can_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with starting(tmp_path / "searches" / "s"):
+    with marked_as_starting(tmp_path / "searches" / "s"):
         while not driver(tmp_path / "searches" / "s"):
             time.sleep(0.01)
         ran = run(capsys, f"status s --storage {tmp_path}")

@@ -153,8 +153,12 @@ def search(
     keys = given_keys(ctx)
 
     def resolve() -> "Search":
+        from orchestrator.tracking.address import check_tracking_uri
+
         found = resolved_search(space, name, preset, epochs, set_, keys, storage)
         places_of(storage).new_journal(found.name)  # refuses a name that is used
+        if tracking_uri:
+            check_tracking_uri(tracking_uri)
         return found
 
     with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
