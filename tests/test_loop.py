@@ -237,16 +237,16 @@ def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path
 def test_same_seed_same_bits_and_resuming_is_exact(variant: str, data_folder: Path, tmp_path: Path) -> None:
     settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
     settings = settings | {"precision": "float32"}
-    whole = train(tmp_path / "whole", data_folder, settings, stop_after=4)
-    broken = train(tmp_path / "broken", data_folder, settings, stop_after=4, take=2)
+    whole = train(tmp_path / "whole", data_folder, settings, stop_after=3)
+    broken = train(tmp_path / "broken", data_folder, settings, stop_after=3, take=2)
     assert broken == whole[:2]
-    resumed = train(tmp_path / "broken", data_folder, settings, stop_after=4)
+    resumed = train(tmp_path / "broken", data_folder, settings, stop_after=3)
     assert resumed == whole
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     for name in first:
         assert torch.equal(first[name], second[name]), name
-    other = train(None, data_folder, settings | {"seed": 1}, stop_after=4)
-    assert other != whole
+    (other,) = train(None, data_folder, settings | {"seed": 1}, take=1)
+    assert other[3] != whole[0][3]
 
 
 def test_layers_keep_their_learning_rates_when_resumed(data_folder: Path, tmp_path: Path) -> None:
