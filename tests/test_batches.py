@@ -7,11 +7,16 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.config.training import Training
 from orchestrator.data.augmentations import DEGRADATIONS, RECIPES, Degradation, recipe_of
 from orchestrator.data.augmentations.crops import DRAWS
+from orchestrator.data.batches import BATCHES
+from orchestrator.data.batches.base import Source
 from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler, rank_block
 from orchestrator.data.transforms import augment, uniforms
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, InputError
+from orchestrator.method import Task, registry
+from orchestrator.training.splits import build_sampler
 
 # --- samplers
 
@@ -83,6 +88,118 @@ def test_uniform_batches(n: int, batch_size: int, shape: tuple[int, int]) -> Non
     assert batches.max() < n
     np.testing.assert_array_equal(batches, UniformSampler(n, batch_size, seed=0).batches(0))
     assert not np.array_equal(batches, sampler.batches(1))
+
+
+def shares(batches: NDArray[np.int64], kinds: NDArray[np.int64], labels: NDArray[np.int64]) -> list[list[int]]:
+    """How many classes of a batch are of each super-class, the most first."""
+    found = [np.bincount(kinds[np.unique(labels[batch])]) for batch in batches]
+    return [sorted(counts[counts > 0].tolist(), reverse=True) for counts in found]
+
+
+def test_hierarchical_batches_have_classes_of_few_super_classes() -> None:
+    kinds = np.repeat([5, 2, 9, 7], [12, 8, 8, 3])  # as numbered in a data set
+    labels = np.random.default_rng(1).permutation(np.repeat(np.arange(31), 8))
+    source = Source(labels, tuple(kinds.tolist()))
+    for count, split in ((1, {(6,), (3, 3)}), (2, {(3, 3)}), (3, {(2, 2, 2)}), (4, {(2, 2, 1, 1)})):
+        settings = Training(
+            classes_per_batch=6, images_per_class=2, super_classes_per_batch=count, batches="hierarchical"
+        )
+        sampler = BATCHES["hierarchical"].build(source, settings)
+        batches = np.concatenate([sampler.batches(epoch) for epoch in range(8)])
+        assert batches.shape == (8 * sampler.steps_per_epoch, 12) and sampler.steps_per_epoch == 248 // 12
+        assert {tuple(found) for found in shares(batches, kinds, labels)} == split
+        for batch in batches:
+            assert np.bincount(labels[batch]).max() == 2 and len(set(batch.tolist())) == 12
+        visits = np.bincount(labels[sampler.batches(3)[:, ::2].ravel()], minlength=31)
+        for kind in np.unique(kinds):  # the classes of a super-class equally often, to within one
+            assert np.ptp(visits[kinds == kind]) <= 1
+        np.testing.assert_array_equal(sampler.batches(2), BATCHES["hierarchical"].build(source, settings).batches(2))
+        assert not np.array_equal(sampler.batches(2), sampler.batches(3))
+
+
+def test_hard_classes_are_near_to_each_other() -> None:
+    """Beside the plain definition: the next class is the nearest to any of those chosen, as in single linkage."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(11, 5))
+    centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+    labels = np.repeat(np.arange(11), 10)
+    sampler = BATCHES["hard_classes"].build(Source(labels), Training(classes_per_batch=4, images_per_class=2))
+    batches = sampler.batches(1, centres)
+    classes = labels[batches[:, ::2]]
+    assert batches.shape == (13, 8) and np.array_equal(classes, labels[batches[:, 1::2]])
+    for chosen in classes.tolist():
+        for size in range(1, 4):
+            rest = [label for label in range(11) if label not in chosen[:size]]
+            nearest = max(rest, key=lambda label: max(centres[label] @ centres[own] for own in chosen[:size]))
+            assert chosen[size] == nearest
+    assert np.ptp(np.bincount(classes[:, 0], minlength=11)) <= 1
+    assert not np.array_equal(batches, sampler.batches(1, -centres[::-1]))
+
+
+LABELS = np.repeat(np.arange(6), 5)
+KINDS = (0, 0, 0, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "super_classes", "said"),
+    [
+        (
+            "vicreg",
+            {"batches": "class_balanced"},
+            KINDS,
+            "batches: class_balanced: method 'vicreg' trains without labels.*take shuffled",
+        ),
+        ("vicreg", {"batches": "hard_classes"}, KINDS, "batches: hard_classes: method 'vicreg' trains without labels"),
+        ("triplet", {"batches": "hierarchical"}, (), "batches: hierarchical: the data set has no super-classes"),
+        (
+            "triplet",
+            {"batches": "hierarchical", "super_classes_per_batch": 3},
+            KINDS,
+            "are of 2 super-classes: give at most 2",
+        ),
+        (
+            "triplet",
+            {"batches": "hierarchical", "classes_per_batch": 1},
+            KINDS,
+            "a batch has 1 class: give at most that",
+        ),
+        ("triplet", {"batches": "hard_classes", "classes_per_batch": 7}, KINDS, "there are only 6 training classes"),
+        (
+            "triplet",
+            {"batches": "shuffled", "images_per_class": 6, "classes_per_batch": 6},
+            KINDS,
+            "a batch has 36 images.*only 30",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(
+    method: str, settings: dict[str, Any], super_classes: tuple[int, ...], said: str
+) -> None:
+    made = registry()[method]
+    task = Task(6, 8, 8, super_classes=super_classes)
+    training = Training(**{"classes_per_batch": 4, "images_per_class": 2} | settings)
+    with pytest.raises((DataError, InputError), match=said):
+        build_sampler(made(made.Config(), task), LABELS, training)
+    assert build_sampler(made(made.Config(), task), LABELS, Training(classes_per_batch=3)).batches(0).shape == (2, 12)
+
+
+def test_labelled_methods_get_plain_batches_and_own_ones_no_others() -> None:
+    training = Training(classes_per_batch=2, images_per_class=5, batches="shuffled")
+    for name in ("triplet", "vicreg"):
+        method = registry()[name]
+        sampler = build_sampler(method(method.Config(), Task(6, 8, 8)), LABELS, training)
+        batches = sampler.batches(0)
+        np.testing.assert_array_equal(np.sort(batches.ravel()), np.arange(30))
+        np.testing.assert_array_equal(batches, UniformSampler(30, 10, seed=0).batches(0))
+    triplet = registry()["triplet"]
+
+    class Own(triplet):  # type: ignore[valid-type, misc]
+        name = "own"
+
+        def batches(self, epoch: int, labels: Any, samples: Any, rng: Any) -> Any: ...
+
+    with pytest.raises(InputError, match="batches: shuffled: method 'own' makes its own batches: leave it out"):
+        build_sampler(Own(triplet.Config(), Task(6, 8, 8)), LABELS, training)
 
 
 def test_uniform_needs_images() -> None:

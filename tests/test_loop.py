@@ -94,6 +94,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "lion": {"optimizer": "lion", "ema_decay": 0.5},
     "adamp": {"optimizer": "adamp", "accumulate_batches": 4},  # interrupted after two of the four
+    "hard classes": {"batches": "hard_classes", "images_per_class": 32, "epochs": 2},  # an epoch has 7 steps
 }
 
 
@@ -148,7 +149,7 @@ def weights(folder: Path) -> dict[str, Tensor]:
     return load_checkpoint(folder / CHECKPOINT)["model"]["learner"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("variant", [*DISTINCT, "nesterov"])
+@pytest.mark.parametrize("variant", [*DISTINCT, "nesterov", "hard classes"])
 def test_one_process_equals_two(variant: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
     settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
     settings = settings | {"clip_norm": 10.0, "pooling": "average+max"}

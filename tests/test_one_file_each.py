@@ -79,6 +79,7 @@ settings:
   augmentation: flipped
   optimizer: plain
   lr_schedule: root
+  batches: in_order
 space:
   strength: {low: 0.5, high: 2.0}
 num_trials: 2
@@ -294,6 +295,42 @@ ROOT = LRSchedule("root", "one over the root of the step", factor)
         "        ROOT,",
         "        PLATEAU,",
         "from orchestrator.config.lr_schedules.root import ROOT\n",
+    ),
+    "batches": Part(
+        "orchestrator/data/batches/in_order.py",
+        '''
+"""Batches."""
+
+from typing import TYPE_CHECKING
+
+from orchestrator.data.batches.base import Batching, Sampler, Settings, Source
+
+if TYPE_CHECKING:
+    from orchestrator.data.batches.base import Centres, Positions
+
+
+class InOrder:
+    """The images in their order."""
+
+    def __init__(self, images: int, size: int) -> None:
+        self.size, self.steps_per_epoch = size, images // size
+
+    def batches(self, epoch: int, centres: "Centres | None" = None) -> "Positions":
+        import numpy as np
+
+        return np.arange(self.steps_per_epoch * self.size).reshape(-1, self.size)
+
+
+def build(source: Source, settings: Settings) -> Sampler:
+    return InOrder(len(source.labels), settings.classes_per_batch * settings.images_per_class)
+
+
+IN_ORDER = Batching("in_order", "images in their order", build)
+''',
+        "orchestrator/data/batches/__init__.py",
+        "        IN_ORDER,",
+        "        SHUFFLED,",
+        "from orchestrator.data.batches.in_order import IN_ORDER\n",
     ),
     "format": Part(
         "orchestrator/report/formats/lines.py",

@@ -117,6 +117,10 @@ def test_settings_go_to_their_owners() -> None:
             {"method": "pfml", "lr_schedule": "milestones", "lr_milestones": "9, 3"},
             "should read like '100' or '190, 250': increasing epochs",
         ),
+        (
+            {"method": "pfml", "super_classes_per_batch": 2},
+            "super_classes_per_batch: 2: is not read by batches: class_balanced: take hierarchical, or leave it out",
+        ),
         ({"method": "pfml", "lr_milestones": "3"}, "is not read by lr_schedule: step: take milestones, or"),
         ({"method": "pfml", "lr_schedule": "plateau", "lr_gamma": 1.0}, "needs a factor below 1"),
         ({"method": "pfml", "lr_warmup": "0 steps"}, "should read like '1 epoch' or '25 steps'"),

@@ -237,7 +237,7 @@ class Run:
         rows = rows_of_step(self.steps)
         if type(self.method).batches is not Method.batches:
             epoch, place = divmod(self.steps, STEPS_PER_EPOCH)
-            rows = TRAIN_ROWS[self.batches.of_method(epoch)[place]]
+            rows = TRAIN_ROWS[self.batches.drawn(epoch)[place]]
         batch = self.subject.batch(rows, step=self.steps)
         terms = self.engine.step(batch, 0)
         self.window.add(self.steps + 1, 1, terms, self.engine.seen, batch)

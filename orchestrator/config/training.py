@@ -29,6 +29,11 @@ from orchestrator.config.optimizers.sgd import NESTEROV
 from orchestrator.contract import MethodConfig
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
+from orchestrator.data.batches import BATCHES
+from orchestrator.data.batches import DESCRIPTION as BATCHES_DESCRIPTION
+from orchestrator.data.batches import READ_BY as BATCHES_READ
+from orchestrator.data.batches.class_balanced import CLASS_BALANCED
+from orchestrator.data.batches.hierarchical import HIERARCHICAL, SUPER_CLASSES
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
@@ -42,11 +47,13 @@ if TYPE_CHECKING:
     SelectionMetric = str
     OptimizerName = str
     LRScheduleName = str
+    BatchesName = str
     DegradationName = str
 else:  # of tables, for the messages and descriptions of a Literal
     SelectionMetric = Literal[*OBJECTIVES]
     OptimizerName = Literal[*OPTIMIZERS, *ANNOUNCED]
     LRScheduleName = Literal[*LR_SCHEDULES]
+    BatchesName = Literal[*BATCHES]
     DegradationName = Literal["none", *DEGRADATIONS]
 
 VALIDATE_EVERY = re.compile(r"([1-9][0-9]{0,8}) (epoch|step)s?")
@@ -126,6 +133,16 @@ class Training(BaseModel):
     classes_per_batch: int = Field(16, ge=1, le=MOST_PER_BATCH, description="classes P of a class-balanced batch")
     images_per_class: int = Field(
         4, ge=1, le=MOST_PER_BATCH, description="images K per class; the global batch is P x K"
+    )
+    batches: BatchesName | None = Field(
+        None,
+        description=f"how batches are drawn; {BATCHES_DESCRIPTION}; null: {CLASS_BALANCED.name}, or as the method says",
+    )
+    super_classes_per_batch: int | None = Field(
+        None,
+        ge=1,
+        le=MOST_PER_BATCH,
+        description=f"super-classes of a batch of {HIERARCHICAL.name}; null: {SUPER_CLASSES}",
     )
     images_per_pass: int | None = Field(
         None,
@@ -313,9 +330,12 @@ class Training(BaseModel):
         schedule = lr_schedule_of(self.lr_schedule)
         its = optimizer_of(self.optimizer).reads, f"optimizer: {self.optimizer}"
         of_lr = schedule.reads, f"lr_schedule: {schedule.name}"
+        kind = BATCHES[CLASS_BALANCED.name if self.batches is None else self.batches]
+        of_batches = kind.reads, f"batches: {kind.name}"
         for key, readers, (reads, chosen) in (
             *((key, readers, its) for key, readers in READ_BY.items()),
             *((key, readers, of_lr) for key, readers in SCHEDULES_READ.items()),
+            *((key, readers, of_batches) for key, readers in BATCHES_READ.items()),
         ):
             value = getattr(self, key)
             if value != type(self).model_fields[key].default and key not in reads:

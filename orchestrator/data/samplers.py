@@ -4,6 +4,8 @@ A sampler knows nothing of ranks: every process computes the same global batches
 block of each with `rank_block`. P: classes per batch, K: images per class.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -11,17 +13,28 @@ from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.errors import DataError
 
 Batches = NDArray[np.int64]
+Centres = NDArray[np.float64]
+Rule = Callable[[np.random.Generator, int, Centres | None], Batches]
+"""The classes of each of so many batches, (steps, P), distinct in a batch."""
 
 
 class ClassBalancedSampler:
     """P classes x K images per batch, class after class.
 
     Each batch has P distinct classes and K distinct images of each; only a class with fewer than K images repeats
-    some. In an epoch every class is visited equally often, to within one, as is every image of a class among the visits
-    of that class. An epoch has max(1, N // (P K)) batches.
+    some. In an epoch every class is visited equally often, to within one, unless a `rule` chooses the classes, as is
+    every image of a class among the visits of that class. An epoch has max(1, N // (P K)) batches.
     """
 
-    def __init__(self, labels: ArrayLike, *, classes_per_batch: int, images_per_class: int, seed: int) -> None:
+    def __init__(
+        self,
+        labels: ArrayLike,
+        *,
+        classes_per_batch: int,
+        images_per_class: int,
+        seed: int,
+        rule: Rule | None = None,
+    ) -> None:
         """`labels`: class of each training image, (N,), any integers. Raises DataError if there are fewer than P."""
         labels = np.asarray(labels)
         _at_least_one(classes_per_batch=classes_per_batch, images_per_class=images_per_class)
@@ -34,19 +47,23 @@ class ClassBalancedSampler:
         self.classes_per_batch = classes_per_batch
         self.images_per_class = images_per_class
         self.seed = seed
+        self.rule = rule or self._equally_often
         self.steps_per_epoch = steps_per_epoch(len(labels), classes_per_batch * images_per_class)
         self._members = np.split(np.argsort(labels, kind="stable"), first[1:])  # positions, by class
 
-    def batches(self, epoch: int) -> Batches:
-        """Positions of the epoch's batches, (steps, P K); they depend on (seed, epoch) only."""
+    def batches(self, epoch: int, centres: Centres | None = None) -> Batches:
+        """Positions of the epoch's batches, (steps, P K); they depend on (seed, epoch), and on what the rule reads."""
         rng = np.random.default_rng([self.seed, epoch])
-        classes = _rounds(rng, len(self._members), self.classes_per_batch, self.steps_per_epoch)
+        classes = self.rule(rng, self.steps_per_epoch, centres)
         batches = np.empty((*classes.shape, self.images_per_class), np.int64)
         for index in np.unique(classes):
             visits = classes == index
             members = self._members[index]
-            batches[visits] = members[_rounds(rng, len(members), self.images_per_class, int(visits.sum()))]
+            batches[visits] = members[rounds(rng, len(members), self.images_per_class, int(visits.sum()))]
         return batches.reshape(self.steps_per_epoch, -1)
+
+    def _equally_often(self, rng: np.random.Generator, steps: int, _: Centres | None) -> Batches:
+        return rounds(rng, len(self._members), self.classes_per_batch, steps)
 
 
 class UniformSampler:
@@ -63,7 +80,7 @@ class UniformSampler:
         self.seed = seed
         self.steps_per_epoch = n // self.batch_size
 
-    def batches(self, epoch: int) -> Batches:
+    def batches(self, epoch: int, centres: Centres | None = None) -> Batches:
         """Positions of the epoch's batches, (steps, batch size); they depend on (seed, epoch) only."""
         order = np.random.default_rng([self.seed, epoch]).permutation(self.n)
         return order[: self.steps_per_epoch * self.batch_size].reshape(self.steps_per_epoch, self.batch_size)
@@ -79,26 +96,32 @@ def rank_block(batch: Batches, rank: int, world_size: int) -> Batches:
     return batch[rank * size : (rank + 1) * size]
 
 
-def _rounds(rng: np.random.Generator, n: int, size: int, rounds: int) -> Batches:
-    """Draw `size` of range(n) in each of several rounds, (rounds, size), distinct in a round unless n < size.
+class Deck:
+    """Deals range(n), shuffled anew whenever it is used up, so that all are drawn equally often, to within one."""
 
-    The items are dealt from one shuffled deck after another, so that all are drawn equally often, to within one. If a
-    round uses up a deck, it continues with those of the next that it has not drawn yet.
-    """
+    def __init__(self, rng: np.random.Generator, n: int) -> None:
+        self.rng, self.n = rng, n
+        self._left = np.empty(0, np.int64)
+
+    def draw(self, size: int) -> Batches:
+        """`size` distinct ones, at most n. If they use up the deck, those of the next one that are not drawn yet
+        follow."""
+        drawn, self._left = self._left[:size], self._left[size:]
+        if len(drawn) < size:
+            deck = self.rng.permutation(self.n)
+            fresh = deck[~np.isin(deck, drawn)][: size - len(drawn)]
+            self._left = deck[~np.isin(deck, fresh)]
+            drawn = np.concatenate([drawn, fresh])
+        return drawn
+
+
+def rounds(rng: np.random.Generator, n: int, size: int, count: int) -> Batches:
+    """Draw `size` of range(n) in each of several rounds, (count, size), distinct in a round unless n < size."""
     if n < size:
         # Classes too small for a round: all items, and some twice.
-        return np.stack([np.resize(rng.permutation(n), size) for _ in range(rounds)])
-    deck = rng.permutation(n)
-    result = np.empty((rounds, size), np.int64)
-    for i in range(rounds):
-        drawn, deck = deck[:size], deck[size:]
-        if len(drawn) < size:
-            deck = rng.permutation(n)
-            fresh = deck[~np.isin(deck, drawn)][: size - len(drawn)]
-            deck = deck[~np.isin(deck, fresh)]
-            drawn = np.concatenate([drawn, fresh])
-        result[i] = drawn
-    return result
+        return np.stack([np.resize(rng.permutation(n), size) for _ in range(count)])
+    deck = Deck(rng, n)
+    return np.stack([deck.draw(size) for _ in range(count)])
 
 
 def _at_least_one(**values: int) -> None:

@@ -44,15 +44,16 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     """The data set's digest, and the sizes of its evaluated sets (`measured.sizes`). Prepares it if necessary. Refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
     does not accept. Warns of a selection on very little data."""
+    from orchestrator.data.batches.base import Source
+    from orchestrator.data.batches.class_balanced import CLASS_BALANCED
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.measured import Measured, sizes
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
-    from orchestrator.data.samplers import ClassBalancedSampler
     from orchestrator.data.splits import noisy_labels, train_labels, unused_split
     from orchestrator.report.effect import unreached
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
-    from orchestrator.training.splits import check_image_size, data_splits, few_left
+    from orchestrator.training.splits import build_sampler, check_image_size, data_splits, few_left
 
     def say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
@@ -75,12 +76,8 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         say(f"warning: {line}")
     held_out = Measured.read(found["validation"])
     split = without(split, unreadable)
-    ClassBalancedSampler(
-        noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed),
-        classes_per_batch=training.classes_per_batch,
-        images_per_class=training.images_per_class,
-        seed=training.seed,
-    )
+    labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
+    CLASS_BALANCED.build(Source(labels), training)  # before the network is built
     if "meta_share" not in {parameter.key for parameter in search.space.parameters()} and (
         few := few_left(experiment, store, split)
     ):
@@ -90,6 +87,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
         if search.raw_space:  # the example is a corner of the space, not the user's choice
             warnings.simplefilter("ignore")
         learner = new_learner(experiment, store, split)
+    build_sampler(learner.method, labels, training)
     check_image_size(learner, store, split, training)
     if held_out is not None and (why := selection_warning(held_out, experiment.flat(), found["training_classes"])):
         say(f"warning: {why}")

@@ -1,6 +1,6 @@
 """The batches of a training, in order: whose images, with which labels, in how many views."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count, islice
 from typing import Any
 
@@ -8,8 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
+from torch.nn import functional
 
 from orchestrator.config.training import Training
+from orchestrator.data.batches import BATCHES
+from orchestrator.data.batches.class_balanced import CLASS_BALANCED
 from orchestrator.data.pipeline import Reader, Request
 from orchestrator.data.samplers import ClassBalancedSampler, rank_block
 from orchestrator.errors import InputError, TrainingFailed
@@ -22,18 +25,29 @@ from orchestrator.training.splits import Images, build_sampler
 
 Positions = NDArray[np.int64]
 
+CENTRED = 4
+"""Images of a class whose mean embedding stands for it."""
+
 
 class Batches:
     """The batches of `images`, of classes and images as the training or the method says.
 
     Args:
         meta: images of the clean second batch that a method may ask for; none without.
+        class_embeddings: as of `Scope`, where batches depend on them.
 
     Raises InputError if the batch does not fit the images or the processes.
     """
 
     def __init__(
-        self, method: Method, training: Training, images: Images, meta: Images, reader: Reader, device: torch.device
+        self,
+        method: Method,
+        training: Training,
+        images: Images,
+        meta: Images,
+        reader: Reader,
+        device: torch.device,
+        class_embeddings: Callable[[int, Generator], Tensor] | None = None,
     ) -> None:
         self.method, self.training, self.images, self.reader, self.device = method, training, images, reader, device
         self._sampler = build_sampler(method, images.labels, training)
@@ -41,23 +55,25 @@ class Batches:
         # what is beyond the training's own images is the clean batch's
         self._all = Images(*(np.concatenate(pair) for pair in zip(images, meta, strict=True)))
         self.steps_per_epoch = self._sampler.steps_per_epoch
+        self.class_embeddings = class_embeddings
         self._own = type(method).batches is not Method.batches
+        self._learnt = self._own or BATCHES[training.batches or CLASS_BALANCED.name].reads_centres
+        """Whether an epoch's batches may depend on what was learnt before it."""
         self._drawn: tuple[int, Positions] | None = None
-        """The epoch of the method's own batches, and these."""
+        """The epoch of such batches, and these."""
 
     def read(self, first: int, last: int) -> Iterator[tuple[int, Batch]]:
         """Each step's epoch and batch, from step `first` up to `last`."""
-        if not self._own:
+        if not self._learnt:
             yield from self._fed(self._steps(first, last), first)
             return
-        # an epoch's batches may depend on what was learnt before it, so none is read ahead of its beginning
-        while first < last:
+        while first < last:  # none is read ahead of its epoch's beginning
             end = min(last, (first // self.steps_per_epoch + 1) * self.steps_per_epoch)
             yield from self._fed(self._steps(first, end), first)
             first = end
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the batches of an epoch that has begun, if the method made them."""
+        """What a checkpoint keeps: the batches of an epoch that has begun, if they depend on what was learnt."""
         if self._drawn is None:
             return {}
         epoch, positions = self._drawn
@@ -72,22 +88,31 @@ class Batches:
         step = first
         while step < last:
             epoch, start = divmod(step, self.steps_per_epoch)
-            batches = self.of_method(epoch) if self._own else self._sampler.batches(epoch)
+            batches = self.drawn(epoch) if self._learnt else self._sampler.batches(epoch)
             for positions in batches[start : start + last - step]:
                 yield epoch, positions
                 step += 1
 
-    def of_method(self, epoch: int) -> Positions:
-        """The epoch's batches that the method makes, (steps, batch size)."""
+    def drawn(self, epoch: int) -> Positions:
+        """The epoch's batches, (steps, batch size), that the method makes, or that depend on the network."""
         if self._drawn is not None and self._drawn[0] == epoch:
             return self._drawn[1]
         seed = np.random.SeedSequence([self.training.seed, epoch]).generate_state(1, np.uint64)[0]
         rng = Generator().manual_seed(int(seed >> np.uint64(1)))
+        if not self._own:
+            self._drawn = epoch, self._sampler.batches(epoch, self._centres(rng))
+            return self._drawn[1]
         labels, samples = (torch.from_numpy(part.astype(np.int64)) for part in (self.images.labels, self.images.rows))
         found = self.method.batches(epoch, labels, samples, rng)
         shape = self.steps_per_epoch, self.training.batch_size
         self._drawn = epoch, _checked(self.method, found, shape, len(labels))
         return self._drawn[1]
+
+    def _centres(self, rng: Generator) -> NDArray[np.float64]:
+        """The classes' mean embeddings, by some images of each, of unit length; (C, D)."""
+        assert self.class_embeddings is not None
+        found = functional.normalize(self.class_embeddings(CENTRED, rng).double(), dim=-1)
+        return functional.normalize(found.mean(1), dim=-1).cpu().numpy()
 
     def _for_meta(self, meta: Images) -> ClassBalancedSampler:
         training, classes = self.training, len(np.unique(meta.labels))

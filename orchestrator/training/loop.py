@@ -104,15 +104,15 @@ def fit(
     rng = Generator().manual_seed(training.seed)
     engine = Engine(learner, training, optimizer, scaler, rng, device)
     reader = new_reader(store, training, device=device)
-    batches = Batches(learner.method, training, images, meta, reader, device)
+    stops: list[bool] = []
+    scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
+    batches = Batches(learner.method, training, images, meta, reader, device, scope.class_embeddings)
     clock = Clock(training.validate_every, batches.steps_per_epoch, training.epochs, stop_after)
     rates = LearningRates(optimizer, training, batches.steps_per_epoch, objective.mode)
     window = Window(keep_outputs=type(learner.method).diagnostics is not Method.diagnostics)
     history: list[Validation] = []
     best: float | None = None
     stopped = False
-    stops: list[bool] = []
-    scope = build_scope(learner, optimizer, store, images, rng, device, stops, reader)
     average = Average(learner, training.ema_decay)
     step = 0
 

@@ -10,8 +10,11 @@ import torch
 
 from orchestrator.config.training import Experiment, Training
 from orchestrator.data.augmentations import Degradation
+from orchestrator.data.batches import BATCHES
+from orchestrator.data.batches.base import Sampler, Source
+from orchestrator.data.batches.class_balanced import CLASS_BALANCED
 from orchestrator.data.pipeline import Reader, Request, as_float, check_images, describe_unreadable, find_unreadable
-from orchestrator.data.samplers import ClassBalancedSampler, UniformSampler
+from orchestrator.data.samplers import UniformSampler
 from orchestrator.data.splits import (
     Split,
     class_folds,
@@ -25,6 +28,7 @@ from orchestrator.data.splits import (
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.method import Method
+from orchestrator.text import listed
 from orchestrator.training.distributed import broadcast_object, rank, world_size
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import save_table
@@ -154,22 +158,26 @@ def check_image_size(learner: Learner, store: Store, split: Split, training: Tra
         ) from None
 
 
-def build_sampler(
-    method: Method, labels: np.ndarray[Any, Any], training: Training
-) -> ClassBalancedSampler | UniformSampler:
-    """Batches of P classes x K images, or plain ones for a method that must not see classes."""
+def build_sampler(method: Method, labels: np.ndarray[Any, Any], training: Training) -> Sampler:
+    """Batches as the training says; else of P classes x K images, or plain ones for a method that must not see classes.
+
+    InputError if the method, the data or the number of processes does not allow them."""
     if training.batch_size % world_size():
         raise InputError(
             f"the global batch of {training.batch_size} images ({training.classes_per_batch} classes x "
             f"{training.images_per_class}) cannot be shared by {world_size()} workers: make it a multiple"
         )
-    if method.sampler == "uniform":
-        return UniformSampler(len(labels), batch_size=training.batch_size, seed=training.seed)
-    if method.sampler != "class_balanced":  # a misspelled name must not give classes to a label-free method
+    # a misspelled name must not give classes to a label-free method
+    if method.sampler not in ("class_balanced", "uniform"):
         raise InputError(f"method '{method.name}': sampler {method.sampler!r} must be 'class_balanced' or 'uniform'")
-    return ClassBalancedSampler(
-        labels,
-        classes_per_batch=training.classes_per_batch,
-        images_per_class=training.images_per_class,
-        seed=training.seed,
-    )
+    if training.batches is not None and type(method).batches is not Method.batches:
+        raise InputError(f"batches: {training.batches}: method '{method.name}' makes its own batches: leave it out")
+    if training.batches is None and method.sampler == "uniform":
+        return UniformSampler(len(labels), batch_size=training.batch_size, seed=training.seed)
+    kind = BATCHES[training.batches or CLASS_BALANCED.name]
+    if kind.reads_labels and method.sampler == "uniform":
+        raise InputError(
+            f"batches: {kind.name}: method '{method.name}' trains without labels, and these batches are made by them: "
+            f"take {listed([other.name for other in BATCHES.values() if not other.reads_labels])}, or leave it out"
+        )
+    return kind.build(Source(labels, method.task.super_classes), training)
