@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # tests run two files at a time: at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
-.PHONY: demo test test-slow gpu coverage lint setup ui methods-page goldens clean
+.PHONY: demo test test-slow gpu coverage lint setup ui methods-page tables-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -42,6 +42,9 @@ ui: setup ## MLflow on this machine
 
 methods-page: setup ## docs/methods.md, from the installed methods and their checks
 	@$(BIN)/python docs/write_methods_page.py
+
+tables-page: setup ## docs/tables.md, from the papers' tables and the presets
+	@$(BIN)/python docs/write_tables_page.py
 
 setup: .venv/.ready
 

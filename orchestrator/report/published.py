@@ -7,6 +7,10 @@ What holds for all rows stands beside `columns`. A cell is a number as printed, 
 none; cells that cannot be read with certainty are null too, and named in `left_out`. `methods` of a file says which
 rows are methods of this project, by their settings, each one value or one for each data set; a table may have its own.
 `selection: unstated` where a paper does not say on what its best epoch was chosen.
+
+For the page of commands (`docs/write_tables_page.py`): `conditions` of a table are conditions in settings; `commands`
+those of a row, by its method, that no preset gives (`{dataset}` is the row's, `{other}` the end of its condition);
+`not_here` says why a method, or a condition, has no command.
 """
 
 import re
@@ -54,6 +58,12 @@ class Row:
     condition: str | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     values: Mapping[str, Value] = field(default_factory=dict)
+    condition_settings: Mapping[str, Any] | None = None
+    """The condition in settings, if the file has it."""
+    commands: tuple[str, ...] = ()
+    """Instead of a preset's."""
+    not_here: str | None = None
+    """Why it cannot be run, if that is said."""
 
 
 class _Strict(BaseModel):
@@ -75,6 +85,9 @@ class Table(_Strict):
     columns: list[str] = Field(min_length=2)
     rows: list[list[str | float | int | None]]
     methods: dict[str, dict[str, Any]] = {}
+    conditions: dict[str, dict[str, Any]] = {}
+    commands: dict[str, list[str]] = {}
+    not_here: dict[str, str] = {}
     left_out: list[str] = []
 
     @model_validator(mode="after")
@@ -101,14 +114,16 @@ class Paper(_Strict):
     citation: str
     source: str
     methods: dict[str, dict[str, Any]]
+    not_here: dict[str, str] = {}
     tables: dict[str, Table]
 
     def rows(self) -> Iterator[Row]:
         """Every row, apart for each data set."""
         for name, table in self.tables.items():
-            methods = self.methods | table.methods
+            methods, not_here = self.methods | table.methods, self.not_here | table.not_here
             for cells in table.rows:
                 said: dict[str, Any] = dict(zip(table.columns, cells, strict=True))
+                condition = said.get("condition")
                 for dataset, values in _by_dataset(table, said).items():
                     yield Row(
                         paper=self.paper,
@@ -120,9 +135,15 @@ class Paper(_Strict):
                         dimension=said.get("dimension", table.dimension),
                         protocol=table.protocol,
                         selection=table.selection,
-                        condition=said.get("condition"),
+                        condition=condition,
                         settings=table.settings,
                         values=values,
+                        condition_settings=table.conditions.get(str(condition)),
+                        commands=tuple(
+                            line.format(dataset=dataset, other=str(condition).rpartition(": ")[2])
+                            for line in table.commands.get(str(said["method"]), [])
+                        ),
+                        not_here=not_here.get(str(said["method"]), not_here.get(str(condition))),
                     )
 
 
