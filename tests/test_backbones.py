@@ -256,6 +256,67 @@ def test_a_transformer_takes_images_of_its_size(transformer: Backbone) -> None:
         transformer(torch.rand(1, 3, 224, 240))
 
 
+@torch.no_grad()
+def test_a_transformer_takes_other_sizes_with_its_position_embeddings_interpolated() -> None:
+    name, built = "timm/vit_tiny_patch16_224", []
+    sized: dict[int, Any] = {}
+    for size in (224, 96, 320):
+        torch.manual_seed(0)
+        built.append(backbone_of(name, image_size=size))
+        sized[size] = built[-1].network
+    own = sized[224].pos_embed
+    for size, places in ((96, 6), (320, 20)):
+        found = sized[size].pos_embed
+        assert found.shape == (1, 1 + places**2, 192) and torch.equal(found[:, 0], own[:, 0])
+        grid = own[:, 1:].reshape(1, 14, 14, 192).permute(0, 3, 1, 2)
+        expected = F.interpolate(grid, (places, places), mode="bicubic", antialias=True)
+        assert torch.allclose(found[:, 1:], expected.permute(0, 2, 3, 1).reshape(1, -1, 192), atol=1e-6)
+        (backbone,) = (backbone for backbone in built if backbone.network is sized[size])
+        assert backbone(torch.rand(2, 3, size, size)).shape == (2, 192, places**2, 1)
+        with pytest.raises(InputError, match=f"takes images of {size} x {size} pixels, these are 224 x 224"):
+            backbone(torch.rand(1, 3, 224, 224))
+        others = [key for key, tensor in sized[224].state_dict().items() if key != "pos_embed"]
+        assert all(torch.equal(sized[224].state_dict()[key], sized[size].state_dict()[key]) for key in others)
+    plain = backbone_of(name)
+    assert plain.network.pos_embed.shape == own.shape
+    resnet = backbone_of("timm/resnet18", image_size=96)
+    assert resnet(torch.rand(1, 3, 96, 96)).shape == (1, 512, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "size", "said"),
+    [
+        (
+            "vit_small",
+            230,
+            "230: backbone: vit_small takes multiples of its patches of 16 pixels: 224 or 240",
+        ),
+        ("timm/vit_base_patch32_224", 16, "takes multiples of its patches of 32 pixels: 32"),
+        ("timm/vit_large_patch14_dinov2.lvd142m", 224, None),
+        ("resnet50", 230, None),
+    ],
+)
+def test_images_must_consist_of_whole_patches(backbone: str, size: int, said: str | None) -> None:
+    settings: dict[str, Any] = {"backbone": backbone, "augmentation": "random_crop_224", "image_size": size}
+    if said is None:
+        assert Training(**settings).image_size == size
+        return
+    with pytest.raises(ValueError, match=said):
+        Training(**settings)
+
+
+def test_what_a_built_transformer_cannot_take_is_told_in_a_line(transformer: Backbone) -> None:
+    body = transformer.body
+    with pytest.raises(InputError, match="100: backbone: .*_224 takes multiples of its patches of 16 pixels"):
+        body.resize(100)  # type: ignore[operator]
+    model = nn.Module()
+    model.patch_embed = nn.Module()
+    model.patch_embed.img_size, model.patch_embed.strict_img_size = (32, 32), True  # type: ignore[assignment]
+    model.patch_embed.patch_size = (8, 8)  # type: ignore[assignment]
+    with pytest.raises(InputError, match="image_size: 64: backbone: other takes images of 32 x 32 pixels only"):
+        TimmBody(model, "other", class_token=False).resize(64)
+
+
 @pytest.mark.parametrize("name", ["small_cnn", "resnet50", "bn_inception", "timm/resnet18"])
 def test_a_class_token_is_for_networks_that_have_one(name: str) -> None:
     with pytest.raises(InputError, match=f"pooling: 'token' needs a class token, which {name} does not have"):

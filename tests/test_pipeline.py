@@ -7,12 +7,14 @@ import re
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision
 from conftest import Pair
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ from orchestrator.config.resolve import single_training
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data import encoding, pipeline
 from orchestrator.data.augmentations import Degradation
-from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, DRAWS, Crop
+from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, DRAWS, Crop, crop_of
 from orchestrator.data.pipeline import (
     AHEAD,
     EVALUATION,
@@ -187,6 +189,23 @@ def test_photographs_differ_by_seed_epoch_and_sample_in_training_only(photograph
     evaluated = read(photographs, [3, 4], EVALUATION, degradation=Degradation("occlusion", 1.0, None))
     assert torch.equal(evaluated, read(photographs, [3, 4], EVALUATION, seed=1))
     assert torch.equal(evaluated[0], CROPS["random_crop_224"].evaluation(decode(photographs.encoded(3), 3)) / 255)
+
+
+@pytest.mark.parametrize("name", CROPS)
+def test_photographs_are_cut_to_another_size_in_proportion(name: str, photographs: Store) -> None:
+    own, size = CROPS[name].size, 3 * CROPS[name].size // 2
+    assert crop_of(name, own) == crop_of(name) == CROPS[name]
+    crop = crop_of(name, size)
+    assert crop == replace(CROPS[name], size=size, shorter=round(256 * size / own)) and crop_of("affine", size) is None
+    rows = [3, 4]
+    for epoch in (0, EVALUATION):
+        found = read(photographs, rows, epoch, augmentation=name, image_size=size)
+        assert found.shape == (2, 3, size, size)
+        assert not torch.equal(found, F.interpolate(read(photographs, rows, epoch, augmentation=name), size=size))
+    image = decode(photographs.encoded(3), 3)
+    seen = (as_float(read(photographs, [3], EVALUATION, augmentation=name, image_size=size)) * 255).round()
+    resized = v2.functional.resize(image, [round(256 * size / own)], antialias=True)
+    assert torch.equal(seen[0].to(torch.uint8), v2.functional.center_crop(resized, [size, size]))
 
 
 def test_degradations_apply_after_the_crop(photographs: Store) -> None:

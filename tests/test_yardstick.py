@@ -9,7 +9,8 @@ import pytest
 
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
-from orchestrator.config.training import resolve_experiment, untrained_key
+from orchestrator.config.shaping import untrained_key
+from orchestrator.config.training import resolve_experiment
 from orchestrator.data.measured import Measured, sizes
 from orchestrator.data.splits import class_folds, class_split
 from orchestrator.data.store import Store

@@ -1,7 +1,5 @@
 """One experiment: its data, method and training settings, typed and checked."""
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from orchestrator.config.limits import (
     MOST_EPOCHS,
     MOST_IN_BATCH,
     MOST_PER_BATCH,
+    MOST_SIDE,
     MOST_THREADS,
 )
 from orchestrator.config.lr_schedules import DESCRIPTION as SCHEDULES_DESCRIPTION
@@ -29,6 +28,7 @@ from orchestrator.config.optimizers.sgd import NESTEROV
 from orchestrator.contract import MethodConfig
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
+from orchestrator.data.augmentations.crops import CROPS
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches import DESCRIPTION as BATCHES_DESCRIPTION
 from orchestrator.data.batches import READ_BY as BATCHES_READ
@@ -37,7 +37,7 @@ from orchestrator.data.batches.hierarchical import HIERARCHICAL, SUPER_CLASSES
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, OBJECTIVES
 from orchestrator.networks.backbones import architecture_of
-from orchestrator.networks.backbones.base import Pooling
+from orchestrator.networks.backbones.base import Pooling, not_whole
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.plugins import config_of
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
@@ -111,6 +111,13 @@ class Training(BaseModel):
         "affine",
         description="augmentation recipe of the training images; recipes with crop are for photographs and define how "
         "these are cut in evaluation too",
+    )
+    image_size: int | None = Field(
+        None,
+        ge=16,
+        le=MOST_SIDE,
+        description="side in pixels to which photographs are cut, in training and evaluation; null: that of the "
+        "augmentation's name",
     )
     loader_threads: int = Field(
         4,
@@ -308,6 +315,19 @@ class Training(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _whole_patches(self) -> Self:
+        if self.image_size is not None:
+            if self.augmentation not in CROPS:
+                raise ValueError(
+                    f"image_size: {self.image_size}: is for photographs, and augmentation: {self.augmentation} cuts "
+                    f"none: take {listed(list(CROPS))}, or leave it out"
+                )
+            patch = architecture_of(self.backbone).patch
+            if patch is not None and self.image_size % patch:
+                raise ValueError(not_whole(self.image_size, self.backbone, patch))
+        return self
+
+    @model_validator(mode="after")
     def _a_batch(self) -> Self:
         if self.batch_size > MOST_IN_BATCH:
             raise ValueError(
@@ -439,18 +459,3 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
     training, chosen = made
     assert isinstance(training, Training) and isinstance(chosen, MethodConfig)
     return Experiment(method, chosen, training)
-
-
-SHAPING = (
-    *("protocol", "selection", "validation_share", "class_subset", "seed"),
-    *("backbone", "weights", "weights_sha256", "embedding_dim", "pooling", "input_convention", "augmentation"),
-    "method",
-)
-"""The settings that the score of an untrained network depends on, besides the data: of the split, of the network, and
-the method, which says whether embeddings are normalised and draws from the same seed."""
-
-
-def untrained_key(settings: Mapping[str, Any], digest: str) -> str:
-    """The key of a network's score before its training: a hash of the data and of what shapes it (`SHAPING`)."""
-    shaped = {name: settings.get(name) for name in SHAPING}
-    return hashlib.sha256(json.dumps([1, digest, shaped], sort_keys=True, default=str).encode()).hexdigest()[:24]

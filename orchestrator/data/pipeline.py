@@ -29,7 +29,7 @@ from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from orchestrator.data.augmentations import Degradation
-from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS
+from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, crop_of
 from orchestrator.data.encoding import as_mode
 from orchestrator.data.manifest import MODES
 from orchestrator.data.splits import Split
@@ -69,7 +69,8 @@ class Request(NamedTuple):
 class Reader:
     """Reads batches of a store with one augmentation; a context manager that ends its threads.
 
-    `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs; `degrade_tests`: whether the
+    `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs, which it cuts to `image_size`
+    pixels, or the size of its name; `degrade_tests`: whether the
     `degradation` applies to the images of evaluations too; `threads`: how many prepare photographs, 0 for only the
     caller's; `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes
     (torch uses such memory again once the copy has ended).
@@ -80,6 +81,7 @@ class Reader:
         store: Store,
         *,
         augmentation: str = "none",
+        image_size: int | None = None,
         seed: int = 0,
         degradation: Degradation | None = None,
         degrade_tests: bool = False,
@@ -91,7 +93,7 @@ class Reader:
         self.seed = seed
         self.degradation = degradation
         self.degrade_tests = degrade_tests
-        self.crop = CROPS.get(augmentation)
+        self.crop = crop_of(augmentation, image_size)
         if self.crop is not None:
             _import_torchvision()
         self._threads = threads

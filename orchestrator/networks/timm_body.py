@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor
 
 from orchestrator.errors import InputError
-from orchestrator.networks.backbones.base import no_class_token
+from orchestrator.networks.backbones.base import no_class_token, not_whole
 from orchestrator.networks.backbones.network import Wrapped
 from orchestrator.networks.relu6 import keep_less
 
@@ -30,6 +30,22 @@ class TimmBody(Wrapped):
         self.size: tuple[int, int] | None = patches.img_size if getattr(patches, "strict_img_size", False) else None
         if class_token and not has_class_token:
             raise no_class_token(name)
+
+    def resize(self, size: int) -> None:
+        """Interpolate the position embeddings of a model that is made for one size, as timm does: bicubic."""
+        if self.size is None or tuple(self.size) == (size, size):
+            return
+        patch = self.model.patch_embed.patch_size[0]
+        if size % patch:
+            raise InputError(not_whole(size, self.name, patch))
+        try:
+            self.model.set_input_size(img_size=(size, size))
+        except (AttributeError, AssertionError, RuntimeError, TypeError, ValueError):  # of models that cannot do it
+            made = " x ".join(map(str, self.size))
+            raise InputError(
+                f"image_size: {size}: backbone: {self.name} takes images of {made} pixels only: leave image_size out"
+            ) from None
+        self.size = size, size
 
     def forward(self, images: Tensor) -> Tensor:
         size = tuple(images.shape[2:])

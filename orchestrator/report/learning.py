@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.config.training import untrained_key
+from orchestrator.config.shaping import untrained_key
 from orchestrator.data.measured import Measured
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config.search import Search
-from orchestrator.config.training import Experiment, untrained_key
+from orchestrator.config.shaping import untrained_key
+from orchestrator.config.training import Experiment
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work

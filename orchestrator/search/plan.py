@@ -12,7 +12,8 @@ import torch
 
 from orchestrator.config.limits import cpus
 from orchestrator.config.search import Search
-from orchestrator.config.training import Experiment, Training, untrained_key
+from orchestrator.config.shaping import untrained_key
+from orchestrator.config.training import Experiment, Training
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
 from orchestrator.data.protocol import steps_per_epoch

@@ -96,9 +96,9 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
 
 def _check_memory(training: Training, store: Store) -> None:
     """InputError for a batch whose images alone leave no memory for training on this machine."""
-    from orchestrator.data.augmentations.crops import CROPS
+    from orchestrator.data.augmentations.crops import crop_of
 
-    crop = CROPS.get(training.augmentation)
+    crop = crop_of(training.augmentation, training.image_size)
     pixels = store.image(0).size if crop is None else store.channels * crop.size**2
     needed, there = 4 * pixels * training.batch_size, memory()
     if needed > there / 4:

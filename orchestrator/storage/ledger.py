@@ -77,7 +77,7 @@ class Ledger:
     sizes: dict[str, Any] = field(default_factory=dict)
     """The sizes of the evaluated sets, from `measured.sizes`; empty in older records."""
     untrained: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The scores of networks before their training, by `training.untrained_key`."""
+    """The scores of networks before their training, by `shaping.untrained_key`."""
     metric: str = ""
     mode: str = "max"
     started: int = 0

@@ -45,6 +45,7 @@ class Learner(nn.Module):
         weights_sha256: str | None,
         pooling: Pooling,
         input_convention: InputConvention = "default",
+        image_size: int | None = None,
     ) -> None:
         super().__init__()
         built = build_backbone(
@@ -53,6 +54,7 @@ class Learner(nn.Module):
             weights=weights,
             sha256=weights_sha256,
             input_convention=input_convention,
+            image_size=image_size,
             class_token=pooling == "token",
         )
         self.network = EmbeddingNetwork(built, task.embedding_dim, pooling)

@@ -57,6 +57,7 @@ def build_learner(experiment: Experiment, store: Store, *, num_classes: int, **f
         weights_sha256=training.weights_sha256,
         pooling=training.pooling,
         input_convention=training.input_convention,
+        image_size=training.image_size,
     )
 
 

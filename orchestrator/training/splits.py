@@ -112,6 +112,7 @@ def new_reader(
     return Reader(
         store,
         augmentation=training.augmentation,
+        image_size=training.image_size,
         seed=training.seed,
         degradation=degradation or training.degraded,
         degrade_tests=degradation is not None,

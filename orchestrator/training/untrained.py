@@ -1,6 +1,6 @@
 """The score of a network before its training: a training must exceed it to have learned anything.
 
-It is measured once for each set of the settings in `config.training.SHAPING`, by the first trial that has them, on its
+It is measured once for each set of the settings in `config.shaping.SHAPING`, by the first trial that has them, on its
 own device, before its first step; the storage keeps it for all later searches.
 """
 

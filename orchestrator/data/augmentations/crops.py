@@ -1,7 +1,7 @@
 """How photographs are cut: in training at random, in evaluation at the centre."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,26 +21,27 @@ SHORTER_SIDE = 256
 class Crop:
     """How a photograph becomes `size` x `size` pixels.
 
-    In training, with `resize`, the shorter side is first resized to 256. Without `scale` a window of `size` is then
-    cropped anywhere; with it, a window whose area is a share of the image's drawn from `scale`, its aspect (width /
-    height) log-uniform in `ratio`, which is then resized: torchvision's RandomResizedCrop. If ten draws do not fit the
-    image, the largest window of an aspect in `ratio` is taken. Half of the images are flipped.
+    In training, with `resize`, the shorter side is first resized to `shorter`. Without `scale` a window of `size` is
+    then cropped anywhere; with it, a window whose area is a share of the image's drawn from `scale`, its aspect (width
+    / height) log-uniform in `ratio`, which is then resized: torchvision's RandomResizedCrop. If ten draws do not fit
+    the image, the largest window of an aspect in `ratio` is taken. Half of the images are flipped.
 
-    In evaluation the shorter side is resized to 256 and the centre cropped. All resizing is bilinear with antialiasing,
-    in uint8.
+    In evaluation the shorter side is resized to `shorter` and the centre cropped. All resizing is bilinear with
+    antialiasing, in uint8.
     """
 
     size: int
     resize: bool
     scale: tuple[float, float] | None = None
     ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    shorter: int = SHORTER_SIDE
 
     def training(self, image: "Tensor", draws: "NDArray[np.float64]") -> "Tensor":
         """A random view of an image, uint8 (C, H, W) -> (C, size, size). `draws`: its CROP_DRAWS uniforms."""
         from torchvision.transforms.v2 import functional  # takes a second to import, which other data need not pay
 
         if self.resize:
-            image = functional.resize(image, [SHORTER_SIDE], antialias=True)
+            image = functional.resize(image, [self.shorter], antialias=True)
         top, left, height, width = self.window(image.shape[-2], image.shape[-1], draws)
         view: Tensor = functional.resized_crop(image, top, left, height, width, [self.size, self.size], antialias=True)
         return functional.horizontal_flip(view) if draws[2] < 0.5 else view
@@ -49,7 +50,7 @@ class Crop:
         """The centre crop of an image, uint8 (C, H, W) -> (C, size, size)."""
         from torchvision.transforms.v2 import functional
 
-        resized = functional.resize(image, [SHORTER_SIDE], antialias=True)
+        resized = functional.resize(image, [self.shorter], antialias=True)
         return functional.center_crop(resized, [self.size, self.size])  # type: ignore[no-any-return]
 
     def window(self, height: int, width: int, draws: "NDArray[np.float64]") -> tuple[int, int, int, int]:
@@ -81,3 +82,12 @@ evaluation only (centre crops of 224 from 256) and refers to ProxyAnchor-type pa
 shorter side. `random_resized_crop_224`: ImageNet's, which the released code of ProxyAnchor and its descendants uses,
 with torchvision's default area of 8% to 100%. `random_resized_crop_227`: Musgrave et al., A Metric Learning Reality
 Check, ECCV 2020 (MLRC), and CCP, with areas of 16% to 100% as in MLRC's configuration files."""
+
+
+def crop_of(augmentation: str, size: int | None = None) -> Crop | None:
+    """How an augmentation of CROPS cuts photographs; to another `size`, if one is given, with the shorter side resized
+    in proportion. None for another augmentation."""
+    crop = CROPS.get(augmentation)
+    if crop is None or size is None:
+        return crop
+    return replace(crop, size=size, shorter=round(SHORTER_SIDE * size / crop.size))

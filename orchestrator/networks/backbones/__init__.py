@@ -52,11 +52,13 @@ def build_backbone(
     sha256: str | None = None,
     input_convention: InputConvention = "default",
     class_token: bool = False,
+    image_size: int | None = None,
 ) -> "Backbone":
     """The backbone called `name` for images of `channels` channels.
 
     `weights`: `default` (the pretrained ones, if there are any), `random`, or the path of a state-dict file, which
     must have the digest `sha256` if one is given. `class_token`: return only that token, not the image's.
+    `image_size`: the side of the images, if it is not the network's own.
     InputError if the weights cannot be loaded, or the network cannot do what is asked.
     """
     from orchestrator.networks.backbones.weights import load, weights_of_file
@@ -69,14 +71,14 @@ def build_backbone(
             raise InputError(f"weights: '{weights}' cannot be loaded into {name}, which trains from scratch")
         if input_convention != "default":
             raise InputError(f"input_convention: '{input_convention}' is of pretrained networks, {name} has its own")
-        return architecture.build(channels, class_token)
     backbone = architecture.build(channels, class_token)
     backbone.take(input_convention)
-    if weights == "random":
-        return backbone
-    if weights == "default":
-        state, source = architecture.pretrained(), "the default ones"
-    else:
-        state, source = weights_of_file(Path(weights).expanduser(), sha256), weights
-    load(backbone.network, state, name, source)
+    if architecture.pretrained is not None and weights != "random":
+        if weights == "default":
+            state, source = architecture.pretrained(), "the default ones"
+        else:
+            state, source = weights_of_file(Path(weights).expanduser(), sha256), weights
+        load(backbone.network, state, name, source)
+    if image_size is not None:
+        backbone.resize(image_size)
     return backbone

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.errors import InputError
 from orchestrator.networks.backbones.colours import InputConvention
+from orchestrator.text import listed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +29,8 @@ class Architecture:
         pretrained: its own weights, by name; None: it trains from scratch.
         has_tokens: it may have a class token.
         convention: how it takes colours where nothing else is asked for.
+        patch: the side of the patches that it divides images into, in pixels; None: it has none, or that is not known
+            before the network is built.
     """
 
     name: str
@@ -36,11 +39,19 @@ class Architecture:
     pretrained: "Callable[[], dict[str, Tensor]] | None" = None
     has_tokens: bool = False
     convention: InputConvention = "default"
+    patch: int | None = None
 
 
 def no_class_token(name: str) -> InputError:
     """The error for `pooling=token` on a network that cannot do it."""
     return InputError(f"pooling: 'token' needs a class token, which {name} does not have: average, max or average+max")
+
+
+def not_whole(size: int, name: str, patch: int) -> str:
+    """The message for images that do not consist of whole patches."""
+    below = size // patch * patch
+    fit = listed([str(side) for side in (below, below + patch) if side])
+    return f"image_size: {size}: backbone: {name} takes multiples of its patches of {patch} pixels: {fit}"
 
 
 def not_to_be_had(name: str, source: str, error: Exception) -> InputError:

@@ -14,6 +14,9 @@ class Wrapped(nn.Module):
 
     model: Any
 
+    def resize(self, size: int) -> None:
+        """Prepare the model for images of size x size pixels; InputError if it cannot take them."""
+
 
 class Backbone(nn.Module):
     """Normalises images, repeats a grey channel where colour is expected, and runs `body`.
@@ -56,6 +59,11 @@ class Backbone(nn.Module):
         self.blue_first = convention == "bgr_255"
         self.mean.copy_(torch.tensor(CAFFE_MEAN).view(1, -1, 1, 1))
         self.std.fill_(1 / 255)
+
+    def resize(self, size: int) -> None:
+        """Prepare the network for images of size x size pixels; InputError if it is known that it cannot take them."""
+        if isinstance(self.body, Wrapped):
+            self.body.resize(size)
 
     def depths(self) -> dict[nn.Parameter, int]:
         """Parameter -> its layer counted from the top, 0 for the topmost; InputError if the layers have no order."""

@@ -1,5 +1,6 @@
 """timm's models: any by its name, and some that have a name of their own here."""
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 TIMM = "timm/"
 """Prefix of a timm model's name."""
+PATCH = re.compile(r"vit_[a-z]+_patch(\d+)_")
+"""In the names of plain vision transformers."""
 
 
 def timm_backbone(channels: int, class_token: bool = False, *, name: str) -> "Backbone":
@@ -49,12 +52,14 @@ def timm_weights(name: str, timm_name: str) -> "dict[str, Tensor]":
 def timm_model(model: str, name: str | None = None, about: str = "") -> Architecture:
     """One of them, under its own name `timm/MODEL` or another."""
     name = name or TIMM + model
+    patch = PATCH.search(model)
     return Architecture(
         name=name,
         about=about,
         build=partial(timm_backbone, name=model),
         pretrained=partial(timm_weights, name, model),
         has_tokens=True,
+        patch=int(patch[1]) if patch else None,
     )
 
 

@@ -1,0 +1,22 @@
+"""Which settings the score of an untrained network depends on."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+SHAPING = (
+    *("protocol", "selection", "validation_share", "class_subset", "seed"),
+    *("backbone", "weights", "weights_sha256", "embedding_dim", "pooling", "input_convention", "augmentation"),
+    "method",
+)
+"""The settings that the score of an untrained network depends on, besides the data: of the split, of the network, and
+the method, which says whether embeddings are normalised and draws from the same seed."""
+
+
+def untrained_key(settings: Mapping[str, Any], digest: str) -> str:
+    """The key of a network's score before its training: a hash of the data and of what shapes it (`SHAPING`)."""
+    shaped = {name: settings.get(name) for name in SHAPING}
+    if settings.get("image_size") is not None:  # scores of a time without it keep their keys
+        shaped["image_size"] = settings["image_size"]
+    return hashlib.sha256(json.dumps([1, digest, shaped], sort_keys=True, default=str).encode()).hexdigest()[:24]
