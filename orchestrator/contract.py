@@ -56,4 +56,4 @@ def unknown_method(name: str, known: Iterable[str], problems: Iterable[str]) -> 
     told = "".join(f"; {problem}" for problem in problems)
     if (Path(name) / "pyproject.toml").is_file():
         told += f"; the project in ./{name} is not installed: uv pip install -e ./{name}"
-    return InputError(f"unknown method '{name}'{suggestion(name, known)}{told}")
+    return InputError(f"unknown method '{name}'{suggestion(name, known, 'orchestrator methods')}{told}")

@@ -126,15 +126,77 @@ def one_line(message: str) -> str:
     return line if len(line) <= MOST_OF_A_LINE else f"{line[:MOST_OF_A_LINE]}..."
 
 
-def suggestion(name: object, known: Iterable[str]) -> str:
-    """` (did you mean 'delta'?)` for a misspelling of a known name, otherwise the list of known names."""
+MOST_LISTED = 24
+"""Names that a message lists; of more, it says where they are listed, if it can."""
+
+
+def suggestion(name: object, known: Iterable[str], see: str = "") -> str:
+    """` (did you mean 'delta'?)` for a misspelling or another word for a known name, otherwise the list of known names;
+    where that is long, ` (see orchestrator settings)`, with the command that `see` gives."""
     names = sorted(known)
     if len(str(name)) > 2 * MOST_SHOWN:
         return ""
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    if close:
-        return f" (did you mean '{close[0]}'?)"
+    if meant := _meant(str(name), names):
+        return f" (did you mean {' or '.join(map(repr, meant))}?)"
+    if see and len(names) > MOST_LISTED:
+        return f" (see {see})"
     return f" (known: {', '.join(names)})" if names else ""
+
+
+def _meant(name: str, known: list[str]) -> list[str]:
+    """The known names that are meant by another word, or are spelt much like it."""
+    plain = re.sub(r"[ -]", "_", name.lower().replace("@", "_at_"))
+    other = [word for word in SYNONYMS.get(plain, ()) if word in known]
+    if other:
+        return other
+    by_plain = {known_name.rpartition("/")[2].lower(): known_name for known_name in reversed(known)}
+    if plain in by_plain:
+        return [by_plain[plain]]
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+
+
+SYNONYMS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("learning_rate", "base_lr", "initial_lr", "eta"), ("lr",)),
+    **dict.fromkeys(("batch_size", "batchsize", "bs"), ("classes_per_batch", "images_per_class")),
+    **dict.fromkeys(("num_epochs", "n_epochs", "max_epochs", "epoch"), ("epochs",)),
+    **dict.fromkeys(("wd", "l2", "weightdecay"), ("weight_decay",)),
+    **dict.fromkeys(("optim", "opt"), ("optimizer",)),
+    **dict.fromkeys(("momentum", "beta1"), ("optimizer_momentum",)),
+    **dict.fromkeys(("model", "arch", "architecture", "network", "encoder"), ("backbone",)),
+    **dict.fromkeys(("embedding_size", "embed_dim", "emb_dim", "dim", "dimension"), ("embedding_dim",)),
+    **dict.fromkeys(("transform", "transforms", "augmentations"), ("augmentation",)),
+    **dict.fromkeys(("num_workers", "dataloader_workers"), ("loader_threads",)),
+    **dict.fromkeys(("lr_scheduler",), ("lr_schedule",)),
+    **dict.fromkeys(("warmup",), ("warmup_epochs", "lr_warmup")),
+    **dict.fromkeys(("grad_clip", "clip_grad", "gradient_clip", "max_grad_norm"), ("clip_norm",)),
+    **dict.fromkeys(("amp", "fp16", "mixed_precision", "dtype"), ("precision",)),
+    **dict.fromkeys(("random_seed", "random_state", "manual_seed"), ("seed",)),
+    **dict.fromkeys(("ema", "swa"), ("ema_decay",)),
+    **dict.fromkeys(("criterion", "loss_function"), ("method",)),
+    **dict.fromkeys(("data", "data_set", "data_name"), ("dataset",)),
+    **dict.fromkeys(("trials", "n_trials", "max_trials", "num_samples"), ("num_trials",)),
+    **dict.fromkeys(("sampler", "search_algorithm", "search_alg"), ("algorithm",)),
+    **dict.fromkeys(("pruner", "early_stopping"), ("scheduler", "stop_patience")),
+    **dict.fromkeys(("metric", "goal", "target"), ("objective",)),
+    **dict.fromkeys(("search_space", "parameters", "params", "hyperparameters", "param_space"), ("space",)),
+    **dict.fromkeys(("recall", "recall_1", "r_at_1", "recall1", "r1", "top1", "accuracy"), ("val/recall_at_1",)),
+    **dict.fromkeys(("map", "map_r", "mapr"), ("val/map_at_r",)),
+    **dict.fromkeys(("loss", "train_loss"), ("method", "train/loss")),
+    **dict.fromkeys(("best", "leaderboard", "results", "result", "summary", "plot"), ("report",)),
+    **dict.fromkeys(("run", "optimize", "optimise", "tune", "sweep"), ("search",)),
+    **dict.fromkeys(("fit",), ("train",)),
+    **dict.fromkeys(("ls", "searches", "runs"), ("list",)),
+    **dict.fromkeys(("show", "info", "describe", "state"), ("status", "report")),
+    **dict.fromkeys(("kill", "cancel", "abort", "end"), ("stop",)),
+    **dict.fromkeys(("continue", "restart"), ("resume",)),
+    **dict.fromkeys(("rm", "remove", "del"), ("delete",)),
+    **dict.fromkeys(("mv", "move"), ("rename",)),
+    **dict.fromkeys(("eval", "test", "score"), ("evaluate",)),
+    **dict.fromkeys(("serve", "dashboard", "mlflow", "server", "view"), ("ui",)),
+    **dict.fromkeys(("prepare", "import", "download"), ("datasets",)),
+    **dict.fromkeys(("new", "create", "plugin"), ("new-method",)),
+}
+"""Other words for the names of settings, keys of search files, metrics and commands."""
 
 
 def unknown(name: object, known: Iterable[str]) -> str:

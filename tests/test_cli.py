@@ -24,6 +24,7 @@ import torch
 from orchestrator import method as contract
 from orchestrator.cli import starting
 from orchestrator.cli.main import main
+from orchestrator.config.training import Training
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.execution.ray_address import reachable_address
@@ -734,6 +735,7 @@ COMMANDS = [
     "evaluate",
     "report",
     "methods",
+    "settings",
     "presets",
     "check",
     "new-method",
@@ -747,6 +749,19 @@ def test_help_teaches_by_example_and_is_quick(command: str, capsys: pytest.Captu
     assert ran.code == 0
     assert f"orchestrator {command or 'search'}" in ran.out.split("Usage:")[1].split("\n", 1)[1]
     assert max(len(line) for line in ran.out.splitlines()) <= 80
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, "--version")
+    assert (ran.code, ran.err) == (0, "")
+    assert re.fullmatch(r"dml-orchestrator \d+\.\d+\.\d+\n", ran.out)
+
+
+def test_the_settings_of_every_training_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = run(capsys, "settings --json")
+    assert {row["name"] for row in json.loads(ran.out)} == set(Training.model_fields)
+    found = run(capsys, "settings weight_decay")
+    assert "weight_decay" in found.out and "loader_threads" not in found.out
 
 
 def test_json_is_one_object_on_one_line(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import math
+import os
 import re
 import shlex
 from pathlib import Path
@@ -10,11 +11,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orchestrator.cli.main import main
+from orchestrator.cli.main import COMMANDS, main
 from orchestrator.config.files import MOST_BYTES, MOST_DEPTH, read_scalar, read_yaml, yaml_text
 from orchestrator.config.resolve import resolve_search
+from orchestrator.config.search import FILE_KEYS, VALIDATION_METRICS
 from orchestrator.config.space import Parameter
-from orchestrator.errors import InputError
+from orchestrator.config.training import Training
+from orchestrator.errors import SYNONYMS, InputError
 
 HEAD = "method: pfml\ndataset: glyphs-small\nnum_trials: 2\n"
 SPACE = "space: {delta: {low: 0.1, high: 0.3}}\n"
@@ -397,6 +400,86 @@ def test_all_wrong_options_are_told_at_once(capsys: pytest.CaptureFixture[str]) 
     assert code == 2
     named = {line.split(":")[1].strip() for line in said.splitlines()}
     assert named == {"--num-trials", "--epochs", "--seed", "--final-protocol"}
+
+
+MEANT = {
+    "search pfml --set learning_rate=1e-4": "--set: learning_rate: no such setting of 'pfml' (did you mean 'lr'?)",
+    "search pfml --set batch_size=64": "--set: batch_size: no such setting of 'pfml' (did you mean 'classes_per_batch' "
+    "or 'images_per_class'?)",
+    "search pfml --set zzz=1": "--set: zzz: no such setting of 'pfml' (see orchestrator settings, orchestrator methods "
+    "pfml)",
+    "search pfml --set lr 1e-4": "--set lr 1e-4: should read KEY=VALUE: --set lr=1e-4",
+    "search pfml --lr=1e-4": "--lr: settings are given by --set: orchestrator search ... --set lr=1e-4",
+    "search pfml --learning-rate 1e-4": "--learning-rate: settings are given by --set: orchestrator search "
+    "... --set lr=1e-4",
+    "search pfml --nmae x": "--nmae: no such option (did you mean '--name'?) (see orchestrator search --help)",
+    "search pfml cub200": "'cub200': unexpected extra argument of search: did you mean orchestrator search SPACE "
+    "--dataset cub200",
+    "train proxy_anchor": "'proxy_anchor': unexpected extra argument of train: did you mean orchestrator train "
+    "--method proxy_anchor --dataset NAME",
+    "search --method pfml": "--method: search takes a search file, or the name of a shipped search: orchestrator "
+    "search pfml",
+    "search pfml --objective recall@1": "--objective: metric: 'recall@1': not a metric of a validation (did you mean "
+    "'val/recall_at_1'?)",
+    "--storage runs list": "--storage: options follow the command: orchestrator COMMAND --storage ...",
+    "best": "no such command 'best' (did you mean 'report'?): orchestrator report my-search",
+    "serch demo": "no such command 'serch' (did you mean 'search'?): orchestrator search demo",
+    "frob": "no such command 'frob' (see orchestrator --help)",
+    "search pfml --set backbone=resnet34": "--set: backbone: 'resnet34': unknown backbone 'resnet34'; timm's is "
+    "written timm/resnet34",
+    "search nope": "unknown search 'nope' (see orchestrator methods: most have a search of their name, and there are "
+    "demo and method_comparison)",
+    "datasets prepare imagenet": "NAME: no data set 'imagenet' to prepare (known: cars196, cifar10, cifar100, csv, "
+    "cub200, folder, inshop, nabirds, sop); images of your own: orchestrator datasets prepare folder --source DIR "
+    "--name imagenet (see orchestrator datasets prepare --help)",
+    "settings zzz": "WORD: no setting has 'zzz' in its name or meaning (all: orchestrator settings)",
+}
+"""What people type, and the first line of the answer."""
+
+
+@pytest.mark.parametrize("line", MEANT)
+def test_what_was_meant_is_told(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(line, capsys)
+    assert code == 2
+    assert said.splitlines()[0] == f"error: {MEANT[line]}"
+    assert all(line.startswith("error: --source: missing") for line in said.splitlines()[1:])
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("method: [proxy_anchor]", "method: ['proxy_anchor'] should be text: write method: proxy_anchor"),
+        ("method: [a, b]", "method: ['a', 'b'] should be text; several methods are searched in space: method: [a, b]"),
+        ("objective: [a, b]", "objective: ['a', 'b'] should be a name or a mapping; two objectives are written "
+         "objectives: [a, b]"),
+    ],
+)  # fmt: skip
+def test_a_list_in_place_of_a_word(written: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = written.partition(":")[0]
+    kept = [line for line in GOOD.splitlines() if not line.startswith(f"{key}:")]
+    (tmp_path / "search.yaml").write_text("\n".join([written, *kept]))
+    code, said = run(f"search {tmp_path / 'search.yaml'} --dry-run", capsys)
+    assert (code, said) == (2, f"error: search.yaml, line 1: {says}\n")
+
+
+def test_a_missing_name_names_the_searches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said = run(f"status --storage {tmp_path}", capsys)
+    assert said == f"error: NAME: missing; there is no search under {tmp_path} yet: orchestrator search demo\n"
+    for age, name in enumerate(["newest", "older"]):
+        (tmp_path / "searches" / name).mkdir(parents=True)
+        path = tmp_path / "searches" / name / "journal.jsonl"
+        path.write_text("{}\n")
+        os.utime(path, (1e9 - age, 1e9 - age))
+    code, said = run(f"stop --storage {tmp_path}", capsys)
+    assert code == 2
+    assert said == f"error: NAME: missing: under {tmp_path} there are newest, older (see orchestrator stop --help)\n"
+
+
+def test_every_other_word_leads_to_something_that_exists() -> None:
+    known = {*Training.model_fields, *FILE_KEYS, *VALIDATION_METRICS, *COMMANDS, "datasets"}
+    meant = {word for words in SYNONYMS.values() for word in words}
+    assert meant <= known
+    assert not set(SYNONYMS) & (known)
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,17 @@ from orchestrator.config.limits import MOST_SIDE, PROCESSES_PER_CPU, cpus
 from orchestrator.errors import InputError, suggestion
 
 
+def _can_be_read(importer: str) -> str:
+    """So that a wrong name is told with the other wrong options."""
+    from orchestrator.data.catalog import check_importer
+
+    try:
+        check_importer(importer)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
+    return importer
+
+
 class _DatasetsGroup(TyperGroup):
     """`orchestrator datasets [NAME]` is short for `orchestrator datasets show [NAME]`."""
 
@@ -88,7 +99,10 @@ def show_datasets(
 @app.command("prepare", cls=Command)
 def prepare_dataset(
     importer: Annotated[
-        str, typer.Argument(help="A known data set; folder or csv for images of your own.", metavar="NAME")
+        str,
+        typer.Argument(
+            help="A known data set; folder or csv for images of your own.", metavar="NAME", callback=_can_be_read
+        ),
     ],
     source: Annotated[
         Path,

@@ -7,13 +7,14 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli import benchmark, datasets, methods, models, results, search, searches, train
-from orchestrator.cli.options import Command, WrongOptions
+from orchestrator.cli import benchmark, datasets, housekeeping, meant, methods, models, results, search, searches, train
+from orchestrator.cli.options import SEARCH_NAME, WORDS, Command, WrongOptions
+from orchestrator.cli.terminal import echo
 from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
 from orchestrator.errors import (
     ClusterFailed,
@@ -21,7 +22,6 @@ from orchestrator.errors import (
     TrainingFailed,
     in_plain_words,
     one_line,
-    suggestion,
     unknown,
     visible,
 )
@@ -71,12 +71,17 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "stop": searches.stop,
     "pause": searches.pause,
     "list": searches.list_,
+    "delete": housekeeping.delete,
+    "rename": housekeeping.rename,
+    "tag": housekeeping.tag,
+    "note": housekeeping.note,
     "sync": searches.sync,
     "train": train.train,
     "evaluate": models.evaluate,
     "report": results.report,
     "export": models.export,
     "methods": methods.methods,
+    "settings": methods.settings,
     "presets": methods.presets,
     "check": methods.check,
     "new-method": methods.new_method,
@@ -87,6 +92,24 @@ COMMANDS: dict[str, Callable[..., None]] = {
 for name, command in COMMANDS.items():
     app.command(name, cls=Command)(command)
 app.add_typer(datasets.app, name="datasets")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        from orchestrator.storage.provenance import versions
+
+        package = "dml-orchestrator"
+        echo(f"{package} {versions([package]).get(package, 'is not installed: this is its source')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _of_the_program(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Its own text is the help of the program."""
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -144,6 +167,11 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     return unforeseen(error)
 
 
+def _complete(line: str, where: str) -> str:
+    """The line, with where to read on unless it says what to type."""
+    return line if "orchestrator " in line or "KEY=VALUE" in line else line + where
+
+
 def _complain(what: str) -> None:
     print(f"error: {one_line(what)}", file=sys.stderr)
 
@@ -153,20 +181,26 @@ def _usage(error: Any) -> str:
     context, parameter = getattr(error, "ctx", None), getattr(error, "param", None)
     where = f" (see {context.command_path} --help)" if context else ""
     if type(error).__name__ == "NoSuchOption":
+        from orchestrator.config.training import Training
+
         words = [word for other in context.command.params for word in other.opts] if context else []
         known = [word for word in words if word.startswith("-")]
-        if context and context.info_name == "resume" and error.option_name == "--set":
-            return (
-                "--set: a started search keeps its settings; a new search can start from its points: "
-                "search --start-from NAME"
-            )
-        return f"{error.option_name}: no such option{suggestion(error.option_name, known)}{where}"
+        given = context.meta.get(WORDS, []) if context else []
+        command = str(context.info_name) if context else ""
+        return _complete(meant.of_option(command, error.option_name, known, given, list(Training.model_fields)), where)
     if parameter is None:
         message = error.format_message()
+        if context and (unknown_command := re.match(r"No such command '(.*?)'", message)):
+            return _complete(meant.of_command(unknown_command[1], context.command.commands), where)
+        if context and (extra := re.search(r"unexpected extra arguments? \((.*)\)", message.replace("(s)", ""))):
+            return _complete(meant.of_arguments(str(context.info_name), extra[1], context.meta.get(WORDS, [])), where)
         return f"{message[:1].lower()}{message[1:].rstrip('.')}{where}"
     name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
     if type(error).__name__ == "MissingParameter":
-        return f"{name}: missing{where}"
+        newest = ""
+        if context and parameter.name == "name" and parameter.help == SEARCH_NAME:
+            newest = meant.of_missing_name(context.params.get("storage"))
+        return _complete(f"{name}: missing{newest}", where)
     variable = parameter.envvar
     if context and variable and str(context.get_parameter_source(parameter.name)).endswith("ENVIRONMENT"):
         name = str(variable)

@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,7 @@ from rich.text import Text
 from orchestrator.cli.options import Json, Set, assignments, local_path
 from orchestrator.cli.output import plain, waiting, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.errors import InputError, shown
 
 
 def methods(
@@ -54,15 +55,45 @@ def methods(
     console.print(Text(method["name"], style="bold"), Text(method["paper"]))
     for paragraph in method["documentation"].split("\n\n"):
         console.print(Text("\n" + (" ".join(paragraph.split()) if "\n  " not in paragraph else paragraph)))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("hyperparameter", no_wrap=True)
-    for column in ("type", "default", "range", "meaning"):
-        table.add_column(column, overflow="fold")
-    for row in method["hyperparameters"]:
-        table.add_row(row["name"], row["type"], plain(row["default"]), row["range"], row["description"])
-    console.print(table)
+    console.print(_settings_table("hyperparameter", method["hyperparameters"]))
     if method["presets"]:
         echo("presets: " + ", ".join(method["presets"]))
+
+
+def settings(
+    words: Annotated[
+        str | None, typer.Argument(help="Show those whose name or meaning has this in it.", metavar="WORD")
+    ] = None,
+    json_: Json = False,
+) -> None:
+    """The settings of every training, whatever its method: type, default, range and meaning.
+
+    - `orchestrator settings`
+
+    - `orchestrator settings batch`
+    """
+    from orchestrator.cli.describe import describe_settings
+    from orchestrator.config.training import Training
+
+    rows = describe_settings(Training)
+    found = [row for row in rows if words is None or words.lower() in f"{row['name']} {row['description']}".lower()]
+    if json_:
+        print(json.dumps(found))
+    elif found:
+        Terminal().print(_settings_table("setting", found))
+        echo("give one by --set NAME=VALUE, or under settings in a search file")
+    else:
+        raise InputError(f"WORD: no setting has {shown(words)} in its name or meaning (all: orchestrator settings)")
+
+
+def _settings_table(head: str, rows: list[dict[str, Any]]) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(head, no_wrap=True)
+    for column in ("type", "default", "range", "meaning"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(row["name"], row["type"], plain(row["default"]), row["range"], row["description"])
+    return table
 
 
 def presets(

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from orchestrator.storage.places import Places
 
 
+WORDS = "orchestrator.words"
+"""Where a context holds the words of its command line, for messages."""
+
+
 class WrongOptions(Exception):
     """Usage errors of one command line."""
 
@@ -31,6 +35,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Raises WrongOptions if a value is invalid."""
         given = list(args)
+        ctx.meta[WORDS] = given
         try:
             return super().parse_args(ctx, args)
         except Exception as error:
@@ -165,7 +170,8 @@ TrackingUri = Annotated[
         callback=not_empty,
     ),
 ]
-SearchName = Annotated[str, typer.Argument(help="Name of the search.", metavar="NAME")]
+SEARCH_NAME = "Name of the search."
+SearchName = Annotated[str, typer.Argument(help=SEARCH_NAME, metavar="NAME")]
 PresetName = Annotated[
     str | None,
     typer.Option(

@@ -69,6 +69,14 @@ def search(
         str | None,
         typer.Option(help="{schedulers}, in place of the file's.", metavar="NAME", callback=not_empty),
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="Metric to select by, in place of the file's, such as val/recall_at_1.",
+            metavar="METRIC",
+            callback=not_empty,
+        ),
+    ] = None,
     start_from: Annotated[
         list[str],
         typer.Option(

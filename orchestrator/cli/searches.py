@@ -2,15 +2,19 @@
 
 import json
 import shlex
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.text import Text
 
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of, places_of
 from orchestrator.cli.output import tell_notes
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, suggestion
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -22,11 +26,35 @@ STOP_SECONDS = 120.0
 """How long `stop` waits for a search to end cleanly."""
 
 
-def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
-    """Show the progress of a search, wherever it runs.
+WATCH_SECONDS = 2.0
+"""How often `status --watch` looks."""
+
+
+def status(
+    name: SearchName,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Look every two seconds, until it ends; Ctrl-C ends the looking only.")
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+    json_: Json = False,
+) -> None:
+    """Show the progress of a search, wherever it runs, with an estimate of the time left.
 
     - `orchestrator status my-search`
+
+    - `orchestrator status my-search --watch`
     """
+    if watch:
+        _watch(name, storage, as_json=json_)
+        return
+    if (found := benchmark_of(name, storage)) is not None:
+        _show_benchmark(found, storage, as_json=json_)
+        return
+    _show_status(_state(name, storage, notes=True), storage, as_json=json_)
+
+
+def _state(name: str, storage: Path, *, notes: bool = False) -> dict[str, Any]:
+    """The state of a search, also of one that has recorded nothing yet."""
     from orchestrator.search.control import status as state_of
     from orchestrator.search.models import read_search
     from orchestrator.storage.journal import refresh
@@ -34,17 +62,42 @@ def status(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = F
     from orchestrator.storage.places import JOURNAL
     from orchestrator.storage.presence import driver
 
-    if (found := benchmark_of(name, storage)) is not None:
-        _show_benchmark(found, storage, as_json=json_)
-        return
     folder = places_of(storage).search(name)
     refresh(folder / JOURNAL)
     if driver(folder) and not (folder / JOURNAL).exists():
-        _show_status(state_of(Ledger(name=name), folder) | {"state": "starting"}, storage, as_json=json_)
-        return
+        return state_of(Ledger(name=name), folder) | {"state": "starting"}
     ledger, journal = read_search(name, storage)
-    tell_notes(ledger)
-    _show_status(state_of(ledger, journal.parent), storage, as_json=json_)
+    if notes:
+        tell_notes(ledger)
+    return state_of(ledger, journal.parent)
+
+
+def _watch(name: str, storage: Path, *, as_json: bool) -> None:
+    """Show the state of a search whenever it changes, until nobody drives it."""
+    from rich.live import Live
+
+    from orchestrator.cli.states import status_text
+
+    if (found := benchmark_of(name, storage)) is not None:
+        members = ", ".join(map(found.member, found.labels))
+        raise InputError(f"--watch: {name} is a benchmark: watch one of its searches ({members})")
+    state = _state(name, storage, notes=True)
+    if as_json or not (console := Terminal()).is_terminal:
+        shown = None
+        while True:
+            if (now := state | {"seconds": None, "seconds_left": None}) != shown:
+                shown = now
+                _show_status(state, storage, as_json=as_json)
+                sys.stdout.flush()
+            if state["driver"] is None:
+                return
+            time.sleep(WATCH_SECONDS)
+            state = _state(name, storage)
+    with Live(status_text(state, paths.shown(storage)), console=console, auto_refresh=False) as live:
+        while state["driver"] is not None:
+            time.sleep(WATCH_SECONDS)
+            state = _state(name, storage)
+            live.update(status_text(state, paths.shown(storage)), refresh=True)
 
 
 def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
@@ -63,13 +116,31 @@ def pause(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = Fa
     _steer(name, storage, "pause", as_json=json_)
 
 
-def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
+def list_(
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Only those on this data set.")] = None,
+    method: Annotated[str | None, typer.Option(metavar="NAME", help="Only those of this method.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="STATE", help="Only those that are done, running, ...")] = None,
+    tag: Annotated[list[str], typer.Option("--tag", metavar="TAG", help="Only those with this tag; repeatable.")] = [],  # noqa: B006 (typer reads the default)
+    sort: Annotated[
+        Literal["began", "name", "dataset", "method", "state", "best"],
+        typer.Option(help="Order; best compares within a data set and a metric only."),
+    ] = "began",
+    storage: Storage = DEFAULT_STORAGE,
+    json_: Json = False,
+) -> None:
     """The searches and trainings of a storage folder, the newest first.
 
+    Scores of different data sets or metrics cannot be compared: with several of them, each has a table of its own.
+
     - `orchestrator list`
+
+    - `orchestrator list --dataset cub200 --state done --sort best`
+
+    - `orchestrator list --tag paper`
     """
     from orchestrator.search.control import status as state_of
     from orchestrator.storage.reading import read_journal
+    from orchestrator.text import counted
 
     places = places_of(storage)
     if storage != DEFAULT_STORAGE:
@@ -80,8 +151,20 @@ def list_(storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
             found.append(state_of(read_journal(journal)[1], journal.parent))
         except InputError as error:
             echo(f"warning: {error}", err=True)
-    if found or json_:
-        _show_statuses(found, as_json=json_)
+    wanted = {"dataset": dataset, "method": method, "state": state}
+    chosen = [
+        one
+        for one in found
+        if all(value is None or one[key] == value for key, value in wanted.items()) and set(tag) <= set(one["tags"])
+    ]
+    given = {f"--{key}": (key, value) for key, value in wanted.items() if value is not None}
+    for option, (key, value) in given.items():
+        if found and value not in (known := {one[key] for one in found}):
+            raise InputError(f"{option}: no search with {key} '{value}'{suggestion(value, known)}")
+    if json_ or chosen:
+        _show_list(chosen, sort, as_json=json_)
+    elif found:
+        echo(f"none of {counted(len(found), 'search', 'searches')} has all that")
     else:
         echo(f"no search under {paths.shown(storage)} yet; start with: orchestrator search demo")
 
@@ -231,6 +314,20 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
         print(json.dumps(found))
     else:
         Terminal().print(status_text(found, paths.shown(storage)), soft_wrap=True)
+
+
+def _show_list(found: list[dict[str, Any]], sort: str, *, as_json: bool) -> None:
+    from orchestrator.cli.states import by_comparability, sorted_states, status_table
+
+    ordered = sorted_states(found, sort)
+    if as_json:
+        print(json.dumps(ordered))
+        return
+    groups = by_comparability(ordered)
+    for (dataset, metric), its in groups.items():
+        if len(groups) > 1:
+            Terminal().print(Text(f"{dataset}, {metric}", style="bold"))
+        Terminal().print(status_table(its, listed=True))
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 import math
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.storage.ledger import ENDED
-from orchestrator.text import counted
+from orchestrator.text import counted, duration
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 
@@ -45,7 +45,11 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
     for key, amount in found["budget"].items():
         of = "" if amount["of"] is None else f" of {amount['of']:g}"
         used.append(f"{amount['used']:.4g}{of} {key.replace('_', ' ')}")
+    if found["dataset"]:
+        lines.insert(1, Text(f"  what     {found['method']} on {found['dataset']}"))
     lines.append(Text(f"  used     {', '.join(used)}"))
+    if found["seconds_left"] is not None:
+        lines.append(Text(f"  left     about {duration(found['seconds_left'])}"))
     if found["best"]:
         lines.append(
             Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
@@ -54,6 +58,10 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
         best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
         word = "running" if found["driver"] else "was at "
         lines.append(Text(f"  {word}  {trial['trial_id']}: {counted(trial['validations'], 'validation')}{best}"))
+    if found["tags"]:
+        lines.append(Text(f"  tags     {', '.join(found['tags'])}"))
+    if found["note"]:
+        lines.append(Text(f"  note     {found['note']}"))
     if found["state"] in ("lost", "interrupted"):
         why = "its driver is gone; " if found["state"] == "lost" else ""
         lines.append(
@@ -62,18 +70,43 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
     return Group(*lines)
 
 
-def status_table(found: Sequence[Mapping[str, Any]]) -> Table:
-    """One row per search, newest first; searches that have not begun come last."""
+def by_comparability(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
+    """The searches by their data set and objective: only scores of the same two can be compared."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for one in found:
+        groups.setdefault((one["dataset"], one["objective"]), []).append(one)
+    return groups
+
+
+def sorted_states(found: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
+    """The searches in an order: by a key's value, or the newest or the best first."""
+    newest = sorted(found, key=lambda one: -one["started"])
+    if sort == "began":
+        return newest
+    if sort == "best":
+        return sorted(newest, key=lambda one: math.inf if one["best"] is None else one["best"]["loss"])
+    return sorted(newest, key=lambda one: str(one[sort]))
+
+
+def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Table:
+    """One row per search: of a benchmark the newest first, and searches that have not begun last; `listed`: as they
+    are, of several data sets and methods perhaps."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    several = len({one["benchmark"] for one in found}) > 1
-    for head in ("search", *(["benchmark"] if several else []), "state", "trials", "best", "began"):
+    columns: dict[str, Callable[[Mapping[str, Any]], str]] = {}
+    if listed:
+        columns = {"data set": lambda one: one["dataset"], "method": lambda one: one["method"]}
+    if len({one["benchmark"] for one in found}) > 1:
+        columns["benchmark"] = lambda one: one["benchmark"] or ""
+    if listed and any(one["tags"] for one in found):
+        columns["tags"] = lambda one: ", ".join(one["tags"])
+    for head in ("search", *columns, "state", "trials", "best", "began"):
         table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
-    for one in sorted(found, key=lambda one: -one["started"]):
+    for one in found if listed else sorted_states(found, "began"):
         ended = sum(one["counts"][state] for state in ENDED)
         of = one["budget"]["trials"]["of"]
         best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
         began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000)) if one["started"] else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         state = Text(one["state"], style=STYLES.get(one["state"], ""))
-        table.add_row(one["name"], *([one["benchmark"] or ""] if several else []), state, trials, best, began)
+        table.add_row(one["name"], *(value(one) for value in columns.values()), state, trials, best, began)
     return table

@@ -247,11 +247,12 @@ def find_search(name: str) -> Path:
     path = Path(name).expanduser()
     if path.suffix in (".yaml", ".yml") or "/" in name:
         if path.is_dir():
-            raise InputError(f"{name}: is a folder, not a search file (shipped ones: {', '.join(shipped_searches())})")
+            raise InputError(f"{name}: is a folder, not a search file (a shipped one has a name alone, such as demo)")
         if not path.is_file():
-            raise InputError(f"{name}: no such search file (shipped ones: {', '.join(shipped_searches())})")
+            raise InputError(f"{name}: no such search file (a shipped one has a name alone, such as demo)")
         return path.resolve()
     shipped = shipped_searches()
     if name not in shipped:
-        raise InputError(f"unknown search '{name}'{suggestion(name, shipped)}")
+        see = "orchestrator methods: most have a search of their name, and there are demo and method_comparison"
+        raise InputError(f"unknown search '{name}'{suggestion(name, shipped, see)}")
     return shipped[name]

@@ -174,8 +174,20 @@ def _wrong_key(key: Any, value: Any) -> str | None:
     if key not in FILE_KEYS:
         return f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}"
     if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
-        return f"{key}: {shown(value)} should be {EXPECTED[FILE_KEYS[key]]}"
+        return f"{key}: {shown(value)} should be {EXPECTED[FILE_KEYS[key]]}{_plain_form(key, value)}"
     return None
+
+
+def _plain_form(key: str, value: Any) -> str:
+    """How to write what a list probably means: `: write method: pfml`."""
+    names = value if isinstance(value, list) and all(isinstance(name, str) for name in value) else []
+    if len(names) == 1 and FILE_KEYS[key] in (str, (str, dict)):
+        return f": write {key}: {names[0]}"
+    if len(names) > 1 and key == "method":
+        return f"; several methods are searched in space: method: [{', '.join(names)}]"
+    if len(names) == 2 and key == "objective":
+        return f"; two objectives are written objectives: [{', '.join(names)}]"
+    return ""
 
 
 def with_other_workers(search: Search, workers: int | None, max_concurrent: int | None) -> Search:
@@ -365,7 +377,7 @@ def _by_objective(
         where = "--set" if key in overrides else f"{source}: settings"
         raise InputError(
             f"{where}: {key}: {settings[key]!r}: a search chooses by its objective, {objective.metric}: "
-            f"give objective: {settings[key]} in its file"
+            f"give --objective {settings[key]}, or objective: {settings[key]} in its file"
         )
     return settings
 

@@ -447,7 +447,8 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
             mine[key] = value
         elif key != "method":
             known = method_keys | training_keys
-            problems.append(f"{where}: {key}: no such setting of '{method}'{suggestion(key, known)}")
+            see = f"orchestrator settings, orchestrator methods {method}"
+            problems.append(f"{where}: {key}: no such setting of '{method}'{suggestion(key, known, see)}")
     made: list[BaseModel] = []
     for kind, values in ((Training, mine), (config, its)):
         try:

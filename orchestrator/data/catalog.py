@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.data.archives.catalog import ARCHIVES
+from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.manifest import MANIFEST, fetched
 from orchestrator.errors import DataError, suggestion
 from orchestrator.storage import paths
@@ -47,6 +47,19 @@ def check_known(name: str, root: Path | str) -> None:
     """DataError for a name of no data set, neither a known one nor one that was prepared in this folder on a disk."""
     if name not in _CATALOG and name not in (own := prepared(root)):
         raise DataError(f"unknown data set '{name}'{suggestion(name, {*_CATALOG, *own})}")
+
+
+def check_importer(name: str) -> None:
+    """DataError for what `orchestrator.data.prepare` has no reader of."""
+    if name in (known := [*ARCHIVES, *OWN]):
+        return
+    if name in _CATALOG:
+        raise DataError(f"{name}: is drawn when first used; there is nothing to prepare")
+    own = f"orchestrator datasets prepare folder --source DIR --name {name}"
+    hint = suggestion(name, known)
+    raise DataError(
+        f"no data set '{name}' to prepare{hint}" + ("" if "did you mean" in hint else f"; images of your own: {own}")
+    )
 
 
 def check_prepared(name: str, root: Path | str) -> None:

@@ -25,10 +25,10 @@ from PIL import Image
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, Picture, check_counts
-from orchestrator.data.catalog import datasets
+from orchestrator.data.catalog import check_importer, datasets
 from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
-from orchestrator.errors import DataError, suggestion
+from orchestrator.errors import DataError
 
 SIZE = 256
 PART = 128  # images at most: a few seconds of work, so that an interruption loses little
@@ -108,11 +108,7 @@ def prepare(
 
 
 def _checked_name(importer: str, name: str | None) -> str:
-    known = [*ARCHIVES, *OWN]
-    if importer not in known:
-        if importer in datasets():
-            raise DataError(f"{importer}: is drawn when first used; there is nothing to prepare")
-        raise DataError(f"no data set '{importer}' to prepare{suggestion(importer, known)}")
+    check_importer(importer)
     if name is None and importer in OWN:
         raise DataError("--name: missing; give a name for the data set")
     if name in {*datasets(), *OWN} and (name != importer or importer in OWN):

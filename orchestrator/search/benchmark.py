@@ -170,4 +170,5 @@ def _space_of(method: str) -> Path:
         if found:
             return shipped[found[0]]
         raise InputError(f"--methods: {method}: no search of this method is shipped: give its search file")
-    raise InputError(f"--methods: {method}: no such method or search{suggestion(method, {*installed(), *shipped})}")
+    hint = suggestion(method, {*installed(), *shipped}, "orchestrator methods")
+    raise InputError(f"--methods: {method}: no such method or search{hint}")

@@ -111,6 +111,7 @@ class Conductor:
                     stopped.add(trial_id)
             elif event["event"] == "trial_ended" and event["state"] != "interrupted":
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
+        self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
         self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED}
         last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)

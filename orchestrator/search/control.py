@@ -4,6 +4,7 @@ Every few seconds the driver of a search renews its sign of life and checks for 
 """
 
 import contextlib
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.endings import say
 from orchestrator.errors import InputError
 from orchestrator.storage.folder import Folder
-from orchestrator.storage.ledger import BENCHMARK, Ledger, budget_used
+from orchestrator.storage.labels import read_labels
+from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord, budget_used
 from orchestrator.storage.presence import (
     DONE_BY,
     DRIVER,
@@ -127,12 +129,36 @@ def _is_ours(folder: Path) -> bool:
     return found is None or this_process().items() <= found.model_dump().items()
 
 
+def _seconds_left(ledger: Ledger) -> float | None:
+    """An estimate from the trials that have ended: the rest is assumed to take as long; None before the first."""
+    ended = [trial for trial in ledger.trials.values() if trial.state in ENDED]
+    seconds = sum(trial.seconds for trial in ended)
+    limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
+    used: dict[str, float] = budget_used(ledger) | {"trials": float(len(ended))}
+    shares = [used[key] / limit for key, limit in limits.items() if limit and key in used]
+    if not ended or not seconds or not ledger.elapsed or not max(shares, default=0.0):
+        return None
+    left = ledger.elapsed * max(0.0, 1 / max(shares) - 1)
+    several = ("final_trials", "final_seeds") if ledger.config.get("final") else ()
+    finals = math.prod(int(ledger.config.get(key, 1)) for key in several) if several else 0
+    waiting = finals - sum(run.state in ENDED for run in ledger.finals.values())
+    at_once = max(1.0, seconds / ledger.elapsed)
+    return float(round(left + max(0, waiting) * max(trial.seconds for trial in ended) / at_once, 1))
+
+
+def _best(ledger: Ledger, winner: TrialRecord) -> dict[str, Any]:
+    value = winner.best
+    loss = None if value is None else value if ledger.mode == "min" else -value
+    return {"trial_id": winner.trial_id, "objective": value, "loss": loss}
+
+
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
     """The status of a search, as a few plain values. A search whose driver died has the state `lost`."""
     found = driver(folder) if ledger.state == "running" else None
     state = "lost" if ledger.state == "running" and found is None else ledger.state
     winner = ledger.winner()
     used = {"trials": float(len(ledger.trials))} | budget_used(ledger)
+    labels = read_labels(folder)
     limits = {"trials": ledger.config.get("num_trials")} | (ledger.config.get("budget") or {})
     return {
         "name": ledger.name,
@@ -151,8 +177,13 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
             for key, amount in used.items()
             if key in ("trials", "epochs", "hours") or limits.get(key) is not None or (key == "gpu_hours" and amount)
         },
+        "seconds_left": None if found is None else _seconds_left(ledger),
+        "dataset": ledger.dataset,
+        "method": ledger.method,
+        "tags": labels.tags,
+        "note": labels.note,
         "objective": ledger.metric,
-        "best": None if winner is None else {"trial_id": winner.trial_id, "objective": winner.best},
+        "best": None if winner is None else _best(ledger, winner),
         "running": [
             {"trial_id": run.trial_id, "validations": run.validations, "best": run.best} for run in ledger.running()
         ],

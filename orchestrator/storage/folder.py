@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import uuid
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from orchestrator.storage.atomic import disk_fault, write_whole
 from orchestrator.storage.files import read_small
 from orchestrator.storage.paths import NAME, address_of, shown
 from orchestrator.storage.s3 import Bucket
+
+DELETED = ".deleted"
+"""Where folders are moved to be deleted, beside the folder of searches."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,41 @@ class Folder:
         names = [prefix.removesuffix("/").rpartition("/")[2] for prefix in prefixes]
         return [name for name in names if NAME.fullmatch(name)]  # others may write to the store
 
+    def is_empty(self) -> bool:
+        """Whether nothing is in it, or it does not exist."""
+        if (found := Bucket.of(self.path)) is not None:
+            with faults_as_input_errors():
+                return not found[0].keys(f"{found[1]}/", patient=False)
+        return not self.path.is_dir() or next(self.path.iterdir(), None) is None
+
+    def delete(self) -> None:
+        """Delete it with all that is in it. On a disk it is gone at once: it is moved into a folder of deleted ones,
+        which is then emptied. In an object store a search's journal goes first, its last record first."""
+        if (found := Bucket.of(self.path)) is not None:
+            bucket, key = found
+            shutil.rmtree(self.path, ignore_errors=True)
+            bucket.remove(_journal_first(bucket.keys(f"{key}/"), key))
+            return
+        deleted = self.path.parent.with_name(DELETED)
+        deleted.mkdir(exist_ok=True)
+        if self.path.exists():
+            self.path.rename(deleted / f"{self.path.name}-{uuid.uuid4().hex}")
+        shutil.rmtree(deleted, ignore_errors=True)  # also what a kill left
+
+    def move(self, to: Path) -> None:
+        """Rename it, with all that is in it. In an object store it is copied, a search's journal last, and then
+        deleted. OSError if there is such a folder already."""
+        if (found := Bucket.of(self.path)) is None:
+            self.path.rename(to)
+            return
+        bucket, key = found
+        _, new = Bucket.of(to) or (bucket, "")
+        for one in reversed(_journal_first(bucket.keys(f"{key}/"), key)):
+            bucket.copy(one, new + one.removeprefix(key))
+        if self.path.exists() and not to.exists():
+            self.path.rename(to)  # with the record of what was sent to a tracker, which is in no store
+        self.delete()
+
     def fault(self) -> str | None:
         """The fault of the disk, or of the store behind it, in one line; None if both work."""
         if (fault := disk_fault(self.path)) is not None:
@@ -109,6 +148,13 @@ class Folder:
                     stacklevel=2,
                 )
             bucket.remove([probe])
+
+
+def _journal_first(keys: list[str], folder: str) -> list[str]:
+    """The objects of a folder in an order in which they can be deleted one by one: the journal that remains is always
+    whole to its end."""
+    journal = [key for key in keys if key.startswith(f"{folder}/journal/")]
+    return [*reversed(journal), *(key for key in keys if key not in set(journal))]
 
 
 @contextlib.contextmanager

@@ -214,6 +214,19 @@ def lock(file: BinaryIO) -> bool:
     return True
 
 
+@contextlib.contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Whether no process of this machine writes the journal at `path`; in this block none begins to. True if there is
+    no journal."""
+    try:
+        file = open(path, "r+b")  # noqa: SIM115 (closed below)
+    except OSError:
+        yield True
+        return
+    with file:
+        yield lock(file)
+
+
 def read_events(file: BinaryIO, path: Path, start: Position, limit: float = math.inf) -> tuple[list[Event], Position]:
     """Complete records from a place on, at most `limit`, and the place after the last. JournalError names the first
     damaged line; an incomplete last line, or one of zeros left by a crash, does not count as damaged."""

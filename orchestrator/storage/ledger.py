@@ -72,6 +72,9 @@ class Ledger:
 
     name: str = ""
     search_id: str = ""
+    dataset: str = ""
+    method: str = ""
+    """Its method; `several` if it searches over methods."""
     config: dict[str, Any] = field(default_factory=dict)
     tags: dict[str, Any] = field(default_factory=dict)
     sizes: dict[str, Any] = field(default_factory=dict)
@@ -113,6 +116,12 @@ class Ledger:
             raise InputError(f"{where}: holds no search: its first event is missing")
         return ledger
 
+    def rename(self, name: str) -> None:
+        """Take another name: a search is called as its folder, whatever name it began with."""
+        self.name = name
+        if "name" in self.config:
+            self.config = {**self.config, "name": name}
+
     def take(self, event: Mapping[str, Any], where: str) -> None:
         """`apply` an event from a file; InputError names its place if it is invalid or inconsistent."""
         check_format(event, where)
@@ -133,6 +142,7 @@ class Ledger:
         if kind == "search_started":
             self.name, self.search_id = event["name"], event["search_id"]
             self.config, self.started = event["config"], event["time"]
+            self.dataset, self.method = event.get("dataset", ""), event.get("method", "")
             self.tags, self.sizes = event.get("tags", {}), event.get("sizes") or {}
             self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
         elif kind == "search_resumed":

@@ -52,4 +52,5 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
         how = how_to_repair(path.parent.name, len(events))
         raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
     ledger.notes = notes
+    ledger.rename(path.parent.name)
     return events, ledger

@@ -154,6 +154,11 @@ class Bucket:
         for key in keys:
             self._asked(lambda key=key: self.client.delete_object(Bucket=self.name, Key=key), key, patient)  # type: ignore[misc]
 
+    def copy(self, key: str, new: str) -> None:
+        """Copy an object within the bucket."""
+        source = {"Bucket": self.name, "Key": key}
+        self._asked(lambda: self.client.copy(source, self.name, new), key)
+
     def keys(self, prefix: str, after: str = "", *, patient: bool = True) -> list[str]:
         """The keys with this prefix that come after `after`, in order."""
         return self._listed(prefix, "Contents", "Key", patient, StartAfter=after)

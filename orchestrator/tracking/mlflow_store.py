@@ -233,6 +233,11 @@ class MLflowStore:
             else:
                 self._client.set_terminated(run_id, status, end_time)
 
+    def delete(self, run_id: str) -> None:
+        """Mark a run as deleted: MLflow can restore it until `mlflow gc`."""
+        with self._errors():
+            self._client.delete_run(run_id)
+
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
         with self._errors():
             version = _server_version(self.uri)

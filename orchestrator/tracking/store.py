@@ -35,6 +35,7 @@ class Store(Protocol):
     def log_model(self, experiment_id: str, run_id: str, path: Path) -> str: ...
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
+    def delete(self, run_id: str) -> None: ...
 
 
 class MemoryStore:
@@ -121,3 +122,7 @@ class MemoryStore:
 
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
         self.views |= views
+
+    def delete(self, run_id: str) -> None:
+        self._run(run_id)
+        del self.runs[run_id]

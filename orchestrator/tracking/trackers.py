@@ -1,16 +1,20 @@
 """Trackers of a running search, and the sync of one that has ended."""
 
+import contextlib
 import hashlib
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.errors import InputError
+from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
-from orchestrator.tracking.address import check_tracking_uri, one_line, redact
+from orchestrator.storage.places import Places
+from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri, one_line, redact
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.sender import Sender
-from orchestrator.tracking.store import MemoryStore, TrackingError
+from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
 
 LONGEST_BACKOFF_SECONDS = 30.0
 GATHER_SECONDS = 3.0
@@ -146,6 +150,51 @@ class MLflowTracker(_SenderTracker):
         self._wake.set()
         self._thread.join(timeout)
         return not self._thread.is_alive() and self.backlog == 0
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What became of a search's runs at one tracker: how many are deleted now, and why others are not."""
+
+    address: str
+    runs: int
+    problem: str | None = None
+
+
+def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = None) -> list[Deletion]:
+    """Delete the runs of a search, at each tracker that it was sent to; `tracking_uri` is needed for one with a
+    password. Never raises: a tracker that does not answer is a `problem`."""
+    found = []
+    for path in sorted(journal_path.parent.glob("tracking-*.json")):
+        cursor = Cursor.load(path)
+        if not cursor.runs or cursor.address is None:
+            continue
+        try:
+            store = MLflowStore(_address_now(cursor.address, places, tracking_uri), places.artifacts)
+            store.connect()
+            deleted = 0
+            for run_id in cursor.runs.values():
+                with contextlib.suppress(Lost, Refused):  # it is gone
+                    store.delete(run_id)
+                    deleted += 1
+            found.append(Deletion(cursor.address, deleted))
+        except (TrackingError, InputError) as error:
+            found.append(Deletion(cursor.address, 0, one_line(error)))
+    return found
+
+
+def _address_now(recorded: str, places: Places, given: str | None) -> str:
+    """The address of a tracker that is recorded without its password, or from before the storage was moved."""
+    if given and redact(given) == recorded:
+        return given
+    if "***" in recorded:
+        raise TrackingError("its password is not recorded: give --tracking-uri")
+    if recorded.startswith("sqlite:///") and not Path(recorded.removeprefix("sqlite:///")).exists():
+        own = places.storage / "mlflow.db"
+        if not own.exists():
+            raise TrackingError("there is no such database any more")
+        return default_tracking_uri(places.storage)
+    return recorded
 
 
 def _mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:

@@ -10,7 +10,14 @@ from orchestrator.networks.backbones.base import Architecture, no_class_token
 from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.backbones.small_cnn import SMALL_CNN
-from orchestrator.networks.backbones.timm_models import DINO_SMALL, TIMM, VIT_SMALL, VIT_SMALL_IN21K, timm_model
+from orchestrator.networks.backbones.timm_models import (
+    DINO_SMALL,
+    TIMM,
+    VIT_SMALL,
+    VIT_SMALL_IN21K,
+    timm_has,
+    timm_model,
+)
 from orchestrator.networks.backbones.torchvision_resnets import RESNET18, RESNET50
 
 if TYPE_CHECKING:
@@ -39,6 +46,8 @@ def architecture_of(name: str) -> Architecture:
         return parts.load("backbones", name, Architecture)
     if name.startswith(TIMM):
         return timm_model(name.removeprefix(TIMM))
+    if timm_has(name):
+        raise InputError(f"unknown backbone '{name}'; timm's is written {TIMM}{name}")
     raise InputError(
         f"unknown backbone '{name}'{suggestion(name, (*BACKBONES, *announced))}; or {TIMM}MODEL for any model of timm"
     )

@@ -2,6 +2,8 @@
 
 import re
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError, suggestion
@@ -47,6 +49,17 @@ def timm_weights(name: str, timm_name: str) -> "dict[str, Tensor]":
     except Exception as error:  # the hub's client raises errors of several libraries
         raise not_to_be_had(name, f"the Hugging Face hub, timm/{timm_name}", error) from None
     return state
+
+
+def timm_has(name: str) -> bool:
+    """Whether timm defines a model of this name, as its files say: to import timm is to import torch."""
+    found = find_spec("timm")
+    if found is None or found.origin is None or not name.isidentifier():
+        return False
+    return any(
+        f"\ndef {name}(" in path.read_text(encoding="utf-8")
+        for path in Path(found.origin).with_name("models").glob("*.py")
+    )
 
 
 def timm_model(model: str, name: str | None = None, about: str = "") -> Architecture:
