@@ -66,6 +66,12 @@ def glyphs(data_folder: Path) -> Store:
     return open_dataset("glyphs-small", data_folder)
 
 
+@pytest.fixture
+def no_ray_beside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No Ray starts while a search is read, as where one runs already."""
+    monkeypatch.setattr("orchestrator.cli.starting._ray_runs", lambda: True)
+
+
 class Pair:
     """Two processes in one gloo group, waiting for work for the whole session."""
 

@@ -22,14 +22,13 @@ import pytest
 import torch
 
 from orchestrator import method as contract
-from orchestrator.cli import starting
 from orchestrator.cli.main import main
 from orchestrator.config.training import Training
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.execution.ray_address import reachable_address
 from orchestrator.method import Method, MethodConfig
-from orchestrator.search.control import starting as marked_as_starting
+from orchestrator.search.control import starting
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.presence import driver, myself
 from orchestrator.training.checkpoint import save_checkpoint
@@ -444,12 +443,17 @@ def identity(case: Bad) -> str:
     return re.sub(r"[^\w=.,:{}-]+", " ", text)[:80]
 
 
+@pytest.mark.usefixtures("no_ray_beside")
 @pytest.mark.parametrize("case", BAD, ids=identity)
 def test_bad_input_is_one_good_line(
-    case: Bad, storage: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    case: Bad,
+    request: pytest.FixtureRequest,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """By a search beside which no Ray starts; the test after it starts one."""
-    monkeypatch.setattr(starting, "_ray_runs", lambda: True)
     for name, value in case.environment.items():
         monkeypatch.setenv(name, value)
     elsewhere = tmp_path / "elsewhere"
@@ -458,9 +462,12 @@ def test_bad_input_is_one_good_line(
     file = tmp_path / "search.yaml"
     if case.file is not None:
         file.write_bytes(case.file if isinstance(case.file, bytes) else case.file.encode())
+    storage = finished if case.prepare is None else request.getfixturevalue("storage")
     if case.prepare is not None:
         case.prepare(storage)
     before = contents(storage)
+    journal = storage / "searches" / TRAINED / "journal.jsonl"
+    recorded = journal.read_bytes()
     command = case.command
     takes_storage = command.split()[0] not in ("methods", "datasets", "serach", "check", "new-method")
     if takes_storage and "--storage" not in command and "ORCHESTRATOR_STORAGE" not in case.environment:
@@ -477,6 +484,7 @@ def test_bad_input_is_one_good_line(
         assert text in ran.err
     assert "hunter2" not in ran.err
     assert contents(storage) == before
+    assert journal.read_bytes() == recorded
     assert not contents(elsewhere)
 
 
@@ -864,7 +872,7 @@ def test_a_dry_run_warns_of_gpu_hours(tmp_path: Path, data_folder: Path, capsys:
 
 
 def test_a_search_that_is_starting_can_be_seen(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with marked_as_starting(tmp_path / "searches" / "s"):
+    with starting(tmp_path / "searches" / "s"):
         while not driver(tmp_path / "searches" / "s"):
             time.sleep(0.01)
         ran = run(capsys, f"status s --storage {tmp_path}")

@@ -433,6 +433,7 @@ def shown_commands() -> list[str]:
     return sorted({line.split(" #")[0].strip() for line in lines if line.startswith("orchestrator ")})
 
 
+@pytest.mark.usefixtures("no_ray_beside")
 @pytest.mark.parametrize("command", shown_commands())
 def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Preset, space, settings and options are there, and go together: all but the run itself."""

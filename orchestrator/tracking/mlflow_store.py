@@ -203,11 +203,12 @@ class MLflowStore:
 
     def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
         """Register a run's model under a name with the alias; returns its version, new or existing."""
-        from mlflow.utils.validation import _validate_model_alias_name, _validate_model_name
+        from mlflow.utils import validation
 
         with self._errors(never=False):
-            _validate_model_name(name)  # before any write
-            _validate_model_alias_name(alias)
+            validation._validate_model_name(name)  # before any write
+            validation._validate_model_alias_name(alias)
+            validation._validate_model_alias_name_reserved(alias)
             experiment_id = self._client.get_run(run_id).info.experiment_id
         model_id = self.log_model(experiment_id, run_id, folder)
         with self._errors(never=False):
