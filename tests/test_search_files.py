@@ -125,7 +125,7 @@ def test_settings_go_to_their_owners() -> None:
             {"method": "pfml", "image_size": 96},
             "is for photographs, and augmentation: affine cuts none",
         ),
-        ({"method": "pfml", "image_size": 8}, "image_size: 8 should be at least 16"),
+        ({"method": "pfml", "image_size": 8}, "image_size: 8: should be at least 16"),
         ({"method": "pfml", "lr_milestones": "3"}, "is not read by lr_schedule: step: take milestones, or"),
         ({"method": "pfml", "lr_schedule": "plateau", "lr_gamma": 1.0}, "needs a factor below 1"),
         ({"method": "pfml", "lr_warmup": "0 steps"}, "should read like '1 epoch' or '25 steps'"),

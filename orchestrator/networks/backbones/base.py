@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Literal
 
 from orchestrator.errors import InputError
 from orchestrator.networks.backbones.colours import InputConvention
-from orchestrator.text import listed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,7 +49,7 @@ def no_class_token(name: str) -> InputError:
 def not_whole(size: int, name: str, patch: int) -> str:
     """The message for images that do not consist of whole patches."""
     below = size // patch * patch
-    fit = listed([str(side) for side in (below, below + patch) if side])
+    fit = " or ".join(str(side) for side in (below, below + patch) if side)
     return f"image_size: {size}: backbone: {name} takes multiples of its patches of {patch} pixels: {fit}"
 
 
