@@ -404,6 +404,7 @@ SETTINGS = {
     "method": "proxy_anchor",
     "augmentation": "random_crop_224",
     "degradation": "occlusion",
+    "extra_augmentations": "color_jitter(brightness=0.4, p=0.7), random_erasing(p=0.5)",
     "embedding_dim": 4,
     "classes_per_batch": 2,
     "images_per_class": 2,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
+from orchestrator.config.choices import unread
 from orchestrator.config.limits import (
     MOST_CLASSES,
     MOST_DIMENSIONS,
@@ -18,20 +19,20 @@ from orchestrator.config.limits import (
 )
 from orchestrator.config.lr_schedules import DESCRIPTION as SCHEDULES_DESCRIPTION
 from orchestrator.config.lr_schedules import LR_SCHEDULES, lr_schedule_of
-from orchestrator.config.lr_schedules import READ_BY as SCHEDULES_READ
 from orchestrator.config.lr_schedules.milestones import MILESTONES, epochs_of
 from orchestrator.config.lr_schedules.plateau import PATIENCE, PLATEAU
 from orchestrator.config.lr_schedules.step import STEP
-from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, READ_BY, optimizer_of
+from orchestrator.config.optimizers import ANNOUNCED, DESCRIPTION, OPTIMIZERS, optimizer_of
 from orchestrator.config.optimizers.adam import ADAM
 from orchestrator.config.optimizers.sgd import NESTEROV
 from orchestrator.contract import MethodConfig
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
 from orchestrator.data.augmentations.crops import CROPS
+from orchestrator.data.augmentations.extra import EXAMPLE as EXTRA_EXAMPLE
+from orchestrator.data.augmentations.extra import parsed, text_of
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches import DESCRIPTION as BATCHES_DESCRIPTION
-from orchestrator.data.batches import READ_BY as BATCHES_READ
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
 from orchestrator.data.batches.hierarchical import HIERARCHICAL, SUPER_CLASSES
 from orchestrator.errors import DataError, InputError, complaints, shown, suggestion
@@ -111,6 +112,11 @@ class Training(BaseModel):
         "affine",
         description="augmentation recipe of the training images; recipes with crop are for photographs and define how "
         "these are cut in evaluation too",
+    )
+    extra_augmentations: str | None = Field(
+        None,
+        description="torchvision's augmentations of training images beside that recipe, with their parameters, as in "
+        f"'{EXTRA_EXAMPLE}'; null: none",
     )
     image_size: int | None = Field(
         None,
@@ -287,6 +293,11 @@ class Training(BaseModel):
             recipe_of(value)
         return value
 
+    @field_validator("extra_augmentations")
+    @classmethod
+    def _extra(cls, value: str | None) -> str | None:
+        return value if value is None else text_of(parsed(value))
+
     @field_validator("optimizer")
     @classmethod
     def _usable_optimizer(cls, value: str) -> str:
@@ -348,20 +359,8 @@ class Training(BaseModel):
     @model_validator(mode="after")
     def _read_by_the_chosen(self) -> Self:
         schedule = lr_schedule_of(self.lr_schedule)
-        its = optimizer_of(self.optimizer).reads, f"optimizer: {self.optimizer}"
-        of_lr = schedule.reads, f"lr_schedule: {schedule.name}"
-        kind = BATCHES[CLASS_BALANCED.name if self.batches is None else self.batches]
-        of_batches = kind.reads, f"batches: {kind.name}"
-        for key, readers, (reads, chosen) in (
-            *((key, readers, its) for key, readers in READ_BY.items()),
-            *((key, readers, of_lr) for key, readers in SCHEDULES_READ.items()),
-            *((key, readers, of_batches) for key, readers in BATCHES_READ.items()),
-        ):
-            value = getattr(self, key)
-            if value != type(self).model_fields[key].default and key not in reads:
-                raise ValueError(
-                    f"{key}: {shown(value)}: is not read by {chosen}: take {listed(readers)}, or leave it out"
-                )
+        if (problem := unread(self)) is not None:
+            raise ValueError(problem)
         if schedule is MILESTONES and self.lr_milestones is None:
             raise ValueError(f"lr_milestones: is missing: lr_schedule: {MILESTONES.name} needs it, like '190, 250'")
         if schedule is PLATEAU and self.lr_gamma == 1:

@@ -30,6 +30,7 @@ from torch import Tensor
 
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, crop_of
+from orchestrator.data.augmentations.extra import DRAW, change_of
 from orchestrator.data.encoding import as_mode
 from orchestrator.data.manifest import MODES
 from orchestrator.data.splits import Split
@@ -70,7 +71,8 @@ class Reader:
     """Reads batches of a store with one augmentation; a context manager that ends its threads.
 
     `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs, which it cuts to `image_size`
-    pixels, or the size of its name; `degrade_tests`: whether the
+    pixels, or the size of its name; `extra_augmentations`: torchvision's, of bytes: after that cut, before a recipe;
+    `degrade_tests`: whether the
     `degradation` applies to the images of evaluations too; `threads`: how many prepare photographs, 0 for only the
     caller's; `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes
     (torch uses such memory again once the copy has ended).
@@ -82,6 +84,7 @@ class Reader:
         *,
         augmentation: str = "none",
         image_size: int | None = None,
+        extra_augmentations: str | None = None,
         seed: int = 0,
         degradation: Degradation | None = None,
         degrade_tests: bool = False,
@@ -94,8 +97,9 @@ class Reader:
         self.degradation = degradation
         self.degrade_tests = degrade_tests
         self.crop = crop_of(augmentation, image_size)
-        if self.crop is not None:
+        if self.crop is not None or extra_augmentations is not None:
             _import_torchvision()
+        self._extra = None if extra_augmentations is None else change_of(extra_augmentations)
         self._threads = threads
         self._pinned = pinned
         self._pool = ThreadPoolExecutor(threads, "images") if self.crop is not None and threads else None
@@ -141,6 +145,8 @@ class Reader:
             return images
         images = self.store.images(request.rows)
         recipe = "none" if request.epoch == EVALUATION else self.augmentation
+        if self._extra is not None and request.epoch != EVALUATION:
+            images = torch.stack(list(map(self._extra, images, self._seeds(request))))
         degradation = self._degradation(request)
         if recipe == "none" and degradation is None:
             return images
@@ -153,6 +159,11 @@ class Reader:
             view=request.view,
             degradation=degradation,
         )
+
+    def _seeds(self, request: Request) -> list[int]:
+        """Of each sample's generator."""
+        draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, view=request.view, draws=DRAW + 1)
+        return [int(draw * 2.0**53) for draw in draws[:, DRAW]]
 
     def _degradation(self, request: Request) -> Degradation | None:
         return self.degradation if self.degrade_tests or request.epoch != EVALUATION else None
@@ -180,12 +191,14 @@ class Reader:
         assert self.crop is not None
         evaluated = request.epoch == EVALUATION
         draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, view=request.view, draws=CROP_DRAWS)
-        for image, row, numbers in zip(images, request.rows, draws, strict=True):
+        for image, row, numbers, seed in zip(images, request.rows, draws, self._seeds(request), strict=True):
             try:
                 pixels = decode(self.store.mapped(row), self.store.channels)
             except ValueError as error:
                 raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
             view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
+            if self._extra is not None and not evaluated:
+                view = self._extra(view, seed)
             if images.dtype == torch.uint8:
                 image.copy_(view)
             else:

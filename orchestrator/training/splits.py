@@ -113,6 +113,7 @@ def new_reader(
         store,
         augmentation=training.augmentation,
         image_size=training.image_size,
+        extra_augmentations=training.extra_augmentations,
         seed=training.seed,
         degradation=degradation or training.degraded,
         degrade_tests=degradation is not None,

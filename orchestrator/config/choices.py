@@ -1,0 +1,31 @@
+"""Settings that only some optimisers, schedules or kinds of batches read."""
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from orchestrator.config.lr_schedules import READ_BY as SCHEDULES_READ
+from orchestrator.config.lr_schedules import lr_schedule_of
+from orchestrator.config.optimizers import READ_BY, optimizer_of
+from orchestrator.data.batches import BATCHES
+from orchestrator.data.batches import READ_BY as BATCHES_READ
+from orchestrator.data.batches.class_balanced import CLASS_BALANCED
+from orchestrator.errors import shown
+from orchestrator.text import listed
+
+
+def unread(training: BaseModel) -> str | None:
+    """What is wrong with a setting that is given beside a choice which does not read it; None if all are read."""
+    given: Any = training
+    schedule = lr_schedule_of(given.lr_schedule)
+    kind = BATCHES[given.batches or CLASS_BALANCED.name]
+    for table, reads, chosen in (
+        (READ_BY, optimizer_of(given.optimizer).reads, f"optimizer: {given.optimizer}"),
+        (SCHEDULES_READ, schedule.reads, f"lr_schedule: {schedule.name}"),
+        (BATCHES_READ, kind.reads, f"batches: {kind.name}"),
+    ):
+        for key, readers in table.items():
+            value = getattr(given, key)
+            if value != type(training).model_fields[key].default and key not in reads:
+                return f"{key}: {shown(value)}: is not read by {chosen}: take {listed(readers)}, or leave it out"
+    return None
