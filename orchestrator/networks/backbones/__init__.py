@@ -9,6 +9,8 @@ from orchestrator.errors import InputError, suggestion
 from orchestrator.networks.backbones.base import Architecture, no_class_token
 from orchestrator.networks.backbones.bn_inception import BN_INCEPTION
 from orchestrator.networks.backbones.colours import InputConvention
+from orchestrator.networks.backbones.efficientnet_lite0 import EFFICIENTNET_LITE0
+from orchestrator.networks.backbones.mobilenet_v2 import MOBILENET_V2
 from orchestrator.networks.backbones.small_cnn import SMALL_CNN
 from orchestrator.networks.backbones.timm_models import (
     DINO_SMALL,
@@ -33,6 +35,8 @@ BACKBONES: dict[str, Architecture] = {
         VIT_SMALL,
         VIT_SMALL_IN21K,
         DINO_SMALL,
+        EFFICIENTNET_LITE0,
+        MOBILENET_V2,
     )
 }
 
@@ -87,6 +91,8 @@ def build_backbone(
             state, source = architecture.pretrained(), "the default ones"
         else:
             state, source = weights_of_file(Path(weights).expanduser(), sha256), weights
+        if architecture.rename is not None:
+            state = architecture.rename(state, list(backbone.network.state_dict()))
         load(backbone.network, state, name, source)
     if image_size is not None:
         backbone.resize(image_size)

@@ -1,7 +1,7 @@
 """What the table of backbones says of each. Their files import torch only where a network is built: settings are
 checked by the table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,6 +30,8 @@ class Architecture:
         convention: how it takes colours where nothing else is asked for.
         patch: the side of the patches that it divides images into, in pixels; None: it has none, or that is not known
             before the network is built.
+        rename: weights of a file or a package, and the network's names in order -> the weights under these names; for
+            published files that have other names.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Architecture:
     has_tokens: bool = False
     convention: InputConvention = "default"
     patch: int | None = None
+    rename: "Callable[[dict[str, Tensor], Sequence[str]], dict[str, Tensor]] | None" = None
 
 
 def no_class_token(name: str) -> InputError:

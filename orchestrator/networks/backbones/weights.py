@@ -1,6 +1,7 @@
 """Weights of files and downloads, and how they are put into a network."""
 
 import hashlib
+import importlib.util
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -27,6 +28,17 @@ def weights_of_file(path: Path, sha256: str | None) -> dict[str, Tensor]:
     except Exception:  # torch and safetensors raise many kinds if the file is no state dict
         raise InputError(f"weights: {path} is not a state-dict file, or damaged") from None
     return state
+
+
+def file_of_package(package: str, inside: str) -> Path | None:
+    """A file of an installed package, which is not imported; None if it is not installed, or has no such file."""
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    places = found.submodule_search_locations if found is not None else None
+    files = [Path(place) / inside for place in places or ()]
+    return next((file for file in files if file.is_file()), None)
 
 
 def load(network: nn.Module, state: dict[str, Tensor], name: str, source: str) -> None:
