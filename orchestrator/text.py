@@ -35,3 +35,14 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(int(max(0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def span(seconds: float) -> str:
+    """A time in its two largest units: `0.4 s`, `12 s`, `2 min 24 s`, `3 h 5 min`, `2 d 4 h`."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    for unit, size, inner, each in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        whole, rest = divmod(round(seconds / each), size // each)
+        if whole:
+            return f"{whole} {unit}" + (f" {rest} {inner}" if rest else "")
+    return f"{round(seconds)} s"

@@ -285,7 +285,7 @@ def run(search: Callable[[], Outcome]) -> tuple[Outcome, MemoryTracker]:
 
 
 CLOCKS = {"time", "seconds", "elapsed", "timestamp", "start_time", "end_time"}
-CLOCKS |= {"search_id", "experiment_id", "tracking_uri"}
+CLOCKS |= {"search_id", "experiment_id", "tracking_uri", "seconds_of_training"}
 KEPT_TAGS = re.compile(r"orchestrator\.(?!search_id|best)|selection|mlflow\.(parentRunId|loggedArtifacts)")
 
 
@@ -296,7 +296,8 @@ def without_clocks(value: Any) -> Any:
         return [without_clocks(inner) for inner in value]
     if isinstance(value, str):
         value = re.sub(r"\b(?=[0-9a-f]*\d)[0-9a-f]{16,}\b", "SUM", value)
-        return shortened(re.sub(r"\b\d+\.\d+ (hours|minutes) of training", "N of training", value))
+        value = re.sub(r"\b(\d+\.\d+ (hours|minutes)|[\d.]+ s) of training", "N of training", value)
+        return shortened(re.sub(r"--storage \S+", "--storage PLACE", value))
     return value
 
 

@@ -37,8 +37,8 @@ LIGHT = {
     "status nope": 2,
     "stop golden": 2,
     "pause nope": 2,
-    "report golden": 0,
-    "report golden --json": 0,
+    "report today": 0,
+    "report today --json": 0,
     "report golden --format csv": 0,
     "report today --format markdown": 0,
     "report today --format latex": 0,
@@ -89,6 +89,8 @@ LIGHT = {
 
 CHECK = {"torch", "numpy", "pyarrow", "PIL", "faiss", "scipy", "pandas", "sklearn", "torchvision", "triton"}
 HEAVIER = {
+    "report golden": {"torch", "numpy"},
+    "report golden --json": {"torch", "numpy"},
     "report golden --format markdown": {"torch", "numpy"},
     "report golden --html page.html": {
         "torch",

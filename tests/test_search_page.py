@@ -28,7 +28,7 @@ from orchestrator.tracking.trackers import MemoryTracker
 
 HOSTILE = "<script>alert(1)</script>\"'&</script><b>%{y}"
 CHROMIUM = shutil.which("chromium")
-PFML_SPACE = {
+PFML_SPACE: dict[str, dict[str, Any]] = {
     "delta": {"low": 0.1, "high": 0.35},
     "alpha": {"low": 0.1, "high": 6, "log": True},
     "proxies_per_class": {"low": 0, "high": 30},

@@ -103,7 +103,7 @@ def one_of(table: str, *others: str) -> Callable[[str | None], str | None]:
     return check
 
 
-DEFAULT_STORAGE = Path("runs")
+DEFAULT_STORAGE = Path(paths.DEFAULT)
 PORT = 5000
 """The port on which `ui` shows MLflow, also named at the end of a search."""
 

@@ -104,7 +104,7 @@ def report(
 
     - `orchestrator report my-search --format csv > leaderboard.csv`
     """
-    from orchestrator.cli.tables import leaderboard
+    from orchestrator.cli.tables import leaderboard, next_steps
     from orchestrator.report.formats import format_of
     from orchestrator.report.summary import summary
     from orchestrator.search.models import read_search
@@ -120,7 +120,7 @@ def report(
         from orchestrator.report.html.search_page import write_page
         from orchestrator.report.model_view import confused_classes
 
-        findings = Findings.of(ledger, confused_classes(ledger, journal.parent))
+        findings = Findings.of(ledger, confused_classes(ledger, journal.parent), paths.option(storage))
         write_html("--html", html, lambda path: write_page(findings, path), f"report of {name}")
     if json_:
         print(json.dumps(summary(ledger, journal)))
@@ -128,6 +128,7 @@ def report(
         print(format_of(format_).leaderboard(ledger), end="")
     elif html is None:
         Terminal().print(leaderboard(ledger))
+        Terminal().print(next_steps(ledger, storage), soft_wrap=True)
 
 
 def ui(

@@ -47,7 +47,13 @@ if TYPE_CHECKING:
 
 def search(
     ctx: typer.Context,
-    space: Annotated[str, typer.Argument(help="A search file, or the name of a shipped one.", metavar="SPACE")],
+    space: Annotated[
+        str | None, typer.Argument(help="A search file, or the name of a shipped one.", metavar="SPACE")
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(help="In place of SPACE: an earlier search, as it was.", metavar="SEARCH", callback=not_empty),
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="Name of this search; a new one by default.", metavar="NAME", callback=not_empty)
     ] = None,
@@ -119,6 +125,14 @@ def search(
     epochs: Epochs = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the search and of its trainings.")] = None,
     set_: Set = [],  # noqa: B006 (typer reads the default)
+    range_: Annotated[
+        list[str],
+        typer.Option(
+            "--range",
+            metavar="KEY=RANGE",
+            help="Search a setting in this range, or among these choices, written as in a file; repeat as needed.",
+        ),
+    ] = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     address: Address = None,
@@ -141,12 +155,16 @@ def search(
 
     - `orchestrator search pfml --budget hours=8 --start-from my-search:3`
 
+    - `orchestrator search --like my-search --range 'alpha={low: 0.1, high: 1, log: true}' --start-from my-search:3`
+
     - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
     # options called like keys of the file, such as final_seeds, are read by given_keys
     if dry_run:
         with waiting("timing a few steps"):
-            resolved = resolved_search(space, name, preset, epochs, set_, given_keys(ctx), storage, prepared=False)
+            resolved = resolved_search(
+                space, name, preset, epochs, set_, given_keys(ctx), storage, like=like, ranges=range_, prepared=False
+            )
             from orchestrator.search.plan import plan
             from orchestrator.tracking.address import check_tracking_uri
 
@@ -163,7 +181,7 @@ def search(
     def resolve() -> "Search":
         from orchestrator.tracking.address import check_tracking_uri
 
-        found = resolved_search(space, name, preset, epochs, set_, keys, storage)
+        found = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
         places_of(storage).new_journal(found.name)  # refuses a name that is used
         if tracking_uri:
             check_tracking_uri(tracking_uri)
@@ -192,6 +210,13 @@ def resume(
     workers: Annotated[
         int | None, typer.Option(min=1, max=MOST_WORKERS, help="Processes that train a trial together, from now on.")
     ] = None,
+    final_trials: Annotated[
+        int | None, typer.Option(min=1, max=MOST_RUNS, help="Number of best trials that have final runs, from now on.")
+    ] = None,
+    final_seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_RUNS, help="Number of final runs of each of them, one per seed, from now on."),
+    ] = None,
     cut_damaged: Annotated[
         bool,
         typer.Option("--cut-damaged", help="Continue from the records before a damaged one; the rest is set aside."),
@@ -204,20 +229,28 @@ def resume(
 ) -> None:
     """Continue a search after a stop, a pause, a crash or a reboot; no finished trial runs again.
 
-    A finished search continues if it is given more trials or another budget.
+    A finished search continues if it is given more trials, another budget, or more final runs.
 
     - `orchestrator resume my-search`
 
     - `orchestrator resume my-search --num-trials 80 --budget hours=none`
 
+    - `orchestrator resume my-search --final-trials 3 --final-seeds 5`
+
     - `orchestrator resume my-search --workers 4 --max-concurrent 2`
     """
     with waiting("resuming the search") as status:
         if (found := benchmark_of(name, storage)) is not None:
-            if num_trials or budget or workers or max_concurrent or cut_damaged:
-                if workers or max_concurrent or cut_damaged:
-                    option = f"--workers: {workers}" if workers else f"--max-concurrent: {max_concurrent}"
-                    option = "--cut-damaged" if cut_damaged else option
+            for_one = {
+                "--workers": workers,
+                "--max-concurrent": max_concurrent,
+                "--final-trials": final_trials,
+                "--final-seeds": final_seeds,
+            }
+            given = [f"{option}: {value}" for option, value in for_one.items() if value]
+            if num_trials or budget or given or cut_damaged:
+                if given or cut_damaged:
+                    option = "--cut-damaged" if cut_damaged else given[0]
                     raise InputError(
                         f"{option}: is for one search, and {name} is a benchmark: resume one of its searches (they are "
                         f"listed by: orchestrator status {name})"
@@ -248,6 +281,8 @@ def resume(
             budget=limits,
             workers=workers,
             max_concurrent=max_concurrent,
+            final_trials=final_trials,
+            final_seeds=final_seeds,
         )
     conclude(outcome, storage, as_json=json_)
 

@@ -23,6 +23,7 @@ from orchestrator.execution.ray_address import reachable_address, refuse_shadows
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
+    from orchestrator.config.files import Document
     from orchestrator.config.search import Search
     from orchestrator.execution.ray_tune import RayRunner
     from orchestrator.search.benchmark import Benchmark
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def resolved_search(
-    space: str,
+    space: str | None,
     name: str | None,
     preset: str | None,
     epochs: int | None,
@@ -38,10 +39,12 @@ def resolved_search(
     changes: dict[str, Any],
     storage: Path,
     *,
+    like: str | None = None,
+    ranges: list[str] = [],  # noqa: B006 (never changed)
     prepared: bool = True,
 ) -> "Search":
     """The search that the options describe; `prepared`: its data set must be there."""
-    from orchestrator.config.files import find_search, read_yaml
+    from orchestrator.config.files import find_search, parse_assignments, read_yaml
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
     from orchestrator.search.start_from import starting_settings
@@ -49,14 +52,22 @@ def resolved_search(
 
     if name is not None and benchmark_of(check_name(name), storage) is not None:
         raise InputError(f"--name: '{name}' is a benchmark's; choose another name for the search")
-    path = find_search(space)
-    raw, problems = read_yaml(path), Problems()
+    if (space is None) == (like is None):
+        wrong = "missing, or --like" if space is None else f"{space}: is given beside --like {like}; keep one"
+        raise InputError(f"SPACE: {wrong} (see orchestrator search --help)")
+    if space is not None:
+        path = find_search(space)
+        raw, stem, source = read_yaml(path), path.stem, path.name
+    else:
+        raw, stem, source = earlier_file(str(like), storage), re.sub(r"-\d{8}-\d{6}$", "", str(like)), str(like)
+    problems = Problems()
     overrides = fixed_settings(words, changes, epochs, problems)
     with problems.noted():
         search = resolve_search(
             raw,
-            name=name or fresh_name(path.stem),
-            source=path.name,
+            name=name or fresh_name(stem),
+            source=source,
+            ranges=parse_assignments(ranges, "--range", "alpha=[1, 2, 4]"),
             preset=None if preset is None else find_preset(preset),
             overrides=overrides,
             find_settings=lambda name: starting_settings(name, places_of(storage)),
@@ -67,6 +78,24 @@ def resolved_search(
         check_dataset(dataset, storage, prepared=prepared and not problems.found)
     problems.tell()
     return search
+
+
+def earlier_file(name: str, storage: Path) -> "Document":
+    """What the file of an earlier search would hold, without the points that it tried first."""
+    from pydantic import ValidationError
+
+    from orchestrator.config.files import Document
+    from orchestrator.config.search import Search
+    from orchestrator.storage.reading import read_journal
+
+    ledger = read_journal(places_of(storage).journal(name))[1]
+    try:
+        earlier = Search.model_validate(ledger.config)
+    except ValidationError:
+        raise InputError(f"--like {name}: is not a search of this version") from None
+    if earlier.test_trials:
+        raise InputError(f"--like {name}: is a training, which searches nothing; name a search")
+    return Document(earlier.content(), {}).without(("start_from",))
 
 
 @contextlib.contextmanager
@@ -231,11 +260,12 @@ def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
 
 def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
     """Print the leaderboard and where to look; the exit code says how the search ended."""
-    from orchestrator.cli.tables import closing, leaderboard
+    from orchestrator.cli.tables import closing, leaderboard, next_steps
     from orchestrator.report.summary import summary
 
     console = Terminal(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
+    console.print(next_steps(outcome.ledger, storage), soft_wrap=True)
     for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:

@@ -19,6 +19,8 @@ from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import between, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
+from orchestrator.report.findings import Findings
+from orchestrator.report.next_steps import next_steps as steps_of
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.search.finish import Outcome
 from orchestrator.storage import paths
@@ -187,6 +189,17 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
     parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)
+
+
+def next_steps(ledger: Ledger, storage: Path) -> Text:
+    """What to run next, with costs, reasons and commands."""
+    text = Text.assemble(("what to run next", "bold"))
+    for number, step in enumerate(steps_of(Findings.of(ledger, storage=paths.option(storage))), start=1):
+        cost = f" ({step.cost})" if step.cost else ""
+        text.append(f"\n  {number}. {step.what}{cost}: {step.why}")
+        if step.command is not None:
+            text.append(f"\n       {step.command}", style="cyan")
+    return text
 
 
 def comparison_table(comparison: Comparison) -> Group:

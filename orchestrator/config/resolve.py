@@ -56,18 +56,54 @@ def resolve_search(
     preset: Preset | None = None,
     overrides: Mapping[str, Any] | None = None,
     find_settings: Callable[[str], list[dict[str, Any]]] | None = None,
+    ranges: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> Search:
     """A search from a file's content. `preset` overrides the file's settings, but what the space searches stays
-    searched; `overrides` (of `--set`) fix settings, also searched ones; `changes` replace top-level keys
+    searched; `overrides` (of `--set`) fix settings, also searched ones; `ranges` (of `--range`) are searched instead of
+    what the file has for these settings; `changes` replace top-level keys
     (`num_trials`, `seed`, `dataset`, ...) where not None, `budget` key by key; messages name them by their options.
     `find_settings` returns the settings that a name in `start_from` stands for."""
     changes = {key: value for key, value in changes.items() if value is not None}
+    if ranges:
+        raw = with_ranges(raw, ranges, overrides or {})
     try:
         return _resolved(raw, name, source, preset, dict(overrides or {}), find_settings, changes)
     except InputError as error:
         placed = [_placed(problem, raw, source, changes) for problem in error.problems]
         raise InputError(*(text for _, text in sorted(placed, key=lambda found: found[0]))) from None
+
+
+def with_ranges(raw: Mapping[str, Any], ranges: Mapping[str, Any], overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A file's content with other ranges or choices: in place of the file's, wherever its space has the setting; one
+    that it does not search is added."""
+    if both := [key for key in ranges if key in overrides]:
+        raise InputError(*(f"--range {key}: is fixed by --set too; keep one" for key in both))
+    fixed = raw.get("settings", {})
+    settings = {**(fixed if isinstance(fixed, dict) else {}), **{key: raw[key] for key in ("method",) if key in raw}}
+    settings |= {key: overrides[key] for key in ("method",) if key in overrides}
+    problems = Problems()
+    for key, value in ranges.items():
+        with problems.noted():
+            parse_space({key: value}, "--range", {name: one for name, one in settings.items() if name != key})
+    problems.tell()
+    space, missing = raw.get("space"), set(ranges)
+
+    def changed(part: Any) -> Any:
+        if isinstance(part, list):
+            return [changed(inner) for inner in part]
+        if not isinstance(part, dict):
+            return part
+        missing.difference_update(part)
+        return {key: ranges[key] if key in ranges else changed(inner) for key, inner in part.items()}
+
+    space = changed(space)
+    if missing and isinstance(space, list):
+        raise InputError(*(f"--range {key}: the file's list of spaces does not search it" for key in sorted(missing)))
+    if missing:
+        space = {**(space or {}), **{key: value for key, value in ranges.items() if key in missing}}
+    kept = {key: value for key, value in fixed.items() if key not in ranges} if isinstance(fixed, dict) else fixed
+    return Document({**raw, "settings": kept, "space": space}, raw.lines if isinstance(raw, Document) else {})
 
 
 def _placed(problem: str, raw: Mapping[str, Any], source: str, changes: Mapping[str, Any]) -> tuple[int, str]:
@@ -212,6 +248,22 @@ def with_more_budget(search: Search, num_trials: int | None, budget: Mapping[str
     raised = Search.model_validate(config)
     check_search(raised)
     return raised
+
+
+def with_final_runs(search: Search, final_trials: int | None, final_seeds: int | None) -> Search:
+    """The same search with final runs of so many trials over so many seeds (where not None)."""
+    if search.test_trials:
+        raise InputError(
+            f"'{search.name}' is a training, not a search: repeat it with orchestrator train ... --repeats N"
+        )
+    config = search.model_dump() | {
+        "final": True,
+        "final_trials": search.final_trials if final_trials is None else final_trials,
+        "final_seeds": search.final_seeds if final_seeds is None else final_seeds,
+    }
+    changed = Search.model_validate(config)
+    check_search(changed)
+    return changed
 
 
 def _goals(merged: Mapping[str, Any], source: str) -> list[Objective]:

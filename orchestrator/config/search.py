@@ -218,6 +218,10 @@ class Search(BaseModel):
 
     def file(self) -> str:
         """The text of a search file with the same meaning, whatever presets and options this search was made from."""
+        return yaml_text(self.content())
+
+    def content(self) -> dict[str, Any]:
+        """The content of that file."""
         keys = [key for key in FILE_KEYS if key not in ("method", "dataset", "settings", "space", "objectives")]
         changed = self.model_dump(include={*keys, "second_objective"}, exclude_defaults=True)
         settings = dict(self.settings)
@@ -230,7 +234,7 @@ class Search(BaseModel):
             found.pop("objective", None)
             found.pop("second_objective")
             found["objectives"] = [goal.model_dump() for goal in self.goals]
-        return yaml_text({key: found[key] for key in FILE_KEYS if key in found})
+        return {key: found[key] for key in FILE_KEYS if key in found}
 
 
 NOT_IN_FILES = {"name", "source", "preset", "second_objective", "test_trials"}

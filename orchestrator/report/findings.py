@@ -5,21 +5,19 @@
 All of it comes from the journal's ledger alone, so it is available for a search that is running, stopped or finished.
 """
 
-import json
 import math
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from orchestrator.config.algorithms import is_exhaustive
-from orchestrator.config.training import VALIDATE_EVERY, resolve_experiment
+from orchestrator.config.training import VALIDATE_EVERY
 from orchestrator.data.catalog import datasets
-from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
+from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.report.published import Beside, beside
@@ -66,10 +64,13 @@ class Findings:
     """What its numbers are measured on and compared with: the sizes of the sets, chance, the untrained network."""
     confused: str = ""
     """Which classes its model confuses most; empty if that is not known."""
+    storage: str = ""
+    """Where the search is, for commands; empty for the default."""
 
     @classmethod
-    def of(cls, ledger: Ledger, confused: str = "") -> "Findings":
-        """The findings of a ledger so far; `confused` is what the model's own insight says."""
+    def of(cls, ledger: Ledger, confused: str = "", storage: str = "") -> "Findings":
+        """The findings of a ledger so far; `confused` is what the model's own insight says, `storage` where the search
+        is, if that is not the default."""
         winner = ledger.winner()
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
@@ -95,9 +96,10 @@ class Findings:
             distance=_distance(published, test, settings),
             test=test,
             tested=tested,
-            command=_command(winner),
+            command=None if winner is None else train_command(winner.settings),
             numbers=tuple(learning.yardstick_lines(ledger)),
             confused=confused,
+            storage=storage,
         )
 
     @cached_property
@@ -107,6 +109,11 @@ class Findings:
             return Importances({}, "no importances: nothing was searched that this version can read")
         params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
         return importances_of(self.searched, self.comparable, params)
+
+    @property
+    def rising(self) -> float:
+        """The gain of the winner's last fifth of validations, if it is large; else 0."""
+        return 0.0 if self.winner is None else _still_rising(self.ledger, self.winner)
 
     @property
     def seconds(self) -> float:
@@ -337,20 +344,3 @@ def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
     before = ledger.best_of(curve[: len(curve) - _last_fifth(curve)])
     gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
     return gain if gain > RISING * abs(winner.best) else 0.0
-
-
-def _command(winner: TrialRecord | None) -> str | None:
-    """`orchestrator train` with every setting of the winner that is not the default."""
-    if winner is None or "method" not in winner.settings:
-        return None
-    settings = winner.settings
-    try:
-        default = resolve_experiment({"method": settings["method"]}, "default").flat()
-    except InputError:
-        return None
-    words = ["orchestrator", "train", "--method", str(settings["method"]), "--dataset", str(settings.get("dataset"))]
-    for key, value in settings.items():
-        if key not in ("method", "dataset") and value != default.get(key):
-            plain = json.dumps(value) if value is None or isinstance(value, bool) else value
-            words += ["--set", f"{key}={plain}"]
-    return shlex.join(words)

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 
 from orchestrator.errors import visible
 from orchestrator.report.findings import Findings
+from orchestrator.report.next_steps import next_steps
 from orchestrator.report.settings import Searched
+from orchestrator.report.steps import Step
 from orchestrator.storage.ledger import value_columns
 from orchestrator.text import value_text
 
@@ -48,6 +50,7 @@ def note(findings: Findings) -> str:
         for rank, trial in enumerate(leaders, start=1)
     ]
     parts = ["\n\n".join(text(line) for line in findings.verdict)]
+    parts.append(f"**What to run next?**\n\n{_steps(next_steps(findings))}")
     if findings.warnings:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {text(line)}" for line in findings.warnings))
     parts.append(f"**How sure?** {text(findings.certainty)}\n\n**Widen the ranges?** {text(findings.widen)}")
@@ -74,6 +77,14 @@ def note(findings: Findings) -> str:
         if len(whole) + len(part) + 2 <= NOTE_CHARACTERS:
             whole += "\n\n" + part
     return whole
+
+
+def _steps(steps: Sequence[Step]) -> str:
+    """The next steps, and the command of the first: there is no room for more."""
+    said = [f"{step.what}{f' ({step.cost})' if step.cost else ''}: {step.why}" for step in steps]
+    text = "\n".join(f"{number}. {markdown_text(line)}" for number, line in enumerate(said, start=1))
+    first = steps[0].command if steps else None
+    return text if first is None else f"{text}\n\n{markdown_code(first)}"
 
 
 def _tried(setting: Searched) -> str:

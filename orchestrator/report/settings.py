@@ -174,14 +174,19 @@ def _moot(
     return ""
 
 
-def _is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
-    """Whether a setting allows nothing beyond this value."""
+def limits(key: str, settings: Mapping[str, Any]) -> dict[str, float]:
+    """What a setting allows, by pydantic's names: `ge`, `gt`, `le`, `lt`."""
     try:
         fields = {**Training.model_fields, **find_installed(str(settings.get("method"))).fields.model_fields}
     except InputError:
-        return False
-    limits = [getattr(rule, name, None) for rule in (fields[key].metadata if key in fields else ()) for name in BOUNDS]
-    return value in limits
+        return {}
+    rules = fields[key].metadata if key in fields else ()
+    return {name: limit for rule in rules for name in BOUNDS if (limit := getattr(rule, name, None)) is not None}
+
+
+def _is_bound(key: str, value: float, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting allows nothing beyond this value."""
+    return value in limits(key, settings).values()
 
 
 BOUNDS = ("ge", "gt", "le", "lt")
@@ -218,9 +223,9 @@ def widen(
         return "Nothing was searched."
     if not any(setting.varied for setting in searched):
         return "One value of each setting was tried, which says nothing about the ranges."
-    narrow = [line for setting in searched if (line := _crowded(ledger, setting, comparable, settings))]
+    narrow = [found for setting in searched if (found := crowd(ledger, setting, comparable, settings))]
     answer = _wider(ledger, winner, searched, comparable, settings)
-    return answer + "".join(f" But a narrower one would do: {line}" for line in narrow)
+    return answer + "".join(f" But a narrower one would do: {found.text}" for found in narrow)
 
 
 def _wider(
@@ -298,28 +303,63 @@ def _beyond(setting: Searched, best: Any, edge: str | None) -> str:
     return f"{setting.key} {side} {value_text(end)} (best: {value_text(best)} in {setting.range_text})"
 
 
-def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings: Mapping[str, Any]) -> str:
-    """What to search instead where the best trials crowd at one end of a range; empty where they do not.
+@dataclass(frozen=True)
+class Crowd:
+    """The best trials of a range, which lie together at one of its ends, and the part of it to search instead."""
+
+    setting: Searched
+    count: int
+    of: int
+    end: Literal["low", "high"]
+    low: float
+    high: float
+    at_limit: bool
+    """Whether that end is the setting's own limit."""
+    values: tuple[float, ...]
+    """Of the setting, in these trials, best first."""
+
+    @property
+    def logarithmic(self) -> bool:
+        """Whether a logarithmic scale may be right: the end is a limit that numbers come close to."""
+        kind = None if self.setting.parameter is None else self.setting.parameter.kind
+        return self.end == "low" and self.at_limit and not self.setting.log and kind == "float"
+
+    @property
+    def text(self) -> str:
+        """What to search instead, in a sentence or two."""
+        key, at = self.setting.key, self.low if self.end == "low" else self.high
+        limit = f", where {value_text(at)} is the setting's own limit" if self.at_limit else ""
+        logarithmic = ", or on a logarithmic scale from above it" if self.logarithmic else ""
+        return (
+            f"the best {self.count} of {self.of} trials have {key} in the "
+            f"{'lowest' if self.end == 'low' else 'highest'} fifth of {self.setting.range_text}{limit}. Search {key} "
+            f"from {value_text(self.low)} to {value_text(self.high)}{logarithmic}."
+        )
+
+
+def crowd(ledger: Ledger, setting: Searched, comparable: Comparable, settings: Mapping[str, Any]) -> Crowd | None:
+    """Where the best trials crowd at one end of a range; None where they do not.
 
     The best CROWD trials, or the best tenth, at equal age, lie in the outer fifth of the range. If trials are spread
     evenly over a range without effect, the probability of that is 2 * 0.2 ** 4 = 0.3%.
     """
     parameter = setting.parameter
     if parameter is None or not _is_range(setting) or setting.edge or setting.moot:
-        return ""
+        return None
     ranked = _effective(ledger, setting, comparable)
     if len(ranked) < ENOUGH_TO_CROWD or len({setting.place(value) for value, _ in ranked}) < CROWD:
-        return ""
+        return None
     last = ranked[max(CROWD, len(ranked) // 10) - 1][1]
     count = max(place for place, (_, result) in enumerate(ranked, start=1) if result == last)  # including ties
-    places = [setting.place(value) for value, _ in ranked[:count]]
+    values = tuple(value for value, _ in ranked[:count])
+    places = [setting.place(value) for value in values]
     end: Literal["low", "high"]
     if max(places) <= CORNER:
         end = "low"
     elif min(places) >= 1 - CORNER:
         end = "high"
     else:
-        return ""
+        return None
     low, high = parameter.low, parameter.high
     if setting.log:
         corner = low * (high / low) ** (CORNER if end == "low" else 1 - CORNER)
@@ -328,12 +368,6 @@ def _crowded(ledger: Ledger, setting: Searched, comparable: Comparable, settings
     corner = float(f"{corner:.3g}")
     if parameter.kind == "int":
         corner = math.ceil(corner) if end == "low" else math.floor(corner)
-    at = low if end == "low" else high
-    limit = f", where {value_text(at)} is the setting's own limit" if _is_bound(setting.key, at, settings) else ""
-    found = (value_text(low), value_text(corner)) if end == "low" else (value_text(corner), value_text(high))
-    by_log = end == "low" and limit and not setting.log and parameter.kind == "float"
-    logarithmic = ", or on a logarithmic scale from above it" if by_log else ""
-    return (
-        f"the best {count} of {len(ranked)} trials have {setting.key} in the {'lowest' if end == 'low' else 'highest'} "
-        f"fifth of {setting.range_text}{limit}. Search {setting.key} from {found[0]} to {found[1]}{logarithmic}."
-    )
+    at_limit = _is_bound(setting.key, low if end == "low" else high, settings)
+    low, high = (low, corner) if end == "low" else (corner, high)
+    return Crowd(setting, count, len(ranked), end, low, high, at_limit, values)

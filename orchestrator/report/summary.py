@@ -5,7 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.report import learning
+from orchestrator.report.findings import Findings
+from orchestrator.report.next_steps import next_steps
 from orchestrator.report.significance import between_confirmed
+from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -32,6 +35,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         }
 
     winner = ledger.winner()
+    steps = next_steps(Findings.of(ledger, storage=paths.option(journal.parents[2])))
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -48,5 +52,6 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "final": trial(ledger.final) if ledger.final else None,
         "finals": [trial(record) for record in ledger.finals.values()],
         "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
+        "next_steps": [step.plain for step in steps],
         "differences": [difference.plain for difference in between_confirmed(ledger)],
     }

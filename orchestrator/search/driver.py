@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orchestrator.config.resolve import with_more_budget, with_other_workers
+from orchestrator.config.resolve import with_final_runs, with_more_budget, with_other_workers
 from orchestrator.config.rules import check_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError, describe, storage_fault, visible
@@ -111,10 +111,13 @@ def resume(
     budget: Mapping[str, Any] | None = None,
     workers: int | None = None,
     max_concurrent: int | None = None,
+    final_trials: int | None = None,
+    final_seeds: int | None = None,
 ) -> Outcome:
     """Resume a search: finished trials stay, interrupted ones continue from their last validation. An ended search
-    does not change, and the tracker gets what it missed, unless the search is given more trials (`num_trials`) or
-    another `budget`. From now on each trial has `workers` workers, and at most `max_concurrent` trials run at once."""
+    does not change, and the tracker gets what it missed, unless the search is given more trials (`num_trials`),
+    another `budget`, or more final runs (`final_trials`, `final_seeds`). From now on each trial has `workers` workers,
+    and at most `max_concurrent` trials run at once."""
     watcher = watcher or Watcher()
     watcher.stage("reading the journal and the data set")
     places = Places(storage.expanduser().resolve())
@@ -126,8 +129,9 @@ def resume(
         for note in ledger.notes:
             print(visible(f"note: {note}"), file=sys.stderr)
         raised = num_trials is not None or bool(budget)
+        confirmed = final_trials is not None or final_seeds is not None
         fetch_artifacts(path, events, ledger)
-        if ledger.has_ended and not raised:
+        if ledger.has_ended and not (raised or confirmed):
             for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
                 if value is not None:
                     raise InputError(
@@ -142,6 +146,10 @@ def resume(
         if raised:
             search = with_more_budget(search, num_trials, budget or {})
             check_room(search, ledger)
+        if confirmed:
+            search = with_final_runs(search, final_trials, final_seeds)
+            if ledger.has_ended and not raised and ledger.winner() is None:
+                raise InputError(f"--final-seeds: no trial of '{name}' has a result that final runs could confirm")
         if resized := workers is not None or max_concurrent is not None:
             search = with_other_workers(search, workers, max_concurrent)
         (digest, _), recorded = check_data(search, places), events[0]["tags"].get("dataset.digest")
@@ -154,7 +162,7 @@ def resume(
         watcher.stage(STARTING if runner.own_processes else "starting")
         with scratch(), runner.ready(search, places.storage) as slots:
             check_hours(search, runner)
-            changed = raised or resized
+            changed = raised or resized or confirmed
             config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))

@@ -57,8 +57,9 @@ def final_runs(search: Search, ledger: Ledger) -> list[TrialRecord]:
             seed = experiment.training.seed + repeat
             params = point if search.final_seeds == 1 else point | {"seed": seed}
             name = f"{FINAL}-{trial.trial_id}-seed-{seed}"
-            if only and (known is None or known.source == trial.trial_id):
-                name = FINAL
+            mine = known is not None and known.source == trial.trial_id
+            if (only and known is None) or (mine and (only or repeat == 0)):
+                name = FINAL  # one that was made before more seeds were asked for is the first of them
             runs.append(
                 TrialRecord(
                     name, len(runs), "final", params, 0, note=note, source=trial.trial_id, stop_after=stop_after

@@ -11,7 +11,7 @@ from typing import Any
 
 from orchestrator.config.training import Training
 from orchestrator.errors import visible
-from orchestrator.storage import trial_files
+from orchestrator.storage import paths, trial_files
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import Journal
@@ -114,7 +114,7 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
             except Exception as error:
                 print(visible(f"warning: no {what} was made ({error}); try again with: {again}"), file=sys.stderr)
     try:
-        findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent))
+        findings = Findings.of(ledger, confused_classes(ledger, journal.path.parent), paths.option(places.storage))
         with Folder(journal.path.parent).output(PAGE) as page:
             write_page(findings, page)
         journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))

@@ -8,6 +8,8 @@ from urllib.parse import quote, unquote, urlsplit
 from orchestrator.errors import InputError
 from orchestrator.storage.address import Address
 
+DEFAULT = "runs"
+"""The storage in the working directory that is taken if none is named."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """The names of searches and trials."""
 
@@ -30,6 +32,11 @@ def address_of(path: Path) -> str | None:
 def shown(path: Path) -> str:
     """A path as users and other machines know it: the address if it represents one."""
     return address_of(path) or str(path)
+
+
+def option(storage: Path) -> str:
+    """What `--storage` takes for a storage; empty for the default, `runs` in the working directory."""
+    return "" if storage.resolve() == Path(DEFAULT).resolve() else shown(storage)
 
 
 def portable(path: Path) -> str:

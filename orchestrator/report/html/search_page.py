@@ -37,6 +37,7 @@ from orchestrator.report.html.numbers_section import learned_cell, search_state,
 from orchestrator.report.html.papers_section import papers_table, reproduce_section
 from orchestrator.report.html.rendering import rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
+from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
@@ -52,6 +53,7 @@ def page(findings: Findings, images: str = "") -> str:
     ledger = findings.ledger
     values = {
         "findings": findings,
+        "steps": next_steps(findings),
         "ledger": ledger,
         "images": images,
         "drawn": DRAWN,

@@ -1,0 +1,142 @@
+"""Next steps that train on, or search elsewhere: longer, beyond an end of a range, or in a part of it."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from orchestrator.config.algorithms import is_exhaustive
+from orchestrator.config.resolve import with_ranges
+from orchestrator.config.space import parse_space
+from orchestrator.errors import InputError
+from orchestrator.report.commands import range_words, train_words
+from orchestrator.report.findings import Findings
+from orchestrator.report.importance import ENOUGH_TRIALS
+from orchestrator.report.ranges import narrowed, shifted
+from orchestrator.report.settings import Searched, crowd
+from orchestrator.report.steps import CONTENDERS, Step, final_runs, line, of_finals, of_trials
+from orchestrator.text import counted, listed, value_text
+
+LONGER = 2
+"""A longer training has this many times the epochs."""
+
+
+def longer(findings: Findings) -> Iterator[Step]:
+    """Train the best for longer."""
+    ledger, winner, gain = findings.ledger, findings.winner, findings.rising
+    if winner is None or not gain or winner.best_validation != winner.validations:
+        return
+    epochs = LONGER * int(winner.settings.get("epochs", 0))
+    why = f"The best score was at the last validation and still rose, by {gain:.4f} in the last fifth"
+    if ledger.noun == "training":
+        if epochs and (words := train_words({**winner.settings, "epochs": epochs})):
+            cost = LONGER * winner.seconds
+            yield Step("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost)
+        return
+    words, count = ["--epochs", str(epochs), "--scheduler", "none"], 1
+    changes: dict[str, Any] = {"epochs": epochs}
+    count = _starting(findings, {}, changes)
+    if not epochs or not count:
+        return
+    words += ["--num-trials", str(count), "--start-from", f"{ledger.name}:{count}"]
+    if is_exhaustive(ledger.config.get("algorithm")):
+        words += ["--algorithm", "random"]  # a grid has no points of its own to begin with
+    yield Step(
+        "longer",
+        f"Train the best {counted(count, 'trial')} for {epochs} epochs"
+        if count > 1
+        else f"Train it for {epochs} epochs",
+        f"{why}; after longer training another may lead, so that all begin anew and are compared at one age.",
+        line(findings, ["orchestrator", "search", "--like", ledger.name, *words]),
+        LONGER * count * winner.seconds + of_finals(findings, LONGER * final_runs(ledger)),
+    )
+
+
+def _starting(findings: Findings, ranges: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> int:
+    """How many of the best trials, at most CONTENDERS, lie in the space with these ranges, so that it can begin with
+    them."""
+    config = findings.ledger.config
+    raw = {"settings": config.get("settings", {}), "space": config.get("raw_space")}
+    count = 0
+    try:
+        content = with_ranges(raw, ranges, {}) if ranges else raw
+        given = dict(fixed or {})
+        part = content["space"]
+        if isinstance(part, dict):
+            part = {key: value for key, value in part.items() if key not in given}
+        space = parse_space(part, "next step", content["settings"] | given)
+        for trial in findings.ledger.finished()[:CONTENDERS]:
+            space.point({**content["settings"], **trial.params})
+            count += 1
+    except InputError:
+        pass
+    return count
+
+
+def _matters(findings: Findings, setting: Searched) -> bool:
+    """Whether a setting's range is worth a search: not if its importance is below the noise level. Of a single setting
+    that is not known: a forest explains much of any values by one number."""
+    found = findings.importances
+    return len(found.shares) < 2 or setting.key in found.mattered
+
+
+def _search(findings: Findings, ranges: Mapping[str, Any]) -> tuple[str, float | None]:
+    """A search like this one with other ranges, and its cost: as many trials as this one had; of a grid the new values
+    only."""
+    ledger = findings.ledger
+    words = ["orchestrator", "search", "--like", ledger.name, *range_words(ranges)]
+    count = max(ENOUGH_TRIALS, len(ledger.trials))
+    if is_exhaustive(ledger.config.get("algorithm")):
+        values = [len(next(s.values for s in findings.searched if s.key == key)) for key in ranges]
+        share = 1.0
+        for old, new in zip(values, ranges.values(), strict=True):
+            share *= len(new) / max(1, old)
+        return line(findings, words), of_trials(findings, max(1, round(share * len(ledger.trials))))
+    words += ["--num-trials", str(count)]
+    if first := _starting(findings, ranges):
+        words += ["--start-from", f"{ledger.name}:{first}"]
+    return line(findings, words), of_trials(findings, count)
+
+
+def _one_space(findings: Findings) -> bool:
+    """Whether it is a search over one mapping, whose ranges can be changed by their keys."""
+    return findings.ledger.noun == "search" and isinstance(findings.ledger.config.get("raw_space"), dict)
+
+
+def widen(findings: Findings) -> Iterator[Step]:
+    """Search beyond the ends that the winner is at."""
+    if findings.winner is None or not _one_space(findings):
+        return
+    edges = [s for s in findings.searched if s.edge and s.parameter is not None]
+    grid = is_exhaustive(findings.ledger.config.get("algorithm"))
+    found = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid)) and _matters(findings, s)}
+    if grid:
+        found = dict(list(found.items())[:1])  # the new values of two settings would leave out their pairs with the old
+    if not found:
+        return
+    said = [f"{s.key} = {value_text(s.best)} in {s.range_text}" for s in edges if s.key in found]
+    command, seconds = _search(findings, found)
+    sides = listed(
+        [f"{s.key} {'below' if s.edge == 'low' else 'above'} its range" for s in edges if s.key in found], " and "
+    )
+    yield Step("widen", f"Search {sides}", f"The best point is at an end: {'; '.join(said)}.", command, seconds)
+
+
+def narrow(findings: Findings) -> Iterator[Step]:
+    """Search where the best trials crowd."""
+    if findings.winner is None or not _one_space(findings):
+        return
+    ledger = findings.ledger
+    crowds = [crowd(ledger, s, findings.comparable, findings.settings) for s in findings.searched]
+    found = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None and _matters(findings, c.setting)}
+    if not found:
+        return
+    command, seconds = _search(findings, {key: new for key, (_, new) in found.items()})
+    parts = [
+        f"{key} to {value_text(new['low'])} to {value_text(new['high'])}{', in log scale' if new.get('log') else ''}"
+        for key, (_, new) in found.items()
+    ]
+    why = "; ".join(
+        f"the best {c.count} of {c.of} trials have {key} in the {'lowest' if c.end == 'low' else 'highest'} fifth of "
+        f"{c.setting.range_text}"
+        for key, (c, _) in found.items()
+    )
+    yield Step("narrow", f"Narrow {' and '.join(parts)}", f"{why[0].upper()}{why[1:]}.", command, seconds)

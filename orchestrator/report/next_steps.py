@@ -1,0 +1,357 @@
+"""What to run next: up to three commands with their reasons and costs, by rules over a search's findings.
+
+    findings ──> RULES, from the first ──> at most MOST steps ──> page, note, text report, `report --json`
+
+Each rule gives the steps that it finds reason for. A rule that stands `alone` ends the list: after it nothing else is
+worth saying. The rules at the end, `more` and `stop`, hold only where no earlier one asks for a search of its own.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from orchestrator.config.files import shipped_searches
+from orchestrator.config.training import Training, resolve_experiment
+from orchestrator.errors import InputError
+from orchestrator.report import learning
+from orchestrator.report.commands import train_words
+from orchestrator.report.findings import Findings
+from orchestrator.report.importance import ENOUGH_TRIALS
+from orchestrator.report.next_spaces import longer, narrow, widen
+from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
+from orchestrator.report.settings import space_of
+from orchestrator.report.significance import tests_by_seed
+from orchestrator.report.standing import side_by_side, standing
+from orchestrator.report.steps import CONTENDERS, Step, line, of_finals, of_trials
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.text import counted, listed, value_text
+
+MOST = 3
+"""The maximum number of steps that are shown."""
+SEEDS = 5
+"""The number of seeds over which leading trials are confirmed first."""
+MOST_SEEDS = 30
+"""More seeds than this are not proposed: the difference is then too small to be worth them."""
+RECENT = 0.5
+ENOUGH_TO_JUDGE = 20
+"""Whether a search has stopped to improve is judged by this share of its trials, the last ones, of at least so many."""
+BASELINES = ("proxy_anchor", "multi_similarity")
+"""Methods that learn on most data; the first that is not the search's own is the check of the data."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`when` is the condition in words, as the documentation has it; `search` rules ask for another search."""
+
+    name: str
+    when: str
+    find: Callable[[Findings], Iterable[Step]]
+    alone: bool = False
+    search: bool = False
+    last: bool = False
+    """Whether it holds only where no `search` rule found anything."""
+
+
+def next_steps(findings: Findings) -> list[Step]:
+    """The steps that the rules give, the most important first, at most MOST; a second or two where the importances are
+    needed for them."""
+    found: list[Step] = []
+    searching = False
+    for rule in RULES:
+        if rule.last and searching:
+            continue
+        steps = list(rule.find(findings))
+        found += steps
+        searching |= bool(steps) and rule.search
+        if steps and rule.alone:
+            break
+    return found[:MOST]
+
+
+# A search that has not ended, or has no result ---------------------------------------------------------------
+
+
+def _running(findings: Findings) -> Iterator[Step]:
+    ledger = findings.ledger
+    if ledger.state == "running":
+        yield Step(
+            "running",
+            "Wait for its end",
+            f"The {ledger.noun} has not ended, and its results may still change what is best to do.",
+            line(findings, ["orchestrator", "status", ledger.name]),
+            0.0,
+        )
+
+
+def _interrupted(findings: Findings) -> Iterator[Step]:
+    ledger = findings.ledger
+    if ledger.state == "interrupted":
+        wanted = ledger.config.get("num_trials")
+        left = None if wanted is None else max(0, wanted - len(ledger.finished()))
+        yield Step(
+            "interrupted",
+            "Go on with it",
+            "It was interrupted; what has ended is kept.",
+            line(findings, ["orchestrator", "resume", ledger.name]),
+            None if left is None else of_trials(findings, left),
+        )
+
+
+def _failed(findings: Findings) -> Iterator[Step]:
+    ledger = findings.ledger
+    if findings.winner is not None:
+        return
+    first = next((trial for trial in ledger.everyone() if trial.state == "failed"), None)
+    words = None if first is None else train_words({**first.settings, "epochs": 1})
+    if first is None or words is None:
+        yield Step("failed", "Find out why nothing was recorded", f"The {ledger.noun} ended without a result.")
+        return
+    yield Step(
+        "failed",
+        f"Train trial {first.trial_id} alone, for one epoch, to see its error",
+        f"No trial has a result; the first failed with: {first.reason}.",
+        line(findings, words),
+    )
+
+
+def _not_learned(findings: Findings) -> Iterator[Step]:
+    ledger, winner = findings.ledger, findings.winner
+    if winner is None or not (found := learning.judge(ledger, winner)).bad:
+        return
+    settings = winner.settings
+    rate = float(settings.get("lr") or 0.0)
+    why = f"Even the best trial did not learn ({found.why})"
+    ways = [(0.1, "a tenth")] if found.diverged else [(0.1, "a tenth"), (10.0, "ten times")]
+    for factor, said in ways if rate else ():
+        lr = float(f"{rate * factor:.3g}")
+        because = f"; {found.diverged}" if found.diverged else ""
+        if words := train_words({**settings, "lr": lr}):
+            what = f"Check the learning rate: train with {said} of it, {value_text(lr)}"
+            what = what.replace("ten times of it", "ten times as much")
+            yield Step("not_learned", what, f"{why}{because}.", line(findings, words), winner.seconds)
+    method = next(name for name in BASELINES if name != settings.get("method"))
+    own = {key: value for key, value in settings.items() if key in Training.model_fields and key != "lr"}
+    try:
+        other = resolve_experiment({**own, "method": method}, "next step").flat()
+    except InputError:
+        return
+    if words := train_words(other):
+        yield Step(
+            "not_learned",
+            f"Check the data: train {method} on it",
+            f"{why}. If {method} does not learn either, look at the images and their labels first.",
+            line(findings, words),
+            winner.seconds,
+        )
+
+
+# Which of the leading trials is best -------------------------------------------------------------------------
+
+
+def contenders(findings: Findings) -> list[TrialRecord]:
+    """The winner, and the next trials that could as well have won: at the age that both have, they are within the
+    winner's 95% interval over the held-out classes (where none was recorded, the next two). With two objectives the
+    first of the front."""
+    ledger, winner = findings.ledger, findings.winner
+    if winner is None or winner.best is None:
+        return []
+    if ledger.second is not None:
+        return [ledger.trials[key] for key in sorted(ledger.front, key=lambda k: _rank(ledger, k))][:CONTENDERS]
+    margin = None
+    if winner.best_interval is not None:
+        low, high = winner.best_interval
+        margin = winner.best - low if ledger.mode == "max" else high - winner.best
+    found = [winner]
+    for trial in standing(ledger)[1:]:
+        pair = side_by_side(ledger, winner, trial)
+        behind = pair.one - pair.other if ledger.mode == "max" else pair.other - pair.one
+        if margin is None or behind <= margin:
+            found.append(trial)
+        if len(found) == CONTENDERS:
+            break
+    return found
+
+
+def _rank(ledger: Ledger, trial_id: str) -> int:
+    return next(place for place, trial in enumerate(ledger.leaders()) if trial.trial_id == trial_id)
+
+
+def _confirm(findings: Findings) -> Iterator[Step]:
+    ledger, winner = findings.ledger, findings.winner
+    if winner is None:
+        return
+    metric = ledger.metric.removeprefix("val/")
+    if ledger.noun == "training":
+        if len(tests_by_seed(ledger, winner, metric)) < 2 and (words := train_words(winner.settings)):
+            yield Step(
+                "confirm",
+                f"Repeat it over {SEEDS} seeds",
+                "It has one seed: how much its number varies by chance is not known.",
+                line(findings, [*words, "--repeats", str(SEEDS)]),
+                SEEDS * winner.seconds,
+            )
+        return
+    leading = contenders(findings)
+    real = {frozenset((d.one, d.other)) for d in findings.differences if d.real}
+    rivals = [trial for trial in leading[1:] if frozenset((winner.trial_id, trial.trial_id)) not in real]
+    if not rivals:
+        return
+    have = {trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in leading}
+    fewest, seeds, forecast = min(len(tests) for tests in have.values()), SEEDS, ""
+    if fewest >= SEEDS:
+        pairs = [d for d in findings.differences if {d.one, d.other} == {winner.trial_id, rivals[0].trial_id}]
+        known = seeds_needed(pairs[0], len(findings.differences)) if pairs else None
+        if known is None or known.seeds is None or not SEEDS < known.seeds <= MOST_SEEDS:
+            return  # so small a difference does not matter: `stop` says that
+        seeds, forecast = known.seeds, f" A difference as large as the one seen takes {known.text} to be found."
+    names = listed([trial.trial_id for trial in leading], " and ")
+    runs = sum(max(0, seeds - len(tests)) for tests in have.values())
+    if ledger.second is not None:
+        why = "None of them beats another in both objectives, and with one seed each their order may be chance."
+    elif fewest >= 2:
+        why = f"Over {counted(fewest, 'seed')} they cannot be told apart.{forecast}"
+    elif max(len(tests) for tests in have.values()) >= 2:
+        why = "Not all of them were tested over several seeds: their order may be chance."
+    else:
+        within = "" if winner.best_interval is None else ", and the others are within the winner's 95% interval"
+        why = f"With one seed each, the order may be chance{within}."
+    words = ["--final-trials", str(len(leading)), "--final-seeds", str(seeds)]
+    yield Step(
+        "confirm",
+        f"Confirm trials {names} over {seeds} seeds",
+        why,
+        line(findings, ["orchestrator", "resume", ledger.name, *words]),
+        of_finals(findings, runs),
+    )
+
+
+# More of the same, or an end ---------------------------------------------------------------------------------
+
+
+def _is_exhausted(findings: Findings) -> bool:
+    """Whether every point of a finite space was tried."""
+    space, trials = space_of(findings.ledger), findings.ledger.trials.values()
+    ended = {json.dumps(trial.params, sort_keys=True, default=str) for trial in trials if trial.state != "running"}
+    return space is not None and findings.ledger.noun == "search" and space.size() <= len(ended)
+
+
+def noise_of(findings: Findings) -> float | None:
+    """The standard deviation of the winner's test over its seeds; None with fewer than SEEDS_TO_FORECAST of them."""
+    ledger, winner = findings.ledger, findings.winner
+    tests = tests_by_seed(ledger, winner, ledger.metric.removeprefix("val/"))
+    if len(tests) < SEEDS_TO_FORECAST:
+        return None
+    from statistics import stdev
+
+    return stdev(tests.values())
+
+
+def recent_gain(findings: Findings) -> tuple[int, float]:
+    """How many trials are the last RECENT of all, and by how much the best of all is above the best before them, at the
+    age that both have; 0 if it is not among the last."""
+    ledger, winner = findings.ledger, findings.winner
+    ended = sorted(ledger.finished(), key=lambda trial: trial.number)
+    count = round(RECENT * len(ended))
+    before = ended[: len(ended) - count]
+    before = [trial for trial in before if trial.state == "done"] or before  # others were worse where they were stopped
+    if winner is None or winner in before or not before:
+        return count, 0.0
+    values = [side_by_side(ledger, winner, trial) for trial in before]
+    gains = [pair.one - pair.other if ledger.mode == "max" else pair.other - pair.one for pair in values]
+    return count, max(0.0, min(gains))
+
+
+def _too_few(findings: Findings) -> Iterator[Step]:
+    ledger = findings.ledger
+    if findings.winner is None or ledger.noun != "search" or _is_exhausted(findings):
+        return
+    results, settings, wanted = len(ledger.finished()), sum(s.varied for s in findings.searched), _enough(findings)
+    if results < wanted:
+        have = f"{counted(results, 'result')} for {counted(settings, 'searched setting')}"
+        yield _more_points(findings, "too_few", wanted, f"{have}: {wanted} are a usual minimum.")
+
+
+def _enough(findings: Findings) -> int:
+    """The number of results that is enough to judge a space."""
+    return max(ENOUGH_TRIALS * sum(setting.varied for setting in findings.searched), ENOUGH_TO_JUDGE)
+
+
+def _improves(findings: Findings) -> Iterator[Step]:
+    ledger = findings.ledger
+    results = len(ledger.finished())
+    if findings.winner is None or ledger.noun != "search" or _is_exhausted(findings) or results < _enough(findings):
+        return
+    count, gain = recent_gain(findings)
+    if ledger.second is not None:
+        if ledger.trials_without_improvement < count:
+            yield _more_points(findings, "improves", 2 * results, f"A trial joined the front among the last {count}.")
+    elif gain > (noise := noise_of(findings) or 0.0):
+        level = f", more than the deviation over seeds, {noise:.4f}" if noise else ""
+        why = f"It still improves: the last {counted(count, 'trial')} gained {gain:.4f}{level}."
+        yield _more_points(findings, "improves", 2 * results, why)
+
+
+def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
+    ledger = findings.ledger
+    more = wanted - len(ledger.finished())
+    words = ["orchestrator", "resume", ledger.name, "--num-trials", str(len(ledger.trials) + more)]
+    for key, limit in (ledger.config.get("budget") or {}).items():
+        if limit is not None:
+            words += ["--budget", f"{key}=none" if key == "trials_without_improvement" else f"{key}={2 * limit:g}"]
+    said = f"Try {counted(more, 'more point', 'more points')}"
+    return Step(rule, said, why, line(findings, words), of_trials(findings, more))
+
+
+def _first_search(findings: Findings) -> Iterator[Step]:
+    ledger, settings = findings.ledger, findings.settings
+    method = str(settings.get("method"))
+    if ledger.noun != "training" or findings.winner is None or method not in shipped_searches():
+        return
+    words = ["orchestrator", "search", method, "--dataset", str(settings.get("dataset"))]
+    words += ["--num-trials", str(ENOUGH_TO_JUDGE), "--epochs", str(settings.get("epochs", 1))]
+    yield Step(
+        "first_search",
+        f"Search {method}'s hyperparameters",
+        "It is one point; whether another is better is not known.",
+        line(findings, words),
+        ENOUGH_TO_JUDGE * findings.winner.seconds,
+    )
+
+
+def _stop(findings: Findings) -> Iterator[Step]:
+    ledger = findings.ledger
+    if findings.winner is None or ledger.noun != "search":
+        return
+    results = len(ledger.finished())
+    if _is_exhausted(findings):
+        yield Step(
+            "stop", "Stop: the space is exhausted", f"All of its {counted(len(ledger.trials), 'point')} were tried."
+        )
+        return
+    count, _ = recent_gain(findings)
+    if ledger.second is not None:
+        why = f"None of the last {count} of {counted(results, 'trial')} joined the front."
+    else:
+        noise = noise_of(findings)
+        level = "" if noise is None else f" by more than the deviation over seeds, {noise:.4f}"
+        why = f"None of the last {count} of {counted(results, 'trial')} was better than those before{level}."
+    yield Step("stop", "Stop: this space gives no more", why)
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("running", "it still runs", _running, alone=True),
+    Rule("interrupted", "it was interrupted", _interrupted, alone=True),
+    Rule("failed", "no trial has a result", _failed, alone=True),
+    Rule("not_learned", "even the best trial did not learn", _not_learned, alone=True),
+    Rule("widen", "the winner is at an end of a range that could go on", widen, search=True),
+    Rule("longer", "the winner's best score is at its last validation and still rose", longer, search=True),
+    Rule("narrow", "the best trials crowd at one end of a range", narrow, search=True),
+    Rule("too_few", "there are too few results to judge the space", _too_few, search=True, last=True),
+    Rule("confirm", "trials that could as well have won are not told apart over seeds", _confirm),
+    Rule("improves", "the last half of the trials gained more than the noise", _improves, search=True, last=True),
+    Rule("first_search", "it is a training that has been repeated", _first_search),
+    Rule(
+        "stop", "every point was tried, or the last half of the trials gained no more than the noise", _stop, last=True
+    ),
+)
+"""The rules, the most important first."""

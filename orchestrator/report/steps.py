@@ -1,0 +1,80 @@
+"""A next step, and what its command costs.
+
+Costs are sums of training time (not of a clock, where trainings run at the same time), from the seconds that this
+search's own validations took; tests and start-up are not in them.
+"""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.report.findings import Findings
+from orchestrator.storage.ledger import Ledger
+from orchestrator.text import span
+
+CONTENDERS = 3
+"""The maximum number of trials that are confirmed, or that begin a next search."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing to do next. `command` is None where that is to run nothing."""
+
+    rule: str
+    what: str
+    why: str
+    command: str | None = None
+    seconds: float | None = None
+    """Of training, all of the command's together; None if that is not known."""
+
+    @property
+    def cost(self) -> str:
+        """`about 2 h 5 min of training`; empty for no command."""
+        if self.command is None:
+            return ""
+        return "cost not known" if self.seconds is None else f"about {span(self.seconds)} of training"
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "rule": self.rule,
+            "what": self.what,
+            "reason": self.why,
+            "command": self.command,
+            "seconds_of_training": self.seconds,
+        }
+
+
+def line(findings: Findings, words: Sequence[str]) -> str:
+    """A command, in the storage of this search."""
+    place = ["--storage", findings.storage] if findings.storage else []
+    return shlex.join([*words, *place])
+
+
+def _per_validation(ledger: Ledger) -> float | None:
+    validations = sum(trial.validations for trial in ledger.everyone())
+    return sum(trial.seconds for trial in ledger.everyone()) / validations if validations else None
+
+
+def of_trials(findings: Findings, count: int) -> float | None:
+    """So many trials like this search's, early stops included, and its final runs."""
+    ledger = findings.ledger
+    ended = ledger.finished()
+    if not ended:
+        return None
+    trial = sum(t.seconds for t in ended) / len(ended)
+    return count * trial + of_finals(findings, final_runs(ledger))
+
+
+def of_finals(findings: Findings, runs: int) -> float:
+    """So many final runs, each as long as the winner's training was until its best validation."""
+    each, winner = _per_validation(findings.ledger), findings.winner
+    return 0.0 if each is None or winner is None else runs * each * (winner.best_validation or 0)
+
+
+def final_runs(ledger: Ledger) -> int:
+    """The number of final runs of a search like this one."""
+    config = ledger.config
+    return config.get("final_trials", 1) * config.get("final_seeds", 1) if config.get("final", True) else 0
