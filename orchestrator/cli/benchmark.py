@@ -11,6 +11,8 @@ from orchestrator.cli.options import (
     Epochs,
     Json,
     MaxConcurrent,
+    NotifyCommand,
+    NotifyUrl,
     RayOutput,
     Set,
     StallTimeout,
@@ -75,6 +77,8 @@ def benchmark(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    notify_command: NotifyCommand = None,
+    notify_url: NotifyUrl = None,
     address: Address = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run and its cost.")] = False,
     json_: Json = False,
@@ -91,6 +95,9 @@ def benchmark(
 
     - `orchestrator benchmark --name my-benchmark --budget epochs=400`
     """
+    from orchestrator.search.notify import Notification
+
+    notification = Notification.of(notify_command, notify_url)
     with waiting("starting: the data sets, then Ray") as status:
         from orchestrator.config.files import find_search
         from orchestrator.search.benchmark import Benchmark, asked, known
@@ -116,5 +123,13 @@ def benchmark(
             given = Benchmark(name=name, methods=methods_, overrides=overrides, changes=wanted)
         chosen = asked(given, before)
         run_benchmark(
-            chosen, storage, tracking_uri, address, status, dry_run=dry_run, as_json=json_, ray_output=ray_output
+            chosen,
+            storage,
+            tracking_uri,
+            address,
+            status,
+            dry_run=dry_run,
+            as_json=json_,
+            ray_output=ray_output,
+            notification=notification,
         )

@@ -12,7 +12,19 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from orchestrator.cli import benchmark, datasets, housekeeping, meant, methods, models, results, search, searches, train
+from orchestrator.cli import (
+    benchmark,
+    datasets,
+    embedding,
+    housekeeping,
+    meant,
+    methods,
+    models,
+    results,
+    search,
+    searches,
+    train,
+)
 from orchestrator.cli.options import SEARCH_NAME, WORDS, Command, WrongOptions
 from orchestrator.cli.terminal import echo
 from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
@@ -80,6 +92,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": models.evaluate,
     "report": results.report,
     "export": models.export,
+    "embed": embedding.embed,
+    "query": embedding.query,
     "methods": methods.methods,
     "settings": methods.settings,
     "presets": methods.presets,

@@ -211,6 +211,26 @@ Format = Annotated[
         callback=one_of("formats", "table"),
     ),
 ]
+NotifyCommand = Annotated[
+    str | None,
+    typer.Option(
+        "--notify-command",
+        metavar="COMMAND",
+        help="Run this at the end, with the result as JSON on its standard input.",
+        envvar="ORCHESTRATOR_NOTIFY_COMMAND",
+        callback=not_empty,
+    ),
+]
+NotifyUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--notify-url",
+        metavar="URL",
+        help="Post the result to this webhook at the end, as JSON.",
+        envvar="ORCHESTRATOR_NOTIFY_URL",
+        callback=not_empty,
+    ),
+]
 RayOutput = Annotated[bool, typer.Option("--ray-output", help="Show Ray's own messages.")]
 
 

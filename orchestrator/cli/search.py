@@ -11,6 +11,8 @@ from orchestrator.cli.options import (
     Epochs,
     Json,
     MaxConcurrent,
+    NotifyCommand,
+    NotifyUrl,
     PresetName,
     RayOutput,
     SearchName,
@@ -135,6 +137,8 @@ def search(
     ] = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    notify_command: NotifyCommand = None,
+    notify_url: NotifyUrl = None,
     address: Address = None,
     dry_run: Annotated[
         bool,
@@ -159,6 +163,9 @@ def search(
 
     - `orchestrator search pfml --set protocol=mlrc --final-trials 3 --final-seeds 5 --final-protocol conventional`
     """
+    from orchestrator.search.notify import Notification
+
+    notification = Notification.of(notify_command, notify_url)
     # options called like keys of the file, such as final_seeds, are read by given_keys
     if dry_run:
         with waiting("timing a few steps"):
@@ -195,7 +202,7 @@ def search(
 
         runner = ray_runner(address, ray_output)
         outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
-    conclude(outcome, storage, as_json=json_)
+    conclude(outcome, storage, as_json=json_, notification=notification)
 
 
 def resume(
@@ -223,6 +230,8 @@ def resume(
     ] = False,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    notify_command: NotifyCommand = None,
+    notify_url: NotifyUrl = None,
     address: Address = None,
     json_: Json = False,
     ray_output: RayOutput = False,
@@ -239,6 +248,9 @@ def resume(
 
     - `orchestrator resume my-search --workers 4 --max-concurrent 2`
     """
+    from orchestrator.search.notify import Notification
+
+    notification = Notification.of(notify_command, notify_url)
     with waiting("resuming the search") as status:
         if (found := benchmark_of(name, storage)) is not None:
             for_one = {
@@ -258,7 +270,16 @@ def resume(
                 option = f"--num-trials {num_trials}" if num_trials else f"--budget {' --budget '.join(budget)}"
                 more = f"orchestrator benchmark --name {name} {option}"
                 raise InputError(f"NAME: {name}: is a benchmark: give all its searches more with: {more}")
-            run_benchmark(found, storage, tracking_uri, address, status, as_json=json_, ray_output=ray_output)
+            run_benchmark(
+                found,
+                storage,
+                tracking_uri,
+                address,
+                status,
+                as_json=json_,
+                ray_output=ray_output,
+                notification=notification,
+            )
             return
         if cut_damaged:
             from orchestrator.search.salvage import cut
@@ -284,7 +305,7 @@ def resume(
             final_trials=final_trials,
             final_seeds=final_seeds,
         )
-    conclude(outcome, storage, as_json=json_)
+    conclude(outcome, storage, as_json=json_, notification=notification)
 
 
 def _warn_of_machine(search: "Search") -> None:

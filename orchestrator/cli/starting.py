@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.execution.ray_tune import RayRunner
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.search.finish import Outcome
+    from orchestrator.search.notify import Notification
 
 
 def resolved_search(
@@ -191,6 +192,7 @@ def run_benchmark(
     dry_run: bool = False,
     as_json: bool,
     ray_output: bool,
+    notification: "Notification",
 ) -> None:
     from orchestrator.cli.live import Display
     from orchestrator.search.benchmark import members, to_do
@@ -216,6 +218,7 @@ def run_benchmark(
     for search in searches.values():
         note_idle(search)
     from orchestrator.search.benchmarking import run
+    from orchestrator.search.notify import end_of_benchmark
 
     runner = ray_runner(address, ray_output)
 
@@ -230,6 +233,7 @@ def run_benchmark(
     show_comparison(result.comparison, as_json=as_json)
     console = Terminal(stderr=as_json)
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
+    _notify(notification, end_of_benchmark(chosen.name, result.stopped))
     if result.stopped is not None:
         again = f"orchestrator resume {chosen.name} --storage {shlex.quote(paths.shown(storage))}"
         console.print(Text(f"{result.stopped}; continue with:  {again}"), soft_wrap=True)
@@ -258,10 +262,16 @@ def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
             console.print(Text.assemble((f"{key}: ", "bold"), str(value)))
 
 
-def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
-    """Print the leaderboard and where to look; the exit code says how the search ended."""
+def _notify(notification: "Notification", message: Mapping[str, Any]) -> None:
+    for problem in notification.send(message):
+        echo(f"warning: {problem}", err=True)
+
+
+def conclude(outcome: "Outcome", storage: Path, *, as_json: bool, notification: "Notification") -> None:
+    """Print the leaderboard and where to look, and send the notification; the exit code says how the search ended."""
     from orchestrator.cli.tables import closing, leaderboard, next_steps
     from orchestrator.report.summary import summary
+    from orchestrator.search.notify import end_of_search
 
     console = Terminal(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
@@ -270,6 +280,7 @@ def conclude(outcome: "Outcome", storage: Path, *, as_json: bool) -> None:
         console.print(Text(line), soft_wrap=True)
     if as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)
+    _notify(notification, end_of_search(outcome.ledger, outcome.state))
     if outcome.state == "failed":
         reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
         first = reasons[0] if reasons else "no trial gave a value"

@@ -7,6 +7,8 @@ import typer
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Json,
+    NotifyCommand,
+    NotifyUrl,
     PresetName,
     Set,
     Storage,
@@ -43,6 +45,8 @@ def train(
     set_: Set = [],  # noqa: B006 (typer reads the default)
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    notify_command: NotifyCommand = None,
+    notify_url: NotifyUrl = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the resolved training and its cost.")] = False,
     json_: Json = False,
 ) -> None:
@@ -54,6 +58,9 @@ def train(
 
     - `orchestrator train --preset pfml/cub200/resnet50`
     """
+    from orchestrator.search.notify import Notification
+
+    notification = Notification.of(notify_command, notify_url)
     with waiting("starting") as status:
         from orchestrator.config.presets import find_preset
         from orchestrator.config.resolve import beneath, single_training
@@ -95,4 +102,4 @@ def train(
         note_idle(training)
         watcher = Display(status=status)
         outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
-    conclude(outcome, storage, as_json=json_)
+    conclude(outcome, storage, as_json=json_, notification=notification)

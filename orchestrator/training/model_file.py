@@ -4,9 +4,10 @@ import csv
 import importlib.util
 import io
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -44,7 +45,21 @@ def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
     return learner
 
 
-def build_learner(experiment: Experiment, store: Store, *, num_classes: int, **facts: Any) -> Learner:
+class Images(Protocol):
+    """What a network needs to know of the images: a data set's, or others."""
+
+    @property
+    def channels(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class FileImages:
+    """Images that are in no data set."""
+
+    channels: int
+
+
+def build_learner(experiment: Experiment, store: Images, *, num_classes: int, **facts: Any) -> Learner:
     """The module to train, for a data set's images. Only training needs the further facts of its Task."""
     training = experiment.training
     return Learner(
@@ -104,9 +119,10 @@ def saved_model(path: Path) -> dict[str, Any]:
     return saved
 
 
-def load_learner(path: Path, store: Store) -> tuple[Learner, Experiment]:
-    """The learner of a model file or of a checkpoint, on the CPU."""
+def load_learner(path: Path, store: Images | None = None) -> tuple[Learner, Experiment]:
+    """The learner of a model file or of a checkpoint, on the CPU, for the images of a data set, or for any."""
     saved = saved_model(path)
+    store = store or FileImages(saved["channels"])
     settings = saved["experiment"]
     settings = settings | {"weights": "random", "weights_sha256": None}  # the weights come from this file
     experiment = resolve_experiment(settings, str(path))

@@ -1,0 +1,1 @@
+// the page of a query needs no script of its own
