@@ -6,7 +6,10 @@ BIN := .venv/bin
 # without bytecode caches every worker process would compile thousands of modules anew
 unexport PYTHONDONTWRITEBYTECODE
 
-# tests run two files at a time: at their usual niceness Ray's workers would wait for the other file's test
+# tests run two files at a time, the longest first (tests/conftest.py), not those with the most tests
+PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+
+# at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
 .PHONY: demo test test-slow gpu coverage lint setup ui methods-page tables-page goldens clean
@@ -18,10 +21,10 @@ demo: setup ## a real search on embedded data, in minutes
 
 test: setup ## all quick tests, two files at a time
 	@echo "== running the tests"
-	@$(BIN)/pytest -m "not slow" --numprocesses 2 --dist loadfile --durations 10 $(TESTS)
+	@$(PYTEST) -m "not slow" $(TESTS)
 
 test-slow: setup ## the tests that take minutes, two files at a time: half of it is waiting
-	@$(BIN)/pytest -m slow --numprocesses 2 --dist loadfile --durations 10 $(TESTS)
+	@$(PYTEST) -m slow $(TESTS)
 
 gpu: ## all that needs a GPU, in at most nine minutes; PART=5 or PART=5-, WHEELS=folder (benchmarks/gpu.py)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) benchmarks/gpu.py $(if $(PART),--part $(PART)) \

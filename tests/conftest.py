@@ -25,22 +25,41 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/goldens anew instead of comparing")
 
 
+LONGEST = [
+    "test_search",
+    "test_cli",
+    "test_loop",
+    "test_check",
+    "test_s3",
+    "test_streams",
+    "test_faults",
+    "test_study",
+    "test_benchmark",
+    "test_contract",
+    "test_evaluation",
+    "test_eager",
+    "test_folds",
+    "test_kernels",
+    "test_protocols",
+    "test_backends",
+    "test_scaffold",
+    "test_one_file_each",
+    "test_tracking",
+    "test_readme",
+    "test_search_page",
+    "test_parts",
+]
+"""The files that take longest, from the longest on."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Quick tests first; those that need CUDA are skipped without it."""
-    order = [
-        "test_search_files",
-        "test_objectives",
-        "test_pfml",
-        "test_method",
-        "test_study",
-        "test_data",
-        "test_evaluation",
-    ]
-    last = ["test_tracking", "test_backends", "test_search", "test_cli", "test_faults"]
+    """The longest files first where processes share the files, so that none waits for another at the end; else last.
+    Tests that need CUDA are skipped without it."""
+    shared = "PYTEST_XDIST_WORKER" in os.environ
 
     def place(item: pytest.Item) -> int:
-        stem = item.path.stem
-        return order.index(stem) if stem in order else 100 + (last.index(stem) + 1 if stem in last else 0)
+        longest = LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        return longest if shared else -longest
 
     items.sort(key=place)
     if not torch.cuda.is_available():

@@ -119,7 +119,13 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
 
 
 def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "protocol": "mlrc"}
+    settings = {
+        "method": "proxy_anchor",
+        "dataset": "glyphs-small",
+        "epochs": 1,
+        "protocol": "mlrc",
+        "embedding_dim": 8,
+    }
     (result,) = results(Work("0000", settings, str(data_folder), str(tmp_path), test=True))
     assert isinstance(result, Validated) and result.finished and 0 < result.metrics["val/map_at_r"] < 1
     assert 0 < result.test["map_at_r"] < result.test["concatenated_recall_at_1"] <= 1
