@@ -7,7 +7,8 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 # tests run two files at a time, the longest first (tests/conftest.py), not those with the most tests
-PYTEST := $(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 10
+PROCESSES ?= 2
+PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 10
 
 # at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
@@ -19,11 +20,11 @@ demo: setup ## a real search on embedded data, in minutes
 	@$(BIN)/orchestrator search demo --storage runs
 	@echo "== look at it in MLflow:   make ui   then open the addresses above"
 
-test: setup ## all quick tests, two files at a time
+test: setup ## all quick tests, PROCESSES=2 files at a time
 	@echo "== running the tests"
 	@$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: setup ## the tests that take minutes, two files at a time: half of it is waiting
+test-slow: setup ## the tests that take minutes, PROCESSES=2 files at a time: half of it is waiting
 	@$(PYTEST) -m slow $(TESTS)
 
 gpu: ## all that needs a GPU, in at most nine minutes; PART=5 or PART=5-, WHEELS=folder (benchmarks/gpu.py)
