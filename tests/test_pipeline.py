@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from orchestrator.config.resolve import single_training
-from orchestrator.config.training import resolve_experiment
+from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.data import encoding, pipeline
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, DRAWS, Crop, crop_of
@@ -51,7 +52,7 @@ from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import evaluate_model
 from orchestrator.training.loop import Validation, fit
-from orchestrator.training.splits import UNREADABLE
+from orchestrator.training.splits import UNREADABLE, enlarged
 
 # torchvision 0.29 says so at every image
 pytestmark = pytest.mark.filterwarnings("ignore:The image decoding:DeprecationWarning")
@@ -206,6 +207,20 @@ def test_photographs_are_cut_to_another_size_in_proportion(name: str, photograph
     seen = (as_float(read(photographs, [3], EVALUATION, augmentation=name, image_size=size)) * 255).round()
     resized = v2.functional.resize(image, [round(256 * size / own)], antialias=True)
     assert torch.equal(seen[0].to(torch.uint8), v2.functional.center_crop(resized, [size, size]))
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "told"), [(448, 256, True), (448, 512, False), (224, 64, True), (None, 64, False)]
+)
+def test_photographs_that_are_kept_too_small_are_told(size: int | None, kept: int, told: bool) -> None:
+    store = SimpleNamespace(name="mine", manifest={"settings": {"size": kept}})
+    training = Training(augmentation="random_crop_224", image_size=size)
+    found = enlarged(training, store)  # type: ignore[arg-type]
+    needed = 256 if size == 224 else 512
+    line = f"image_size: {size}: mine keeps images with a shorter side of {kept} pixels, which are enlarged to {needed}"
+    assert found == (f"{line}: prepare it with --size {needed}" if told else "")
+    store.manifest = {"settings": {"importer": "folder", "encoding": "original"}}
+    assert enlarged(training, store) == ""  # type: ignore[arg-type]
 
 
 def test_degradations_apply_after_the_crop(photographs: Store) -> None:

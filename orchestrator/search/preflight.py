@@ -44,6 +44,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     """The data set's digest, and the sizes of its evaluated sets (`measured.sizes`). Prepares it if necessary. Refuses
     batches that its classes cannot fill, weights and images that the backbone cannot take, and settings that the method
     does not accept. Warns of a selection on very little data."""
+    from orchestrator.data.batches import BATCHES
     from orchestrator.data.batches.base import Source
     from orchestrator.data.batches.class_balanced import CLASS_BALANCED
     from orchestrator.data.catalog import open_dataset
@@ -53,7 +54,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.report.effect import unreached
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
-    from orchestrator.training.splits import build_sampler, check_image_size, data_splits, few_left
+    from orchestrator.training.splits import build_sampler, check_image_size, data_splits, enlarged, few_left
 
     def say(line: str) -> None:
         print(visible(line), file=sys.stderr, flush=True)
@@ -77,7 +78,10 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     held_out = Measured.read(found["validation"])
     split = without(split, unreadable)
     labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
-    CLASS_BALANCED.build(Source(labels), training)  # before the network is built
+    if BATCHES[training.batches or CLASS_BALANCED.name].reads_labels:
+        CLASS_BALANCED.build(Source(labels), training)  # before the network is built
+    if larger := enlarged(training, store):
+        say(f"warning: {larger}")
     if "meta_share" not in {parameter.key for parameter in search.space.parameters()} and (
         few := few_left(experiment, store, split)
     ):

@@ -10,6 +10,7 @@ import torch
 
 from orchestrator.config.training import Experiment, Training
 from orchestrator.data.augmentations import Degradation
+from orchestrator.data.augmentations.crops import crop_of
 from orchestrator.data.batches import BATCHES
 from orchestrator.data.batches.base import Sampler, Source
 from orchestrator.data.batches.class_balanced import CLASS_BALANCED
@@ -89,6 +90,18 @@ def few_left(experiment: Experiment, store: Store, split: Split) -> str:
     return (
         f"meta_share: {share!r}: leaves {left[few].min()} images for training in {few.sum()} of {len(whole)} classes, "
         f"fewer than images_per_class ({wanted}): batches repeat images; lower one of them"
+    )
+
+
+def enlarged(training: Training, store: Store) -> str:
+    """That photographs are kept smaller than this `image_size` needs, "" if they are not, or it is not known."""
+    crop = crop_of(training.augmentation, training.image_size)
+    kept = store.manifest.get("settings", {}).get("size")
+    if crop is None or training.image_size is None or not isinstance(kept, int) or kept >= crop.shorter:
+        return ""
+    return (
+        f"image_size: {training.image_size}: {store.name} keeps images with a shorter side of {kept} pixels, which are "
+        f"enlarged to {crop.shorter}: prepare it with --size {crop.shorter}"
     )
 
 
