@@ -183,6 +183,20 @@ class Training(BaseModel):
     )
     embedding_dim: int = Field(128, ge=1, le=MOST_DIMENSIONS, description="embedding size D")
     pooling: Pooling = Field("average+max", description="global pooling of the feature maps, or 'token'")
+    lora_rank: int | None = Field(
+        None,
+        ge=1,
+        le=4096,
+        description="rank of low-rank changes (LoRA) by which the backbone is trained, its own weights frozen; null: "
+        "they are trained themselves",
+    )
+    lora_alpha: float | None = Field(
+        None, gt=0, description="the changes are multiplied by lora_alpha / lora_rank; null: by 1"
+    )
+    lora_layers: Literal["all", "attention"] | None = Field(
+        None,
+        description="which layers are changed: all linear ones and 1 x 1 convolutions, or of attention only; null: all",
+    )
     freeze_batch_norm: bool = Field(True, description="freeze batch norm's statistics and affine parameters")
     epochs: int = Field(10, ge=1, le=MOST_EPOCHS, description="epochs of training")
     validate_every: str = Field("1 epoch", description="'N epochs' or 'N steps'")
@@ -367,6 +381,18 @@ class Training(BaseModel):
             raise ValueError(f"lr_gamma: 1.0: lr_schedule: {PLATEAU.name} needs a factor below 1")
         if self.optimizer == NESTEROV.name and self.optimizer_momentum == 0:
             raise ValueError("optimizer_momentum: 0.0: optimizer: nesterov needs one above 0: take sgd without")
+        return self
+
+    @model_validator(mode="after")
+    def _lora(self) -> Self:
+        for key in ("lora_alpha", "lora_layers"):
+            if getattr(self, key) is not None and self.lora_rank is None:
+                raise ValueError(f"{key}: {shown(getattr(self, key))}: is not read without lora_rank: give one")
+        if self.lora_rank is not None and self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"lora_rank: {self.lora_rank}: warmup_epochs: {self.warmup_epochs} of {self.epochs} epochs leave the "
+                "backbone as it is: leave one of them out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -29,6 +29,7 @@ from orchestrator.data.store import Store
 from orchestrator.errors import InputError, suggestion
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.method import Method
+from orchestrator.networks.lora import merge
 from orchestrator.storage.files import output_place
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.provenance import versions
@@ -116,6 +117,7 @@ class Source:
         that its method offers, InputError if it has none of this name."""
         learner, experiment = load_learner(model, store)
         learner = learner.float().eval().requires_grad_(False)
+        merge(learner.network)
         images = example_images(store, experiment)
         if embedding is not None:
             with torch.no_grad():

@@ -31,7 +31,8 @@ class Average:
         """The average of the weights that the network has now."""
         if self.decay is not None:
             network = self.learner.network
-            averaged = [w for w in (*network.parameters(), *network.buffers()) if w.is_floating_point()]
+            trained = (weight for weight in network.parameters() if weight.requires_grad)
+            averaged = [weight for weight in (*trained, *network.buffers()) if weight.is_floating_point()]
             self._means = {weight: weight.detach().clone() for weight in averaged}
 
     def update(self) -> None:
@@ -61,13 +62,16 @@ class Average:
 
     def state(self) -> dict[str, Any] | None:
         """What a checkpoint keeps beside `weights`: what they are the averages of."""
-        return None if self.decay is None else self.learner.state_dict()
+        if self.decay is None:
+            return None
+        whole = self.learner.state_dict(keep_vars=True)
+        return {name: weight.detach() for name, weight in whole.items() if weight in self._means}
 
     def load(self, state: dict[str, Any] | None) -> None:
         """Go on from a `state`, where the learner has `weights`."""
         self.begin()
         if state is not None:
-            self.learner.load_state_dict(state)
+            self.learner.load_state_dict(state, strict=False)
 
     @torch.no_grad()
     def _exchange(self) -> None:

@@ -11,6 +11,7 @@ from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.backbones.base import Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
+from orchestrator.networks.lora import LoRA, adapt
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares
 
@@ -46,6 +47,7 @@ class Learner(nn.Module):
         pooling: Pooling,
         input_convention: InputConvention = "default",
         image_size: int | None = None,
+        lora: LoRA | None = None,
     ) -> None:
         super().__init__()
         built = build_backbone(
@@ -66,6 +68,8 @@ class Learner(nn.Module):
         self.images = 0
         """How many images of the batch this process has; 0 outside a training step."""
         self.network.heads = self.method.heads()
+        if lora is not None:
+            adapt(self.network.backbone, lora, backbone)
         self.method.bind(self.network)
 
     def outputs(self, images: Tensor) -> Outputs:

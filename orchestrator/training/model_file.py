@@ -17,6 +17,7 @@ from orchestrator.data.splits import Split, super_classes
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.method import Diagnostics, Task, find_method
+from orchestrator.networks.lora import LoRA
 from orchestrator.plugins import own_config
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.training.checkpoint import load_checkpoint
@@ -73,6 +74,9 @@ def build_learner(experiment: Experiment, store: Images, *, num_classes: int, **
         pooling=training.pooling,
         input_convention=training.input_convention,
         image_size=training.image_size,
+        lora=None
+        if training.lora_rank is None
+        else LoRA(training.lora_rank, training.lora_alpha, training.lora_layers or "all"),
     )
 
 
