@@ -216,7 +216,7 @@ def looks(storage: Path, name: str) -> dict[str, tuple[str, Callable[[Any], None
         expect(page.locator("svg.main-svg").nth(2)).to_be_visible()
 
     def report(page: Any) -> None:
-        expect(page.frame_locator("iframe").first.locator("[role=img][data-drawn=yes]").first).to_be_visible()
+        expect(page.frame_locator("iframe").first.locator(".plot[data-drawn=yes]").first).to_be_visible()
 
     return {
         "leaderboard": (view_path(experiment, ledger.search_id, "table"), text("matching runs")),

@@ -276,7 +276,7 @@ def test_the_report_works_in_mlflows_frame(reviewer: Reviewer) -> None:
     page = reviewer.open(f"#/experiments/{reviewer.experiment}/runs/{reviewer.parent}/artifacts/{PAGE}")
     frame = page.frame_locator("iframe").first
     expect(frame.get_by_role("heading", name="made")).to_be_visible()
-    expect(frame.locator("[role=img][data-drawn=yes]").first).to_be_visible()
+    expect(frame.locator(".plot[data-drawn=yes]").first).to_be_visible()
     assert reviewer.picture(page, "report") > 100
     frame.get_by_role("navigation").get_by_role("link").last.click()
     expect(frame.locator("section").last).to_be_in_viewport()

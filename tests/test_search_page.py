@@ -5,7 +5,7 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -164,7 +164,7 @@ def test_the_verdict_answers_a_reader_s_questions(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, spread(40), finals={f"{best:04d}": [0.5221, 0.5222, 0.5220]}))
     assert found.winner is not None and found.winner.trial_id == f"{best:04d}"
     assert found.verdict[0].startswith(f"Best: trial {best:04d}, val/map_at_r 0.")
-    assert "40 trials (40 done), 3.33 hours of training" in found.verdict[1]
+    assert "40 trials (40 done), 3 h 20 min of training" in found.verdict[1]
     assert next(iter(found.importances.shares)) == "delta"
     assert found.importances.mattered == ["delta"] and "cannot be told from chance" in found.importances.answer
     assert 0.4 < sum(mean for mean, _ in found.importances.shares.values()) <= 1
@@ -210,7 +210,7 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
     assert "cost/seconds" in found.verdict[0] and "none is better than another in both" in found.certainty
     assert "cost/seconds (lower is better)" in html
     heads = re.search(r'id="leaderboard-table".*?</thead>', html, re.DOTALL)
-    assert heads is not None and ">cost/seconds<" in heads[0] and ">front<" in heads[0]
+    assert heads is not None and ">cost/<wbr>seconds<" in heads[0] and ">front<" in heads[0]
     assert html.count("<td>on the front</td>") == len(ledger.front)
     front = next(t for t in figures(html)["front-figure"]["data"] if t["name"] == "front")
     trials = ledger.trials.values()
@@ -390,7 +390,7 @@ def test_the_page_is_whole_and_offline(tmp_path: Path) -> None:
     assert all(value.startswith(("#", "data:")) for value in loads)
     ids = [found["id"] for _, found in seen.tags if found.get("id")]
     assert len(ids) == len(set(ids))
-    plots = [found for tag, found in seen.tags if found.get("role") == "img"]
+    plots = [found for tag, found in seen.tags if found.get("class") == "plot"]
     assert {plot["id"] for plot in plots} == set(figures(html))
     assert {"history", "spent", "importances", "parallel", "slice-0", "map-0", "learning", "quality"} <= set(ids)
     assert all(plot["aria-labelledby"] in ids for plot in plots)
@@ -504,6 +504,65 @@ def test_names_cannot_break_out(tmp_path_factory: pytest.TempPathFactory, text: 
 # A browser
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's Chromium, driven by playwright."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+
+@pytest.fixture(scope="module")
+def reviewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Findings]:
+    """The page of a search with early stops, a failure with a long reason, and final runs."""
+    folder, points = tmp_path_factory.mktemp("reviewed"), spread(40)
+    order = sorted(range(40), key=lambda n: -bowl(points[n]))
+    finals = {f"{order[0]:04d}": [0.41, 0.414], f"{order[1]:04d}": [0.40, 0.399]}
+    reason = f"RuntimeError: {'a_very_long_word_' * 12} in method.py, line 7"
+    findings = Findings.of(made(folder, points, pruned=lambda n: n % 3 == 1, reason=reason, finals=finals))
+    path = folder / "search.html"
+    path.write_text(page(findings), encoding="utf-8")
+    return path, findings
+
+
+CUT = """() => [document.documentElement, ...document.querySelectorAll('.table, figure, .answers > div, .command, pre')]
+  .filter((part) => part.checkVisibility() && part.scrollWidth > part.clientWidth + 1)
+  .map((part) => `${part.tagName} ${part.ariaLabel ?? part.id}: ${part.scrollWidth} in ${part.clientWidth}`)"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [1400, 1000, 390, "print"])
+def test_nothing_is_cut(browser: Any, reviewed: tuple[Path, Findings], width: Any) -> None:
+    """No column and no card is cut at any width; the leaderboard's values are there, with their columns' heads."""
+    tab = browser.new_page(viewport={"width": 900 if width == "print" else width, "height": 900})
+    said: list[str] = []
+    tab.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    tab.on("pageerror", lambda error: said.append(str(error)))
+    tab.goto(reviewed[0].as_uri())
+    tab.wait_for_function("() => [...document.querySelectorAll('.plot')].every((node) => node.dataset.drawn)")
+    if width == "print":
+        tab.evaluate("() => dispatchEvent(new Event('beforeprint'))")
+    tab.evaluate("() => document.querySelectorAll('details').forEach((part) => { part.open = true; })")
+    tab.wait_for_timeout(200)
+    assert tab.evaluate(CUT) == [] and said == []
+    stacked = tab.evaluate("() => document.getElementById('leaderboard-table').classList.contains('stacked')")
+    assert stacked or width != 390
+    assert not stacked or width != 1400
+    winner = reviewed[1].winner
+    assert winner is not None
+    row = dict(
+        tab.evaluate(
+            "() => [...document.querySelector('#leaderboard-table tbody tr').cells]"
+            ".map((cell) => [cell.dataset.label, cell.innerText.trim()])"
+        )
+    )
+    assert row["trial"] == winner.trial_id and row["delta"] == f"{winner.params['delta']:.4g}"
+    assert row["time"] == "5 min" and row["validations"] == "10" and "test map_at_r" not in row
+    tab.close()
+
+
 def opened(address: str, *options: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [str(CHROMIUM), "--headless", "--no-sandbox", "--hide-scrollbars", "--enable-logging=stderr"]
     command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=40000", "--window-size=1280,9000"]
@@ -530,7 +589,7 @@ def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
     theme = ["--blink-settings=preferredColorScheme=0"] if dark else []
     seen = opened(path.as_uri(), "--dump-dom", *theme, folder=tmp_path)
     assert complaints(seen.stderr) == []
-    plots = [found for _, found in Elements(seen.stdout).tags if found.get("role") == "img"]
+    plots = [found for _, found in Elements(seen.stdout).tags if "data-drawn" in found or found.get("class") == "plot"]
     assert plots and all(found.get("data-drawn") == "yes" for found in plots)
     assert seen.stdout.count('class="main-svg"') >= len(plots)
     assert HOSTILE in "".join(Elements(seen.stdout).text)

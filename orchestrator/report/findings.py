@@ -26,7 +26,7 @@ from orchestrator.report.significance import Difference, between_confirmed, how_
 from orchestrator.report.standing import Comparable, comparable, side_by_side, standing
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted, params_text, value_text
+from orchestrator.text import counted, params_text, span, value_text
 
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
@@ -148,14 +148,10 @@ def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
     where = "Test (selection: test)" if ledger.selection == "test" else "Test on unseen classes"
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
-    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {_time(seconds)} of training"
+    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {span(seconds)} of training"
     if ledger.hours["GPU"]:
-        cost += f", {ledger.hours['GPU']:.2f} GPU-hours"
+        cost += f", {ledger.hours['GPU']:.3g} GPU-hours"
     return f"{where}: {test}; {cost}." if test else f"Not tested{ledger.yet}; {cost}."
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 3600:.2f} hours" if seconds >= 360 else f"{seconds / 60:.1f} minutes"
 
 
 def _states(ledger: Ledger) -> str:

@@ -17,7 +17,7 @@ from orchestrator.report.html.elements import (
 )
 from orchestrator.report.html.rendering import rendered
 from orchestrator.storage.atomic import write_whole
-from orchestrator.text import duration, params_text
+from orchestrator.text import params_text, span
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a63d2", "#7f7f7f")
 """Okabe and Ito's colours, for colour-blind readers, on light and dark."""
@@ -65,8 +65,8 @@ def _table(comparison: Comparison) -> Table:
                 score_cell(None if winner is None else winner.best),
                 len(member.ledger.trials),
                 member.ledger.epochs,
-                number_cell(duration(3600 * member.hours), member.hours),
-                number_cell(duration(member.training_seconds), member.training_seconds),
+                number_cell(span(3600 * member.hours), member.hours),
+                number_cell(span(member.training_seconds), member.training_seconds),
                 "" if winner is None else params_text(winner.params),
             ]
         )

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from orchestrator.report.significance import Difference, how_tested
@@ -25,7 +26,8 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A sortable table of texts, numbers and cells; `best` is a row, `wrap` are columns of long texts."""
+    """A sortable table of texts, numbers and cells; `best` is a row, `wrap` are columns of long texts. Columns without
+    values are not shown."""
 
     name: str
     heads: Sequence[str]
@@ -33,9 +35,29 @@ class Table:
     best: int | None = None
     wrap: Sequence[int] = ()
 
+    @cached_property
+    def _all(self) -> list[list[Cell]]:
+        return [[_cell(value) for value in row] for row in self.rows]
+
+    @cached_property
+    def _shown(self) -> list[int]:
+        """The columns that have a value in some row; all of a table without rows."""
+        return [at for at in range(len(self.heads)) if not self.rows or any(row[at].text for row in self._all)]
+
+    @property
+    def titles(self) -> list[str]:
+        """The heads of the columns that are shown."""
+        return [self.heads[at] for at in self._shown]
+
     @property
     def cells(self) -> list[list[Cell]]:
-        return [[_cell(value) for value in row] for row in self.rows]
+        """The cells of these columns."""
+        return [[row[at] for at in self._shown] for row in self._all]
+
+    @property
+    def wrapped(self) -> list[int]:
+        """Which of these columns have long texts."""
+        return [place for place, at in enumerate(self._shown) if at in self.wrap]
 
 
 @dataclass(frozen=True)

@@ -38,19 +38,66 @@ function draw(node) {
     // named one by one: plotly's own set has an upload to its cloud
     modeBarButtons: [figure.data[0].type === "parcoords" ? ["toImage"] : ["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
   node.dataset.drawn = "yes";
+  // one stop of the keyboard for all buttons of a figure; the arrows go from one to the next
+  node.querySelectorAll(".modebar-btn").forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
 }
 
 const plots = [...document.querySelectorAll(".plot")];
-(function next(place) {  // one after the other, so that the page can be read and scrolled meanwhile
-  if (place < plots.length) {
-    draw(plots[place]);
-    setTimeout(next, 0, place + 1);
+document.addEventListener("keydown", (event) => {
+  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], button = event.target.closest?.(".modebar-btn");
+  if (!step || !button) return;
+  const all = [...button.closest(".plot").querySelectorAll(".modebar-btn")];
+  all[(all.indexOf(button) + step + all.length) % all.length].focus();
+  event.preventDefault();
+});
+
+/** How far a figure is from what is seen. */
+const away = (node) => {
+  const box = node.getBoundingClientRect();
+  return Math.max(0, box.top - innerHeight, -box.bottom);
+};
+(function next() {  // one after the other, the nearest first, so that the page can be read and scrolled meanwhile
+  const left = plots.filter((node) => !node.dataset.drawn);
+  if (left.length) {
+    draw(left.reduce((one, other) => (away(other) < away(one) ? other : one)));
+    setTimeout(next, 0);
   }
-})(0);
+})();
 dark.addEventListener("change", () => plots.filter((node) => node.dataset.drawn).forEach(draw));
 
-for (const table of document.querySelectorAll("table.sortable")) {
+/** Tables without room for their columns show the cells of a row under each other. */
+const tables = [...document.querySelectorAll("table.sortable")];
+function fit() {
+  for (const table of tables) {
+    table.classList.remove("stacked");
+    const room = table.parentElement.clientWidth;
+    if (room && table.scrollWidth > room + 1) table.classList.add("stacked");
+  }
+}
+let waiting = 0;
+addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(fit, 50); });
+document.addEventListener("toggle", fit, true);
+
+const PAPER = 700;  // pixels that a page of paper has room for
+addEventListener("beforeprint", () => {
+  document.body.style.width = `${PAPER}px`;
+  document.body.classList.add("printing");
+  plots.filter((node) => !node.dataset.drawn).forEach(draw);
+  plots.forEach((node) => Plotly.relayout(node, { autosize: false, width: node.clientWidth }));
+  fit();
+});
+addEventListener("afterprint", () => {
+  document.body.style.width = "";
+  document.body.classList.remove("printing");
+  plots.forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
+  fit();
+});
+
+for (const table of tables) {
   const heads = [...table.tHead.rows[0].cells];
+  for (const row of table.tBodies[0].rows) {
+    [...row.cells].forEach((cell, column) => { cell.dataset.label = heads[column].textContent.trim(); });
+  }
   heads.forEach((head, column) => {
     const button = head.querySelector("button");
     button?.addEventListener("click", () => {
@@ -68,6 +115,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     });
   });
 }
+
+fit();
 
 function copied(button, text) {
   const area = document.createElement("textarea");  // a sandboxed frame has no clipboard of its own

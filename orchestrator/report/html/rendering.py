@@ -7,6 +7,7 @@ All text is escaped, in templates and in figures, except what is `Markup`.
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -16,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from orchestrator.report.html.elements import Plot
-from orchestrator.text import counted, duration
+from orchestrator.text import counted, span
 
 HERE = Path(__file__).parent
 
@@ -26,7 +27,7 @@ def environment() -> Environment:
     """The environment of all templates."""
     folder = FileSystemLoader(HERE / "templates")
     made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"counted": counted, "duration": duration, "json": as_json}
+    made.filters |= {"counted": counted, "span": span, "json": as_json, "breakable": breakable}
     return made
 
 
@@ -45,6 +46,11 @@ def rendered(template: str, values: Mapping[str, Any], *, more: str = "", data: 
     parts = {"style": Markup(style), "script": Markup(script), "plotly": Markup(plotly)}
     held = {"figures": as_json(figures, escape), **{name: as_json(value) for name, value in (data or {}).items()}}
     return environment().get_template(template).render(values, held=held, **parts)
+
+
+def breakable(text: str) -> Markup:
+    """A name that may go on in a next line after each `_`, `/` and `@`."""
+    return Markup(re.sub(r"([_/@])(?=\w)", r"\1<wbr>", str(escape(text))))
 
 
 def _plots(part: Any) -> Iterator[Plot]:

@@ -42,7 +42,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
 from orchestrator.storage.trial_folder import IMAGES
-from orchestrator.text import counted, duration, params_text
+from orchestrator.text import counted, params_text, span
 
 CURVES = 60
 """The number of learning curves drawn, the best."""
@@ -122,7 +122,8 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         because = {s.key: s.idle[trial.trial_id] for s in findings.searched if trial.trial_id in s.idle}
         rows.append(_trial_row(place, trial, state, keys, columns, shown, because))
     finals = [(run, learned_cell(ledger, run)) for run in ledger.finals.values()]
-    rows += [_trial_row("final", run, state, keys, columns, shown, idle(run)) for run, state in finals]
+    final_rows = [_trial_row(None, run, state, keys, columns, shown, idle(run)) for run, state in finals]
+    again = Folded("Final runs", Table("finals", heads, final_rows, wrap=[len(heads) - 1]), opened=True)
     repeated: list[Folded] = []
     for group in repeated_tests(ledger):
         of = f"trial {group.source}" if group.source else "the point"
@@ -132,6 +133,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
     return {
         "ages": None if age is None else _ages(ledger, age),
         "table": Table("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1]),
+        "finals": again if finals else None,
         "shown": LEADERS,
         "of": len(ranking),
         "tests": [*repeated, *single_tables(ledger)],
@@ -189,7 +191,7 @@ def _trial_row(
     return [
         *row,
         trial.validations,
-        number_cell(duration(trial.seconds), trial.seconds),
+        number_cell(span(trial.seconds), trial.seconds),
         trial.reason or trial.note or "",
     ]
 
@@ -263,10 +265,10 @@ def _cost(findings: Findings) -> dict[str, Any]:
         own = [trial for trial in ledger.trials.values() if trial.state == state]
         if own:
             seconds = sum(trial.seconds for trial in own)
-            time = number_cell(duration(seconds), seconds)
+            time = number_cell(span(seconds), seconds)
             rows.append([state_cell(state), len(own), sum(trial.validations for trial in own), time])
     for run in ledger.finals.values():
-        time = number_cell(duration(run.seconds), run.seconds)
+        time = number_cell(span(run.seconds), run.seconds)
         rows.append([f"final run {run.trial_id}", 1, run.validations, time])
     table = Table("cost", ["what", "trials", "validations", "training"], rows)
     if not trials:
