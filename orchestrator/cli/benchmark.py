@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import completing
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Address,
@@ -36,7 +37,13 @@ def benchmark(
         typer.Option(help="Methods, shipped searches, or search files.", metavar="A,B,...", callback=not_empty),
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Data set, in place of the files'.", metavar="NAME", callback=not_empty)
+        str | None,
+        typer.Option(
+            help="Data set, in place of the files'.",
+            metavar="NAME",
+            callback=not_empty,
+            autocompletion=completing.datasets,
+        ),
     ] = None,
     budget: Annotated[
         list[str],

@@ -13,6 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.cli import completing
 from orchestrator.cli.options import Json, Set, assignments, local_path
 from orchestrator.cli.output import plain, waiting, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
@@ -20,7 +21,10 @@ from orchestrator.errors import InputError, shown
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Show this method's hyperparameters.", metavar="NAME")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Show this method's hyperparameters.", metavar="NAME", autocompletion=completing.methods),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """The installed methods, or one method's formula and hyperparameters.
@@ -97,7 +101,9 @@ def _settings_table(head: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def presets(
-    name: Annotated[str | None, typer.Argument(help="Show this preset, or a method's names.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show this preset, or a method's names.", autocompletion=completing.presets)
+    ] = None,
     json_: Json = False,
 ) -> None:
     """The papers' own settings for their data sets and backbones.
@@ -125,7 +131,7 @@ def presets(
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="Name of the method.", metavar="NAME")],
+    name: Annotated[str, typer.Argument(help="Name of the method.", metavar="NAME", autocompletion=completing.methods)],
     set_: Set = [],  # noqa: B006 (typer reads the default)
     json_: Json = False,
 ) -> None:

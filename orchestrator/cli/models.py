@@ -11,6 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.cli import completing
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Json,
@@ -48,6 +49,7 @@ def evaluate(
             help="Name of the data set (see `orchestrator datasets`), or s3://bucket/prefix.",
             metavar="NAME",
             callback=not_empty,
+            autocompletion=completing.datasets,
         ),
     ],
     storage: Storage = DEFAULT_STORAGE,
@@ -323,6 +325,7 @@ def export(
             metavar="NAME",
             help="Try it on images of this data set; the training's by default.",
             callback=not_empty,
+            autocompletion=completing.datasets,
         ),
     ] = None,
     embedding: Annotated[

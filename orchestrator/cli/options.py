@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 import typer
 from typer.core import TyperCommand
 
+from orchestrator.cli import completing
 from orchestrator.config.limits import MOST_CONCURRENT, MOST_EPOCHS, MOST_WORKERS
 from orchestrator.errors import InputError, Problems
 from orchestrator.storage import paths
@@ -171,7 +172,7 @@ TrackingUri = Annotated[
     ),
 ]
 SEARCH_NAME = "Name of the search."
-SearchName = Annotated[str, typer.Argument(help=SEARCH_NAME, metavar="NAME")]
+SearchName = Annotated[str, typer.Argument(help=SEARCH_NAME, metavar="NAME", autocompletion=completing.searches)]
 PresetName = Annotated[
     str | None,
     typer.Option(
@@ -179,10 +180,19 @@ PresetName = Annotated[
         help="A paper's settings, METHOD/DATASET/BACKBONE; see `orchestrator presets`.",
         metavar="NAME",
         callback=not_empty,
+        autocompletion=completing.presets,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of stdout.")]
-Set = Annotated[list[str], typer.Option("--set", metavar="KEY=VALUE", help="Fix a setting; repeat as needed.")]
+Set = Annotated[
+    list[str],
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Fix a setting; repeat as needed.",
+        autocompletion=completing.settings,
+    ),
+]
 BudgetWords = Annotated[
     list[str],
     typer.Option(

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli import completing
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Address,
@@ -50,7 +51,10 @@ if TYPE_CHECKING:
 def search(
     ctx: typer.Context,
     space: Annotated[
-        str | None, typer.Argument(help="A search file, or the name of a shipped one.", metavar="SPACE")
+        str | None,
+        typer.Argument(
+            help="A search file, or the name of a shipped one.", metavar="SPACE", autocompletion=completing.spaces
+        ),
     ] = None,
     like: Annotated[
         str | None,
@@ -60,7 +64,13 @@ def search(
         str | None, typer.Option(help="Name of this search; a new one by default.", metavar="NAME", callback=not_empty)
     ] = None,
     dataset: Annotated[
-        str | None, typer.Option(help="Data set, in place of the file's.", metavar="NAME", callback=not_empty)
+        str | None,
+        typer.Option(
+            help="Data set, in place of the file's.",
+            metavar="NAME",
+            callback=not_empty,
+            autocompletion=completing.datasets,
+        ),
     ] = None,
     preset: PresetName = None,
     num_trials: Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points to try.")] = None,

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from orchestrator.cli import completing
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Json,
@@ -25,11 +26,21 @@ from orchestrator.errors import InputError
 def train(
     method: Annotated[
         str | None,
-        typer.Option(help="Name of the method; see `orchestrator methods`.", metavar="NAME", callback=not_empty),
+        typer.Option(
+            help="Name of the method; see `orchestrator methods`.",
+            metavar="NAME",
+            callback=not_empty,
+            autocompletion=completing.methods,
+        ),
     ] = None,
     dataset: Annotated[
         str | None,
-        typer.Option(help="Name of the data set; see `orchestrator datasets`.", metavar="NAME", callback=not_empty),
+        typer.Option(
+            help="Name of the data set; see `orchestrator datasets`.",
+            metavar="NAME",
+            callback=not_empty,
+            autocompletion=completing.datasets,
+        ),
     ] = None,
     preset: PresetName = None,
     epochs: Annotated[int | None, typer.Option(min=1, max=MOST_EPOCHS, help="Epochs of training.")] = None,

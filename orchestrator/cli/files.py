@@ -1,0 +1,146 @@
+"""The commands for writing search files: `init` and `schema`."""
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orchestrator.cli import completing
+from orchestrator.cli.options import local_path, not_empty
+from orchestrator.cli.output import plain, write_output
+from orchestrator.cli.terminal import echo
+from orchestrator.errors import InputError
+
+ENDINGS = (".yaml", ".yml")
+SCALES: dict[str, Any] = {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}
+"""What a search of a method without a shipped one searches."""
+
+
+def init(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="The file to write; METHOD.yaml by default.", metavar="FILE", parser=local_path),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the method; asked for otherwise.",
+            metavar="NAME",
+            callback=not_empty,
+            autocompletion=completing.methods,
+        ),
+    ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the data set; asked for otherwise.",
+            metavar="NAME",
+            callback=not_empty,
+            autocompletion=completing.datasets,
+        ),
+    ] = None,
+) -> None:
+    """Write a search file to begin with, each line with its meaning, and beside it the schema for editors.
+
+    - `orchestrator init my_search.yaml --method pfml --dataset glyphs`
+
+    - `orchestrator search my_search.yaml --dry-run`
+    """
+    from orchestrator.config.schema import SCHEMA_FILE
+    from orchestrator.plugins import find_installed
+
+    method = method or _asked("--method", "Which method", "proxy_anchor")
+    find_installed(method)
+    dataset = dataset or _asked("--dataset", "Which data set", "glyphs")
+    path = file or Path(f"{method}.yaml")
+    if path.suffix.lower() not in ENDINGS:
+        raise InputError(f"FILE: {path}: should end in .yaml")
+    if path.exists():
+        raise InputError(f"FILE: {path}: exists; name another file, or remove it")
+    text = search_text(method, dataset, path.name)
+    write_output("FILE", path, lambda place: _write(place, text), "search")
+    beside = path.parent / SCHEMA_FILE
+    if not beside.exists():
+        schema(beside)
+    echo(f"look at it, then:  orchestrator search {path} --dry-run", err=True)
+
+
+def schema(
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it to this file.", parser=local_path)
+    ] = None,
+) -> None:
+    """The JSON schema of search files with the installed methods, by which editors check and complete them.
+
+    Its name goes into the first line of a search file: `# yaml-language-server: $schema=search.schema.json`.
+
+    - `orchestrator schema --output search.schema.json`
+    """
+    from orchestrator.config.schema import search_schema
+    from orchestrator.plugins import installed
+
+    text = json.dumps(search_schema(installed()))
+    if output is None:
+        print(text)
+    else:
+        write_output("--output", output, lambda place: _write(place, text + "\n"), "schema", (".json",))
+
+
+def search_text(method: str, dataset: str, name: str) -> str:
+    """A search file for a method: its shipped space, or one over the learning rate, with a meaning in each line."""
+    from orchestrator.config.algorithms import ALGORITHMS
+    from orchestrator.config.files import read_yaml, shipped_searches
+    from orchestrator.config.schedulers import SCHEDULERS
+    from orchestrator.config.schema import COMMENT, MEANINGS
+    from orchestrator.config.search import VALIDATION_METRICS
+    from orchestrator.config.training import Training
+    from orchestrator.plugins import find_installed
+
+    shipped = shipped_searches()
+    raw: Mapping[str, Any] = read_yaml(shipped[method]) if method in shipped else {}
+    fields = {**Training.model_fields, **find_installed(method).fields.model_fields}
+    settings = {"epochs": 20} | dict(raw.get("settings", {}))
+    space = raw["space"] if isinstance(raw.get("space"), dict) and raw["space"] else SCALES
+    settings = {key: value for key, value in settings.items() if key not in space}
+    others = [key for key in find_installed(method).fields.model_fields if key not in {*space, *settings}]
+    rest = {key: raw[key] for key in ("scheduler", "objective") if key in raw}
+    lines: list[tuple[str, str]] = [
+        (f"description: {raw.get('description') or f'A search over the hyperparameters of {method}.'}", ""),
+        (f"method: {method}", "orchestrator methods"),
+        (f"dataset: {dataset}", "orchestrator datasets"),
+        ("settings:", f"fixed; all: orchestrator settings, orchestrator methods {method}"),
+        *((f"  {key}: {plain(value)}", fields[key].description or "") for key, value in settings.items()),
+        *(
+            (f"  # {key}: {plain(fields[key].default)}", fields[key].description or "")
+            for key in others
+            if not fields[key].is_required()
+        ),
+        ("space:", "searched: a range {low: 0.1, high: 1, log: true} or a list of choices [1, 2, 4]"),
+        *((f"  {key}: {plain(value)}", fields[key].description or "") for key, value in space.items()),
+        ("algorithm: tpe", f"or {', '.join(name for name in ALGORITHMS if name != 'tpe')}"),
+        ("num_trials: 40", MEANINGS["num_trials"]),
+        ("# budget: {hours: 8}", "or epochs, gpu_hours, cpu_hours, trials_without_improvement"),
+        (f"scheduler: {plain(rest.get('scheduler', 'none'))}", f"early stops: {', '.join(SCHEDULERS)}"),
+        (f"objective: {plain(rest.get('objective', 'val/map_at_r'))}", f"or {', '.join(VALIDATION_METRICS[1:])}"),
+        ("# final_trials: 3", "how many of the best trials are trained again and tested"),
+        ("# final_seeds: 5", "how often each of them, with consecutive seeds"),
+        ("seed: 0", MEANINGS["seed"]),
+    ]
+    head = f"# What it resolves to, and what it will cost: orchestrator search {name} --dry-run"
+    written = [f"{line}  # {said}" if said and not line.startswith("description") else line for line, said in lines]
+    return "\n".join([COMMENT.rstrip(), head, *written, ""])
+
+
+def _asked(option: str, question: str, default: str) -> str:
+    if not sys.stdin.isatty():
+        raise InputError(f"{option}: missing (see orchestrator init --help)")
+    return str(typer.prompt(question, default=default, err=True))
+
+
+def _write(path: Path, text: str) -> None:
+    from orchestrator.storage.atomic import write_whole
+
+    write_whole(path, text.encode())
