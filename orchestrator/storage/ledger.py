@@ -51,6 +51,8 @@ class TrialRecord:
     hours: dict[str, float] = field(default_factory=dict)
     """The CPU-hours and GPU-hours that it used."""
     ended: int | None = None
+    restarted: list[int] = field(default_factory=list)
+    """When it began again, after an interruption or the loss of its process."""
     note: str | None = None
     source: str | None = None
     """The trial that a final run retrains."""
@@ -175,6 +177,7 @@ class Ledger:
         known = group.get(trial_id)
         if known is not None:
             known.state, known.reason, known.ended = "running", None, None
+            known.restarted.append(event["time"])
             known.resources = event.get("resources", known.resources)
             known.note = event.get("note", known.note)
             self._unfinished[trial_id] = known

@@ -79,6 +79,8 @@ class Plot:
     data: Sequence[Figure]
     layout: Figure
     table: Table | None = None
+    choice: str = ""
+    """What it is called where one of several is chosen."""
 
     @property
     def height(self) -> int:

@@ -15,6 +15,8 @@ from orchestrator.text import value_text
 SYMBOLS = {"done": "circle", "pruned": "triangle-down", "failed": "x", "running": "diamond", "interrupted": "square"}
 DRAWN = 1500
 """The maximum number of trials drawn in a figure."""
+LISTED = 100
+"""The maximum number of trials in a figure's own table."""
 WORDY = 300
 """With more trials than this, hovering over a point shows its numbers only."""
 GRID = 60

@@ -51,13 +51,24 @@ document.addEventListener("keydown", (event) => {
   event.preventDefault();
 });
 
+for (const group of document.querySelectorAll(".chosen")) {
+  const all = [...group.querySelectorAll("figure")], choice = group.querySelector("select");
+  const show = (event) => all.forEach((one, place) => {
+    one.hidden = place !== (choice?.selectedIndex ?? 0);
+    const node = one.querySelector(".plot");
+    if (event && !one.hidden && !node.dataset.drawn) draw(node);
+  });
+  choice?.addEventListener("change", show);
+  show();
+}
+
 /** How far a figure is from what is seen. */
 const away = (node) => {
   const box = node.getBoundingClientRect();
   return Math.max(0, box.top - innerHeight, -box.bottom);
 };
 (function next() {  // one after the other, the nearest first, so that the page can be read and scrolled meanwhile
-  const left = plots.filter((node) => !node.dataset.drawn);
+  const left = plots.filter((node) => !node.dataset.drawn && node.checkVisibility());
   if (left.length) {
     draw(left.reduce((one, other) => (away(other) < away(one) ? other : one)));
     setTimeout(next, 0);
@@ -82,14 +93,15 @@ const PAPER = 700;  // pixels that a page of paper has room for
 addEventListener("beforeprint", () => {
   document.body.style.width = `${PAPER}px`;
   document.body.classList.add("printing");
-  plots.filter((node) => !node.dataset.drawn).forEach(draw);
-  plots.forEach((node) => Plotly.relayout(node, { autosize: false, width: node.clientWidth }));
+  const seen = plots.filter((node) => node.checkVisibility());
+  seen.filter((node) => !node.dataset.drawn).forEach(draw);
+  seen.forEach((node) => Plotly.relayout(node, { autosize: false, width: node.clientWidth }));
   fit();
 });
 addEventListener("afterprint", () => {
   document.body.style.width = "";
   document.body.classList.remove("printing");
-  plots.forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
+  plots.filter((node) => node.checkVisibility()).forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
   fit();
 });
 

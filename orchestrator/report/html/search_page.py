@@ -35,6 +35,7 @@ from orchestrator.report.html.figures import (
 )
 from orchestrator.report.html.numbers_section import learned_cell, search_state, seeds_table, single_tables
 from orchestrator.report.html.papers_section import papers_table, reproduce_section
+from orchestrator.report.html.plots import plots_of
 from orchestrator.report.html.rendering import rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
@@ -67,10 +68,10 @@ def page(findings: Findings, images: str = "") -> str:
         },
         "sections": {
             "front": None if ledger.second is None else _front(findings),
-            "progress": {"figures": _progress(findings)},
+            "progress": {"figures": _progress(findings), "more": plots_of(findings, "progress")},
             "leaderboard": _leaderboard(findings),
             "settings": settings_section(findings),
-            "curves": {"figure": _curves(findings)},
+            "curves": {"figure": _curves(findings), "more": plots_of(findings, "curves")},
             "cost": _cost(findings),
             "papers": {"table": papers_table(findings)},
             "reproduce": reproduce_section(findings),
@@ -278,7 +279,10 @@ def _cost(findings: Findings) -> dict[str, Any]:
         "yaxis": {"title": {"text": ledger.metric}},
     }
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.seconds, lambda t: t.best)
-    said = "Each trial's best value over the seconds that it trained; its numbers are in the leaderboard."
+    said = (
+        "Each trial's best value over the seconds that it trained, which are not the same for all: it shows what "
+        "quality costs, and compares no settings. The numbers are in the leaderboard."
+    )
     return {"table": table, "figure": Plot("quality", "Quality against cost", said, data, layout)}
 
 

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 from markupsafe import Markup
@@ -18,6 +19,7 @@ from orchestrator.report.html.figures import (
     star_trace,
     traces_by_state,
 )
+from orchestrator.report.html.plots import plots_of
 from orchestrator.report.settings import Searched
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.text import counted, value_text
@@ -27,6 +29,8 @@ LEADERS = 300
 SLICES = 8
 MAP_VALUES = 15
 """Settings with at most this many values are shown value by value."""
+MAPPED = 5
+"""Any two of this many settings, those of the largest importance, can be chosen for a map."""
 MAPS = (("pool_size", "proxies_per_class"), ("proximal_weight", "proxies_per_class"))
 """Pairs that CCP's paper shows; drawn whenever both were searched."""
 
@@ -40,9 +44,9 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     ranked = sorted(varied, key=lambda s: -findings.importances.shares.get(s.key, (0.0, 0.0))[0])
     by_key = {s.key: s for s in varied if s.numeric}
     pairs = [pair for pair in MAPS if set(pair) <= set(by_key)]
-    top = [s.key for s in ranked if s.numeric][:2]
-    if len(top) == 2 and not any(set(pair) == set(top) for pair in pairs):
-        pairs.insert(0, (top[0], top[1]))
+    top = list(combinations([s.key for s in ranked if s.numeric][:MAPPED], 2))
+    pairs = [*top[:1], *pairs, *top[1:]]
+    pairs = list({frozenset(pair): pair for pair in pairs[::-1]}.values())[::-1]
     shown = list(enumerate(ranked[:SLICES]))
     maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}") for n, (x, y) in enumerate(pairs)]
     effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
@@ -53,6 +57,7 @@ def settings_section(findings: Findings) -> dict[str, Any]:
         "slices": [_slice(findings, trials, s, f"slice-{n}") for n, s in shown],
         "effects": [plot for plot in effects if plot is not None],
         "maps": [plot for plot in maps if plot is not None],
+        "more": plots_of(findings, "settings"),
     }
 
 
@@ -266,4 +271,4 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
     ]
     table = Table(name, [x.key, y.key, ledger.metric, "trials"], rows)
     title = f"{_measured(findings)}, over {x.key} and {y.key}"
-    return Plot(name, title, f"{said} Star: the winner.", data, layout, table)
+    return Plot(name, title, f"{said} Star: the winner.", data, layout, table, f"{x.key} and {y.key}")

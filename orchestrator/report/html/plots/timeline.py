@@ -1,0 +1,112 @@
+"""When which trial ran, and where."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.elements import Figure, Plot, Table, number_cell
+from orchestrator.report.html.figures import DRAWN, SYMBOLS
+from orchestrator.storage.ledger import TrialRecord
+from orchestrator.text import counted, span
+
+UNITS = ((86_400e3, "days"), (3_600e3, "hours"), (60e3, "minutes"), (1e3, "seconds"))
+"""Of the axis, in milliseconds: the largest that is at most half of the whole."""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A trial in its slot, in milliseconds of the clock."""
+
+    trial: TrialRecord
+    slot: int
+    begin: int
+    end: int
+
+
+def bars(trials: Sequence[TrialRecord], last: int) -> list[Bar]:
+    """Each trial from its start to its end (`last`, if it has none) in the first slot that was free then: the number of
+    slots is the largest number of trials that ran at once."""
+    free: list[int] = []
+    found = []
+    for trial in sorted(trials, key=lambda one: (one.started, one.kind, one.number)):
+        end = max(trial.started, trial.ended if trial.ended is not None else last)
+        slot = next((place for place, until in enumerate(free) if until <= trial.started), len(free))
+        free[slot : slot + 1] = [end]
+        found.append(Bar(trial, slot, trial.started, end))
+    return found
+
+
+def timeline(findings: Findings) -> Plot | None:
+    """Trials and final runs over the clock, a row per slot; gaps are idle time, a mark shows where one began again."""
+    ledger = findings.ledger
+    everyone = ledger.everyone()
+    if not everyone:
+        return None
+    began = min(trial.started for trial in everyone)
+    times = [time for trial in everyone for time in (trial.started, trial.ended or 0, *trial.restarted)]
+    last = max(*times, ledger.ended or 0)
+    if last == began:
+        return None
+    found = bars(everyone, last)
+    slots = max(bar.slot for bar in found) + 1
+    busy = sum(bar.end - bar.begin for bar in found) / (slots * (last - began))
+    size, unit = next(((s, u) for s, u in UNITS if last - began >= 2 * s), UNITS[-1])
+    drawn = found[:: -(-len(found) // DRAWN)]
+    data: list[Figure] = []
+    for state in SYMBOLS:
+        own = [bar for bar in drawn if bar.trial.state == state]
+        if own:
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": state,
+                    "base": [(bar.begin - began) / size for bar in own],
+                    "x": [(bar.end - bar.begin) / size for bar in own],
+                    "y": [f"slot {bar.slot + 1}" for bar in own],
+                    "text": [
+                        f"trial {bar.trial.trial_id}, {state}, {span((bar.end - bar.begin) / 1e3)}" for bar in own
+                    ],
+                    "customdata": [bar.trial.trial_id for bar in own],
+                    "textposition": "none",
+                    "marker": {"color": f"var(--{state})", "line": {"color": "var(--paper)", "width": 1}},
+                    "hovertemplate": Markup("%{text}<extra></extra>"),
+                }
+            )
+    again = [(time, bar) for bar in found for time in bar.trial.restarted]
+    if again:
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": "began again",
+                "x": [(time - began) / size for time, _ in again],
+                "y": [f"slot {bar.slot + 1}" for _, bar in again],
+                "text": [f"trial {bar.trial.trial_id} began again" for _, bar in again],
+                "marker": {"symbol": "line-ns-open", "size": 22, "color": "var(--ink)", "line": {"width": 3}},
+                "hovertemplate": Markup("%{text}<extra></extra>"),
+            }
+        )
+    idle = (1 - busy) * slots * (last - began) / 1e3
+    restarts = f"; {counted(len(again), 'restart')}" if again else ""
+    said = (
+        f"{counted(slots, 'slot')} over {span((last - began) / 1e3)}: taken {busy:.0%} of the time, {span(idle)} idle "
+        f"in all{restarts}. A slot is the first that was free; the time between a stop and a resume counts too."
+    )
+    names = [f"slot {place + 1}" for place in range(slots)]
+    layout = {
+        "height": max(340, min(640, 150 + 26 * slots)),
+        "barmode": "overlay",
+        "xaxis": {"title": {"text": f"{unit} since the first start"}},
+        "yaxis": {"type": "category", "categoryorder": "array", "categoryarray": names[::-1]},
+    }
+    rows = []
+    for place in range(slots):
+        own = [bar for bar in found if bar.slot == place]
+        taken = sum(bar.end - bar.begin for bar in own) / 1e3
+        free = (last - began) / 1e3 - taken
+        rows.append([place + 1, len(own), number_cell(span(taken), taken), number_cell(span(free), free)])
+    table = Table("timeline", ["slot", "trials", "taken", "idle"], rows)
+    return Plot("timeline", "Trials over the clock", said, data, layout, table)

@@ -1,0 +1,114 @@
+"""The figures that stand for themselves, recomputed from made searches whose truth is known."""
+
+from pathlib import Path
+
+import pytest
+from test_search_page import bowl, made, spread
+
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.plots import PLOTS, plots_of
+from orchestrator.report.html.plots.distribution import distribution
+from orchestrator.report.html.plots.ranks import ranks
+from orchestrator.report.html.plots.thresholds import thresholds
+from orchestrator.report.html.plots.timeline import timeline
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Findings:
+    """Thirty trials; two thirds of them were stopped after three validations, so that all are compared there."""
+    return Findings.of(made(tmp_path_factory.mktemp("stopped"), spread(30), pruned=lambda number: number % 3 > 0))
+
+
+def test_the_distribution_is_of_one_age(stopped: Findings) -> None:
+    plot = distribution(stopped)
+    assert plot is not None
+    values = sorted(max(trial.curve[:3]) for trial in stopped.ledger.trials.values())
+    line = plot.data[0]
+    assert line["x"] == pytest.approx([values[0], *values])
+    for at in (values[4], values[17]):
+        share = max(y for x, y in zip(line["x"], line["y"], strict=True) if x <= at)
+        assert share == pytest.approx(sum(value <= at for value in values) / 30)
+    assert "after 3 validations, which 30 trials reached" in plot.said
+
+
+def test_ranks_are_of_one_age(stopped: Findings) -> None:
+    plot = ranks(stopped)
+    assert plot is not None
+    trials = stopped.ledger.trials
+    value = {name: max(trial.curve[:3]) for name, trial in trials.items()}
+    points = plot.data[0]
+    assert len(points["x"]) == 30 and "after 3 validations" in plot.said
+    assert plot.title == "Ranks over delta and " + ("alpha" if "alpha" in plot.title else "proxies_per_class")
+    for name, x, rank in zip(points["customdata"], points["x"], points["marker"]["color"], strict=True):
+        assert x == trials[name].params["delta"]
+        assert rank == 1 + sum(other > value[name] for other in value.values())
+
+
+def test_what_it_took_to_go_on(stopped: Findings) -> None:
+    plot = thresholds(stopped)
+    assert plot is not None and plot.table is not None
+    early = [trial.curve for trial in stopped.ledger.trials.values() if trial.state == "pruned"]
+    later = [trial.curve for trial in stopped.ledger.trials.values() if trial.state == "done"]
+    ((age, count, went, best, worst),) = plot.table.rows
+    assert (age, count, went) == (3, 20, 10)
+    assert best.text == f"{max(max(curve) for curve in early):.4f}"
+    assert worst.text == f"{min(max(curve[:3]) for curve in later):.4f}"
+    assert {x for trace in plot.data for x in trace["x"]} == {3}
+    none = made_with_all_done(stopped)
+    assert thresholds(none) is None
+
+
+def made_with_all_done(found: Findings) -> Findings:
+    ledger = Ledger(**vars(found.ledger))
+    ledger.trials = {name: trial for name, trial in found.ledger.trials.items() if trial.state == "done"}
+    ledger._ranked = [entry for entry in found.ledger._ranked if entry[2] in ledger.trials]
+    return Findings.of(ledger)
+
+
+def test_the_clock_shows_slots_idle_time_and_restarts(tmp_path: Path) -> None:
+    """Two trials at a time for 100 s, then one alone for 60 s: two slots, 60 s of one of them idle."""
+    ledger = made(tmp_path, spread(3))
+    for name, began, ended in (("0000", 0, 100), ("0001", 0, 100), ("0002", 100, 160)):
+        trial = ledger.trials[name]
+        trial.started, trial.ended = began * 1000, ended * 1000
+    ledger.trials["0002"].restarted.append(130_000)
+    ledger.started, ledger.ended = 0, 160_000
+    plot = timeline(Findings.of(ledger))
+    assert plot is not None and plot.table is not None
+    assert plot.said.startswith("2 slots over 2 min 40 s: taken 81% of the time, 1 min idle in all; 1 restart.")
+    drawn = {
+        name: (slot, base, base + length)
+        for trace in plot.data
+        if trace["type"] == "bar"
+        for name, slot, base, length in zip(trace["customdata"], trace["y"], trace["base"], trace["x"], strict=True)
+    }
+    minutes = {name: (slot, round(begin * 60), round(end * 60)) for name, (slot, begin, end) in drawn.items()}
+    assert minutes == {"0000": ("slot 1", 0, 100), "0001": ("slot 2", 0, 100), "0002": ("slot 1", 100, 160)}
+    assert [row[3].text for row in plot.table.rows] == ["0.0 s", "1 min"]
+    mark = next(trace for trace in plot.data if trace["name"] == "began again")
+    assert mark["x"] == pytest.approx([130 / 60]) and mark["y"] == ["slot 1"]
+
+
+def test_a_restart_is_told_by_the_journal(tmp_path: Path) -> None:
+    made(tmp_path, spread(2), end=None)
+    events = Journal.read(tmp_path / "journal.jsonl")
+    begun = next(event for event in events if event["event"] == "trial_started" and event["trial_id"] == "0001")
+    again = {key: value for key, value in begun.items() if key not in ("seq", "sum", "time")}
+    with Journal(tmp_path / "journal.jsonl") as journal:
+        journal.append(again.pop("event"), **again)
+    ledger = Ledger.of(Journal.read(tmp_path / "journal.jsonl"))
+    assert [len(trial.restarted) for trial in ledger.trials.values()] == [0, 1]
+
+
+def test_every_figure_has_its_section_and_a_table(stopped: Findings) -> None:
+    found = [plot for section in ("progress", "settings", "curves") for plot in plots_of(stopped, section)]
+    assert {plot.name for plot in found} == set(PLOTS) and all(plot.table is not None for plot in found)
+    assert plots_of(Findings.of(made_with_all_done(stopped).ledger), "curves") == []
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
+    empty = Findings.of(made(tmp_path, [], end=None))
+    assert [draw(empty) for _, draw in PLOTS.values()] == [None] * len(PLOTS)
+    assert bowl(spread(1)[0]) > 0
