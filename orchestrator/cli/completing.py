@@ -11,6 +11,7 @@ from pathlib import Path
 import typer
 
 from orchestrator.errors import InputError
+from orchestrator.storage.paths import DEFAULT_STORAGE
 
 COMMAND_LINES = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Where the shells give the words of an unfinished command line."""
@@ -28,15 +29,13 @@ def _of(names: Callable[[typer.Context], Iterable[str]]) -> Complete:
 
 
 def _storage(ctx: typer.Context) -> Path:
-    from orchestrator.cli.options import DEFAULT_STORAGE
-
     return Path(ctx.params.get("storage") or DEFAULT_STORAGE)
 
 
 def _searches(ctx: typer.Context) -> Iterator[str]:
-    from orchestrator.cli.options import places_of
+    from orchestrator.storage.places import Places
 
-    places = places_of(_storage(ctx))
+    places = Places(_storage(ctx).expanduser().resolve())
     yield from (path.parent.name for path in places.journals())
     if (benchmarks := places.storage / "benchmarks").is_dir():
         yield from sorted(path.name for path in benchmarks.iterdir())
@@ -56,10 +55,9 @@ def _spaces(ctx: typer.Context) -> Iterator[str]:
 
 
 def _datasets(ctx: typer.Context) -> Iterable[str]:
-    from orchestrator.cli.options import places_of
     from orchestrator.data.catalog import overview
 
-    return overview(places_of(_storage(ctx)).data)
+    return overview(_storage(ctx).expanduser().resolve() / "data")
 
 
 def _presets(ctx: typer.Context) -> Iterable[str]:

@@ -104,7 +104,7 @@ def one_of(table: str, *others: str) -> Callable[[str | None], str | None]:
     return check
 
 
-DEFAULT_STORAGE = Path(paths.DEFAULT)
+DEFAULT_STORAGE = paths.DEFAULT_STORAGE
 PORT = 5000
 """The port on which `ui` shows MLflow, also named at the end of a search."""
 

@@ -8,8 +8,9 @@ from urllib.parse import quote, unquote, urlsplit
 from orchestrator.errors import InputError
 from orchestrator.storage.address import Address
 
-DEFAULT = "runs"
-"""The storage in the working directory that is taken if none is named."""
+DEFAULT_STORAGE = Path("runs")
+"""The storage where none is named."""
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """The names of searches and trials."""
 
@@ -36,7 +37,7 @@ def shown(path: Path) -> str:
 
 def option(storage: Path) -> str:
     """What `--storage` takes for a storage; empty for the default, `runs` in the working directory."""
-    return "" if storage.resolve() == Path(DEFAULT).resolve() else shown(storage)
+    return "" if storage.resolve() == DEFAULT_STORAGE.resolve() else shown(storage)
 
 
 def portable(path: Path) -> str:
