@@ -13,6 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = [
     "__main__",
+    "api",
     "cli",
     "search",
     "check",

@@ -25,9 +25,10 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import waiting
-from orchestrator.cli.starting import fixed_settings, fresh_name, given_keys, run_benchmark
+from orchestrator.cli.starting import fixed_settings, given_keys, run_benchmark
 from orchestrator.config.limits import MOST_RUNS, MOST_TRIALS
 from orchestrator.errors import InputError
+from orchestrator.search.beginning import fresh_name
 
 
 def benchmark(

@@ -22,9 +22,9 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import check_page, say, waiting, write_html, write_output
-from orchestrator.cli.starting import check_dataset
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
+from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.files import cell, output_place
 
 if TYPE_CHECKING:

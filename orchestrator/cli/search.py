@@ -35,7 +35,6 @@ from orchestrator.cli.starting import (
     given_keys,
     note_idle,
     parsed_limits,
-    ray_runner,
     resolved_search,
     run_benchmark,
     show_plan,
@@ -43,6 +42,7 @@ from orchestrator.cli.starting import (
 from orchestrator.cli.terminal import echo
 from orchestrator.config.limits import MOST_CONCURRENT, MOST_RUNS, MOST_TRIALS, MOST_WORKERS
 from orchestrator.errors import InputError
+from orchestrator.search.beginning import ray_runner
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search

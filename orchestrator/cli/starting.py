@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +18,13 @@ from orchestrator.cli.options import PORT, assignments, benchmark_of, places_of
 from orchestrator.cli.output import plain, show_comparison, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
-from orchestrator.execution.ray_address import reachable_address, refuse_shadows
+from orchestrator.execution.ray_address import refuse_shadows
+from orchestrator.search.beginning import described_search, fresh_name, ray_runner, why_failed
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
     from orchestrator.config.files import Document
     from orchestrator.config.search import Search
-    from orchestrator.execution.ray_tune import RayRunner
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.search.finish import Outcome
     from orchestrator.search.notify import Notification
@@ -46,9 +45,6 @@ def resolved_search(
 ) -> "Search":
     """The search that the options describe; `prepared`: its data set must be there."""
     from orchestrator.config.files import find_search, parse_assignments, read_yaml
-    from orchestrator.config.presets import find_preset
-    from orchestrator.config.resolve import resolve_search
-    from orchestrator.search.start_from import starting_settings
     from orchestrator.storage.places import check_name
 
     if name is not None and benchmark_of(check_name(name), storage) is not None:
@@ -61,24 +57,22 @@ def resolved_search(
         raw, stem, source = read_yaml(path), path.stem, path.name
     else:
         raw, stem, source = earlier_file(str(like), storage), re.sub(r"-\d{8}-\d{6}$", "", str(like)), str(like)
-    problems = Problems()
+    problems, chosen = Problems(), {}
     overrides = fixed_settings(words, changes, epochs, problems)
     with problems.noted():
-        search = resolve_search(
-            raw,
-            name=name or fresh_name(stem),
-            source=source,
-            ranges=parse_assignments(ranges, "--range", "alpha=[1, 2, 4]"),
-            preset=None if preset is None else find_preset(preset),
-            overrides=overrides,
-            find_settings=lambda name: starting_settings(name, places_of(storage)),
-            **changes,
-        )
-    with problems.noted():
-        dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
-        check_dataset(dataset, storage, prepared=prepared and not problems.found)
-    problems.tell()
-    return search
+        chosen = parse_assignments(ranges, "--range", "alpha=[1, 2, 4]")
+    return described_search(
+        raw,
+        places_of(storage),
+        source=source,
+        name=name or fresh_name(stem),
+        preset=preset,
+        overrides=overrides,
+        changes=changes,
+        ranges=chosen,
+        prepared=prepared,
+        problems=problems,
+    )
 
 
 def earlier_file(name: str, storage: Path) -> "Document":
@@ -142,16 +136,6 @@ def _with_imports(resolve: Callable[[], "Search"]) -> "Search":
     from orchestrator.search import defaults, driver  # noqa: F401
 
     return search
-
-
-def check_dataset(name: object, storage: Path, *, prepared: bool = True) -> None:
-    """DataError for the name of no data set (`prepared`: or of one that is not there), before anything slow; one at an
-    address is looked for later."""
-    from orchestrator.data.catalog import check_known, check_prepared
-    from orchestrator.storage.address import is_address
-
-    if isinstance(name, str) and not is_address(name) and paths.address_of(storage) is None:
-        (check_prepared if prepared else check_known)(name, places_of(storage).data)
 
 
 def fixed_settings(
@@ -283,26 +267,10 @@ def conclude(outcome: "Outcome", storage: Path, *, as_json: bool, notification: 
     _notify(notification, end_of_search(outcome.ledger, outcome.state))
     if outcome.state == "failed":
         reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
-        first = reasons[0] if reasons else "no trial gave a value"
-        count = len(outcome.ledger.trials)
-        what = f"all {count} trials failed; the first" if count > 1 else "the training failed"
-        echo(f"error: {what}: {first}", err=True)
+        echo(f"error: {why_failed(reasons, len(outcome.ledger.trials))}", err=True)
         raise typer.Exit(1)
     if outcome.fault:
         echo(f"error: {outcome.fault}; fix this and continue with the command above", err=True)
         raise typer.Exit(1)
     if outcome.state == "interrupted":
         raise typer.Exit(130)
-
-
-def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
-    """Trials on our own cluster or on the one at an address; InputError if nothing answers there, or if workers would
-    import another package from the working directory."""
-    from orchestrator.execution.ray_tune import RayRunner
-
-    refuse_shadows()
-    return RayRunner(reachable_address(address), ray_output)
-
-
-def fresh_name(stem: str) -> str:
-    return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -16,11 +16,12 @@ from orchestrator.cli.options import (
     TrackingUri,
     assignments,
     not_empty,
+    places_of,
 )
 from orchestrator.cli.output import waiting, warn_of_plugins
-from orchestrator.cli.starting import check_dataset, conclude, fresh_name, note_idle, ray_runner, show_plan
+from orchestrator.cli.starting import conclude, note_idle, show_plan
 from orchestrator.config.limits import MOST_EPOCHS, MOST_RUNS
-from orchestrator.errors import InputError
+from orchestrator.search.beginning import described_training, ray_runner
 
 
 def train(
@@ -73,24 +74,12 @@ def train(
 
     notification = Notification.of(notify_command, notify_url)
     with waiting("starting") as status:
-        from orchestrator.config.presets import find_preset
-        from orchestrator.config.resolve import beneath, single_training
-
-        chosen = None if preset is None else find_preset(preset)
-        for option, value in (("method", method), ("dataset", dataset)):
-            if value is None and chosen is None:
-                raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
-        if chosen is not None and method not in (None, chosen.settings["method"]):
-            raise InputError(f"--method {method}: --preset {preset} is for '{chosen.settings['method']}'; keep one")
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = assignments(set_, given)
-        fixed = {} if chosen is None else beneath(chosen.settings, overrides)
-        fixed |= {key: value for key, value in given.items() if value is not None}
         warn_of_plugins()
-        training = single_training(
-            name or fresh_name(f"train-{fixed['method']}"), fixed | overrides, repeats=repeats, preset=chosen
+        training = described_training(
+            given, overrides, places_of(storage), preset=preset, name=name, repeats=repeats, prepared=not dry_run
         )
-        check_dataset(training.settings.get("dataset"), storage, prepared=not dry_run)
         if dry_run:
             from orchestrator.execution.inline import check_threads
             from orchestrator.search.plan import plan

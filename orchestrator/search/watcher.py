@@ -1,6 +1,7 @@
 """Who looks on while a search runs."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.search.conductor import Conductor
@@ -22,3 +23,27 @@ class Watcher:
 
     def end(self) -> None:
         """Called after the last event."""
+
+
+TOLD = ("trial_id", "kind", "state", "params", "validations", "best", "reason")
+
+
+class Telling(Watcher):
+    """Tells a function each event of a trial, as plain values, beside another watcher."""
+
+    def __init__(self, beside: Watcher, tell: Callable[[Mapping[str, Any]], None]) -> None:
+        self.beside, self.tell = beside, tell
+
+    def stage(self, doing: str) -> None:
+        self.beside.stage(doing)
+
+    def begin(self, conductor: "Conductor", tracker: "Tracker") -> None:
+        self.beside.begin(conductor, tracker)
+
+    def __call__(self, event: str, trial: "TrialRecord") -> None:
+        self.beside(event, trial)
+        told = {name: getattr(trial, name) for name in TOLD}
+        self.tell({"event": event, **told, "metrics": dict(trial.last_metrics)})
+
+    def end(self) -> None:
+        self.beside.end()

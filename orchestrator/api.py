@@ -1,0 +1,482 @@
+"""The Python interface: what the command line does, as functions.
+
+    import orchestrator as dml
+    search = dml.search("pfml", dataset="glyphs", epochs=20, num_trials=12, space={"delta": {"low": 0.1, "high": 0.35}})
+    search.best
+
+Wrong input is an `InputError` with the command line's message, a training that cannot go on a `TrainingFailed`.
+"""
+
+import html
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.storage.paths import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from orchestrator.config.search import Search as Resolved
+    from orchestrator.execution.protocol import Runner
+    from orchestrator.report.comparison import Comparison
+    from orchestrator.search.finish import Outcome
+    from orchestrator.search.watcher import Watcher
+    from orchestrator.storage.ledger import Ledger
+    from orchestrator.storage.places import Places
+    from orchestrator.training.embed_files import EmbeddedFiles
+
+OnEvent = Callable[[Mapping[str, Any]], None]
+"""Called with what happens to a trial: `event` (started, validated, ended, restarted, anew), and the trial's id, kind,
+state, params, validations, best and metrics."""
+
+
+def search(
+    what: str | Path | Mapping[str, Any],
+    *,
+    space: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    dataset: str | None = None,
+    preset: str | None = None,
+    name: str | None = None,
+    epochs: int | None = None,
+    storage: str | Path = DEFAULT_STORAGE,
+    tracking_uri: str | None = None,
+    address: str | None = None,
+    wait: bool = True,
+    progress: bool = True,
+    on_event: OnEvent | None = None,
+    **keys: Any,
+) -> "Search":
+    """Search for the best hyperparameters of a method.
+
+    Args:
+        what: a shipped search or a method by name, a search file, or a file's content as a mapping.
+        space: what is searched, in place of the file's.
+        settings: fixed settings, as `--set` gives them; also ones that the file searches.
+        keys: further keys of a search file, such as `num_trials`, `budget`, `algorithm`, `seed`.
+        wait: return when it has ended; otherwise at once, while it runs in this process (`.wait()`, `.stop()`).
+        progress: show it as the command line does.
+        on_event: called for what happens to each trial, in the thread that drives the search.
+
+    Raises:
+        InputError: before anything starts, with all that is wrong.
+        TrainingFailed: every trial failed (of one that runs in the background, by `wait()`).
+    """
+    from orchestrator.config.files import find_search, read_yaml, shipped_searches
+    from orchestrator.config.search import FILE_KEYS
+    from orchestrator.errors import suggestion
+    from orchestrator.plugins import installed
+    from orchestrator.search.beginning import described_search, fresh_name, ray_runner
+    from orchestrator.search.driver import start
+
+    if unknown := [key for key in keys if key not in FILE_KEYS]:
+        raise InputError(*(f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}" for key in unknown))
+    places = _places(storage)
+    source, raw = "search", {}
+    if isinstance(what, Mapping):
+        raw = dict(what)
+    elif isinstance(what, str) and what not in shipped_searches() and what in installed():
+        source, raw = what, {"method": what}
+    else:
+        path = find_search(str(what))
+        source, raw = path.name, read_yaml(path)
+    if space is not None:
+        searched = set(space) if isinstance(space, Mapping) else {key for one in space for key in one}
+        fixed = {key: value for key, value in dict(raw.get("settings", {})).items() if key not in searched}
+        raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
+        raw = {**raw, "settings": fixed}
+    overrides = dict(settings or {}) | ({} if epochs is None else {"epochs": epochs})
+    resolved = described_search(
+        raw,
+        places,
+        source=source,
+        name=name or fresh_name(Path(source).stem),
+        preset=preset,
+        overrides=overrides,
+        changes={**keys, "dataset": dataset},
+    )
+    places.new_journal(resolved.name)
+    return _started(resolved, ray_runner(address), places, tracking_uri, start, wait, progress, on_event)
+
+
+def train(
+    method: str | None = None,
+    *,
+    dataset: str | None = None,
+    preset: str | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    repeats: int = 1,
+    storage: str | Path = DEFAULT_STORAGE,
+    tracking_uri: str | None = None,
+    wait: bool = True,
+    progress: bool = True,
+    on_event: OnEvent | None = None,
+) -> "Search":
+    """Train one method once in this process, or `repeats` times over seeds under Ray, and test it. See `search`."""
+    from orchestrator.execution.inline import InlineRunner
+    from orchestrator.search.beginning import described_training, ray_runner
+    from orchestrator.search.driver import start
+
+    places = _places(storage)
+    given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
+    for key in (settings or {}).keys() & {key for key, value in given.items() if value is not None}:
+        raise InputError(f"{key}: settings has it too; keep one")
+    training = described_training(given, dict(settings or {}), places, preset=preset, name=name, repeats=repeats)
+    runner: Runner = InlineRunner() if repeats == 1 else ray_runner()
+    return _started(training, runner, places, tracking_uri, start, wait, progress, on_event)
+
+
+def load(name: str, *, storage: str | Path = DEFAULT_STORAGE) -> "Search":
+    """A search or a training of a storage by its name, whatever its state. InputError if there is none."""
+    places = _places(storage)
+    places.journal(name)
+    return Search(name, places.storage)
+
+
+def evaluate(
+    run: str | Path, *, dataset: str, storage: str | Path = DEFAULT_STORAGE, device: str = "auto"
+) -> dict[str, Any]:
+    """The retrieval metrics of a trained model on the test classes of a data set: `metrics`, `queries`, and the 95%
+    intervals `intervals_over_classes` and `intervals_over_queries`. Of a training over folds, those of the embeddings
+    side by side, and `metrics` also has the mean of its models'.
+
+    Args:
+        run: a search (its final model), SEARCH/TRIAL, an MLflow run id, or a model file.
+    """
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.evaluation.intervals import over_classes, over_queries
+    from orchestrator.search.beginning import check_dataset
+    from orchestrator.search.models import find_models
+    from orchestrator.training.embed import evaluate_model_by_query
+    from orchestrator.training.folds import evaluate_folds
+    from orchestrator.training.model_file import saved_model
+    from orchestrator.training.splits import rows_to_test
+
+    places = _places(storage)
+    models = find_models(str(run), places)
+    check_dataset(dataset, places.storage)
+    store = open_dataset(dataset, places.data)
+    training = resolve_experiment(saved_model(models[0])["experiment"], str(models[0])).training
+    rows = rows_to_test(training, store)
+    if len(models) == 1:
+        found = evaluate_model_by_query(models[0], store, rows, device)
+        metrics: Mapping[str, float] = found.metrics
+    else:
+        metrics, found, _ = evaluate_folds(models, store, rows, device)
+    return {
+        "metrics": dict(metrics),
+        "queries": len(found.queries),
+        "intervals_over_classes": over_classes(found),
+        "intervals_over_queries": over_queries(found),
+    }
+
+
+def benchmark(
+    methods: Sequence[str],
+    *,
+    budget: Mapping[str, Any] | None = None,
+    num_trials: int | None = None,
+    settings: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    storage: str | Path = DEFAULT_STORAGE,
+    tracking_uri: str | None = None,
+    address: str | None = None,
+    **keys: Any,
+) -> "Compared":
+    """Which of some methods is best at an equal budget: a search with each, its winner tested over seeds, and their
+    comparison. The name of one that exists continues it. `keys`: as of `search`, for all of them."""
+    from orchestrator.search.beginning import fresh_name, ray_runner
+    from orchestrator.search.benchmark import Benchmark, asked, known
+    from orchestrator.search.benchmarking import run
+
+    places = _places(storage)
+    before = None if name is None else known(places, name)
+    changes = {"budget": dict(budget) if budget else None, "num_trials": num_trials, **keys}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if before is None and not budget and num_trials is None:
+        raise InputError("budget: missing; give each method the same, such as {'epochs': 200} (or num_trials)")
+    if before is None and name is not None:
+        places.new_journal(name)
+    given = Benchmark(
+        name=name or fresh_name("benchmark"), methods=list(methods), overrides=dict(settings or {}), changes=changes
+    )
+    chosen = asked(given, before)
+    result = run(chosen, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
+    return Compared(chosen.name, result.comparison, result.page)
+
+
+def compare(*names: str, storage: str | Path = DEFAULT_STORAGE) -> "Compared":
+    """Compare searches by the tests of their winners."""
+    from orchestrator.report.comparison import Comparison
+    from orchestrator.search.models import read_search
+
+    ledgers = {name: read_search(name, _places(storage).storage)[0] for name in names}
+    title = " and ".join(names)
+    return Compared(title, Comparison.of(title, ledgers), None)
+
+
+class Search:
+    """A search or a training in a storage: what it found, as far as it is. Everything is read when it is asked for."""
+
+    def __init__(self, name: str, storage: Path, background: "_Background | None" = None) -> None:
+        self.name, self.storage = name, storage
+        self._background = background
+
+    def __repr__(self) -> str:
+        return f"<search {self.name}: {self.state}>"
+
+    @property
+    def ledger(self) -> "Ledger":
+        """All that its journal says."""
+        from orchestrator.search.models import read_search
+
+        return read_search(self.name, self.storage)[0]
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are."""
+        return _places(self.storage).search(self.name)
+
+    @property
+    def state(self) -> str:
+        """`starting`, `running`, `done`, `failed`, `interrupted`, or `lost`."""
+        return str(self.status()["state"])
+
+    def status(self) -> dict[str, Any]:
+        """What `orchestrator status --json` prints."""
+        from orchestrator.search.control import status
+        from orchestrator.storage.ledger import Ledger
+        from orchestrator.storage.places import JOURNAL, has_started
+
+        if not has_started(self.folder / JOURNAL):
+            return status(Ledger(name=self.name), self.folder) | {"state": "starting"}
+        return status(self.ledger, self.folder)
+
+    def summary(self) -> dict[str, Any]:
+        """What `orchestrator report --json` prints."""
+        from orchestrator.report.summary import summary
+        from orchestrator.storage.places import JOURNAL
+
+        return summary(self.ledger, self.folder / JOURNAL)
+
+    def leaderboard(self) -> "pa.Table":
+        """A row per trial, best first, then the final runs, as an Arrow table: `.to_pandas()`, `polars.from_arrow(...)`
+        or `pandas.DataFrame.from_arrow(...)` make it a data frame."""
+        import pyarrow as pa
+
+        from orchestrator.storage.leaderboard import leaderboard_rows
+
+        rows = leaderboard_rows(self.ledger)
+        names = list(dict.fromkeys(key for row in rows for key in row))
+        return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """The winner: its `trial_id`, `params`, `objective`, `metrics`; None while no trial has a value."""
+        found: dict[str, Any] | None = self.summary()["best"]
+        return found
+
+    def model(self, trial: str | None = None) -> "Model":
+        """The final model, or a trial's, or else the best that there is. InputError if there is none."""
+        from orchestrator.search.models import find_models
+
+        named = self.name if trial is None else f"{self.name}/{trial}"
+        found = find_models(named, _places(self.storage))
+        if len(found) > 1:
+            raise InputError(f"{named} has one model per fold: dml.Model({str(found[0])!r}) is the first")
+        return Model(found[0])
+
+    def report(self) -> "Page":
+        """The page on what it found out, shown by a notebook."""
+        import tempfile
+
+        from orchestrator.report.findings import Findings
+        from orchestrator.report.html.search_page import write_page
+        from orchestrator.report.model_view import confused_classes
+
+        ledger = self.ledger
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "search.html"
+            write_page(Findings.of(ledger, confused_classes(ledger, self.folder)), path)
+            return Page(path.read_text("utf-8"))
+
+    def wait(self, timeout: float | None = None) -> "Search":
+        """Wait for its end, at most `timeout` seconds, and raise what ended it: InputError, TrainingFailed, or another
+        error. Does nothing for one that does not run in this process."""
+        if self._background is not None:
+            self._background.join(timeout)
+        return self
+
+    def stop(self) -> None:
+        """Ask it to stop; `resume` continues from each trial's last validation."""
+        from orchestrator.storage.presence import send_request
+
+        send_request(self.folder, "stop")
+
+    def resume(
+        self,
+        *,
+        num_trials: int | None = None,
+        budget: Mapping[str, Any] | None = None,
+        tracking_uri: str | None = None,
+        address: str | None = None,
+        progress: bool = True,
+        on_event: OnEvent | None = None,
+    ) -> "Search":
+        """Continue after a stop or a crash, or with more trials or another budget, and wait for the end."""
+        from orchestrator.search.beginning import ray_runner
+        from orchestrator.search.driver import resume
+
+        outcome = resume(
+            self.name,
+            ray_runner(address),
+            storage=self.storage,
+            tracking_uri=tracking_uri,
+            watcher=_watcher(progress, on_event),
+            num_trials=num_trials,
+            budget=budget,
+        )
+        _raise_failure(outcome)
+        return self
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained model's file."""
+
+    path: Path
+
+    def embed(self, files: Sequence[str | Path] | str | Path, device: str = "auto") -> "EmbeddedFiles":
+        """The embeddings of image files, or of a folder's, prepared as in the model's evaluation."""
+        from orchestrator.search.retrieval import images_of
+        from orchestrator.training.embed_files import embed_files
+
+        paths = images_of(Path(files)) if isinstance(files, str | Path) else [Path(file) for file in files]
+        return embed_files(self.path, paths, device)
+
+    def evaluate(self, dataset: str, *, storage: str | Path = DEFAULT_STORAGE, device: str = "auto") -> dict[str, Any]:
+        """See `evaluate`."""
+        return evaluate(self.path, dataset=dataset, storage=storage, device=device)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page that needs no network."""
+
+    html: str
+
+    def write(self, path: str | Path) -> Path:
+        """Write it to a file."""
+        from orchestrator.storage.atomic import write_whole
+
+        write_whole(Path(path), self.html.encode())
+        return Path(path)
+
+    def _repr_html_(self) -> str:
+        frame = "width: 100%; height: 80vh; border: 0"
+        return f'<iframe srcdoc="{html.escape(self.html, quote=True)}" style="{frame}"></iframe>'
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A comparison of searches, and the file of its page, if it was written."""
+
+    name: str
+    comparison: "Comparison"
+    page: Path | None
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What `orchestrator compare --json` prints."""
+        return dict(self.comparison.plain)
+
+
+class _Background(threading.Thread):
+    """Drives a search in this process, beside its caller."""
+
+    def __init__(self, drive: Callable[[], None], name: str) -> None:
+        super().__init__(name=name, daemon=False)
+        self.drive = drive
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.drive()
+        except BaseException as error:  # told by `join`
+            self.error = error
+
+    def join(self, timeout: float | None = None) -> None:
+        super().join(timeout)
+        if self.error is not None:
+            raise self.error
+
+
+def _started(
+    resolved: "Resolved",
+    runner: "Runner",
+    places: "Places",
+    tracking_uri: str | None,
+    start: Callable[..., "Outcome"],
+    wait: bool,
+    progress: bool,
+    on_event: OnEvent | None,
+) -> Search:
+    watcher = _watcher(progress, on_event)
+
+    def drive() -> None:
+        outcome = start(resolved, runner, storage=places.storage, tracking_uri=tracking_uri, watcher=watcher)
+        _raise_failure(outcome)
+
+    if wait:
+        drive()
+        return Search(resolved.name, places.storage)
+    background = _Background(drive, f"search {resolved.name}")
+    background.start()
+    return Search(resolved.name, places.storage, background)
+
+
+def _raise_failure(outcome: "Outcome") -> None:
+    from orchestrator.search.beginning import why_failed
+
+    if outcome.state == "failed":
+        reasons = [trial.reason for trial in outcome.ledger.trials.values() if trial.reason]
+        raise TrainingFailed(why_failed(reasons, len(outcome.ledger.trials)))
+    if outcome.fault:
+        raise TrainingFailed(outcome.fault)
+
+
+def _watcher(progress: bool, on_event: OnEvent | None) -> "Watcher":
+    from orchestrator.cli.live import Display
+    from orchestrator.search.watcher import Telling, Watcher
+
+    shown = Display() if progress else Watcher()
+    return shown if on_event is None else Telling(shown, on_event)
+
+
+def _places(storage: str | Path) -> "Places":
+    from orchestrator.storage.paths import working_copy
+    from orchestrator.storage.places import Places
+
+    if isinstance(storage, str) and "://" in storage:
+        return Places(working_copy(storage))
+    return Places(Path(storage).expanduser().resolve())
+
+
+def _column(values: list[Any]) -> Any:
+    """A column of one type; of several types as text."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if all(isinstance(value, int | float | None) for value in values):
+            return pa.array([None if value is None else float(value) for value in values])
+        return pa.array([None if value is None else str(value) for value in values])

@@ -1,0 +1,113 @@
+"""From what a user says to a search that can start: for the command line and the Python interface alike."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import InputError, Problems
+from orchestrator.storage import paths
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
+    from orchestrator.execution.ray_tune import RayRunner
+    from orchestrator.storage.places import Places
+
+
+def described_search(
+    raw: Mapping[str, Any],
+    places: "Places",
+    *,
+    source: str,
+    name: str,
+    preset: str | None = None,
+    overrides: Mapping[str, object],
+    changes: Mapping[str, Any],
+    ranges: Mapping[str, Any] | None = None,
+    prepared: bool = True,
+    problems: Problems | None = None,
+) -> "Search":
+    """The search of a file's content, fixed settings (`overrides`), top-level keys (`changes`) and `ranges` that are
+    searched instead of the file's; `prepared`: its data set must be there. InputError lists all that is wrong, also what is in `problems` already."""
+    from orchestrator.config.presets import find_preset
+    from orchestrator.config.resolve import resolve_search
+    from orchestrator.search.start_from import starting_settings
+
+    found = Problems() if problems is None else problems
+    with found.noted():
+        search = resolve_search(
+            raw,
+            name=name,
+            source=source,
+            preset=None if preset is None else find_preset(preset),
+            ranges=ranges,
+            overrides=overrides,
+            find_settings=lambda name: starting_settings(name, places),
+            **changes,
+        )
+    with found.noted():
+        dataset = changes.get("dataset") or overrides.get("dataset") or raw.get("dataset")
+        check_dataset(dataset, places.storage, prepared=prepared and not found.found)
+    found.tell()
+    return search
+
+
+def described_training(
+    given: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    places: "Places",
+    *,
+    preset: str | None = None,
+    name: str | None = None,
+    repeats: int = 1,
+    prepared: bool = True,
+) -> "Search":
+    """One training, or several over seeds: of `method`, `dataset`, `epochs` and `seed` (`given`, None where not), and
+    of fixed settings."""
+    from orchestrator.config.presets import find_preset
+    from orchestrator.config.resolve import beneath, single_training
+
+    chosen = None if preset is None else find_preset(preset)
+    for option in ("method", "dataset"):
+        if given.get(option) is None and chosen is None:
+            raise InputError(f"--{option}: missing, or --preset (see orchestrator train --help)")
+    method = given.get("method")
+    if chosen is not None and method not in (None, chosen.settings["method"]):
+        raise InputError(f"--method {method}: --preset {preset} is for '{chosen.settings['method']}'; keep one")
+    fixed = {} if chosen is None else beneath(chosen.settings, overrides)
+    fixed |= {key: value for key, value in given.items() if value is not None}
+    named = name or fresh_name(f"train-{fixed['method']}")
+    training = single_training(named, fixed | dict(overrides), repeats=repeats, preset=chosen)
+    check_dataset(training.settings.get("dataset"), places.storage, prepared=prepared)
+    return training
+
+
+def check_dataset(name: object, storage: Path, *, prepared: bool = True) -> None:
+    """DataError for the name of no data set (`prepared`: or of one that is not there), before anything slow; one at an
+    address is looked for later."""
+    from orchestrator.data.catalog import check_known, check_prepared
+    from orchestrator.storage.address import is_address
+    from orchestrator.storage.places import Places
+
+    if isinstance(name, str) and not is_address(name) and paths.address_of(storage) is None:
+        (check_prepared if prepared else check_known)(name, Places(storage.expanduser().resolve()).data)
+
+
+def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
+    """Trials on our own cluster or on the one at an address; InputError if nothing answers there, or if workers would
+    import another package from the working directory."""
+    from orchestrator.execution.ray_address import reachable_address, refuse_shadows
+    from orchestrator.execution.ray_tune import RayRunner
+
+    refuse_shadows()
+    return RayRunner(reachable_address(address), ray_output)
+
+
+def why_failed(reasons: list[str], count: int) -> str:
+    """Why a search has no result, in one line."""
+    first = reasons[0] if reasons else "no trial gave a value"
+    return f"{f'all {count} trials failed; the first' if count > 1 else 'the training failed'}: {first}"
+
+
+def fresh_name(stem: str) -> str:
+    return f"{stem}-{datetime.now():%Y%m%d-%H%M%S}"
