@@ -1,6 +1,6 @@
 """Seconds and memory of a step of the optimiser: plain, with LoRA, with gradients of several batches, in parts.
 
-    python benchmarks/recipes.py [--backbones resnet50 timm/vit_small_patch16_224] [--images 16] [--size 224]
+    python benchmarks/recipes.py [--backbones resnet50 timm/vit_small_patch16_224] [--images 8] [--size 224]
 
 ProxyAnchor with Adam on made images, in float32 on one thread, batch norm frozen; each way in a process of its own.
 Seconds are of the fastest of three steps, memory is the growth of the process's peak over the network and the images:
@@ -26,7 +26,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "two batches of half the images": {"accumulate_batches": 2},
     "a quarter at once": {"images_per_pass": 4},
     "LoRA, rank 8, a quarter at once": {"lora_rank": 8, "images_per_pass": 4},
-    "LoRA, rank 8, two batches of half the images": {"lora_rank": 8, "accumulate_batches": 2},
 }
 """`images_per_pass` counts quarters of the batch here."""
 
@@ -82,7 +81,7 @@ def measure(backbone: str, way: str, images: int, size: int) -> dict[str, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backbones", nargs="+", default=["resnet50", "timm/vit_small_patch16_224"])
-    parser.add_argument("--images", type=int, default=16)
+    parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--size", type=int, default=224)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
