@@ -444,7 +444,7 @@ def test_every_command_of_the_page_resolves(command: str, tmp_path: Path, monkey
         resolved.append(search)
         raise Resolved
 
-    def find_models(name: str, _: Any) -> None:
+    def find_models(name: str, *_: Any, **__: Any) -> None:
         resolved.append(name)
         raise Resolved
 

@@ -28,7 +28,8 @@ def described_search(
     problems: Problems | None = None,
 ) -> "Search":
     """The search of a file's content, fixed settings (`overrides`), top-level keys (`changes`) and `ranges` that are
-    searched instead of the file's; `prepared`: its data set must be there. InputError lists all that is wrong, also what is in `problems` already."""
+    searched instead of the file's; `prepared`: its data set must be there. InputError lists all that is wrong, also
+    what is in `problems` already."""
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import resolve_search
     from orchestrator.search.start_from import starting_settings

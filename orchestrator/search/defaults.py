@@ -29,7 +29,7 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
     given = search.settings.keys() | {parameter.key for parameter in search.parameters()}
     changes: dict[str, Any] = {}
     because: dict[str, str] = {}
-    if "augmentation" not in given and (what := _photographs(store)) is not None:
+    if "augmentation" not in given and (what := photographs(store)) is not None:
         changes["augmentation"] = PHOTOGRAPHS
         because["augmentation"] = f"{store.name} has {what}"
     if "classes_per_batch" not in given:
@@ -51,7 +51,7 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
     return search.model_copy(update={"settings": {**search.settings, **changes}}), because
 
 
-def _photographs(store: Store) -> str | None:
+def photographs(store: Store) -> str | None:
     """The sign that a data set's images are photographs; None if they are drawings, or their kind is unknown."""
     sizes = _sizes(store)
     if sizes is None or not len(sizes):

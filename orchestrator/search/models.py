@@ -1,5 +1,6 @@
 """Finding model files, and the search that a model belongs to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,9 +22,9 @@ def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
     return read_journal(path)[1], path
 
 
-def find_models(named: str, places: Places) -> list[Path]:
+def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list[Path]:
     """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id; of a
-    training over folds, one per fold."""
+    training over folds, one per fold. `also`: other names that may be meant, for the message."""
     path = Path(named).expanduser()
     if path.is_file():
         return [path]
@@ -50,7 +51,7 @@ def find_models(named: str, places: Places) -> list[Path]:
             if run_id == named:
                 return _models_in(journal.parent / "trials" / trial, named)
     known = [folder.parent.name for folder in places.journals()]
-    raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, known)}")
+    raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, [*known, *also])}")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from orchestrator.training.device import choose_device
 from orchestrator.training.distributed import broadcast_object, gather, rank, world_size
 from orchestrator.training.feed import feed
 from orchestrator.training.learner import Given, Learner, described
-from orchestrator.training.model_file import load_learner, save_diagnostics, save_table
+from orchestrator.training.model_file import Bare, load_learner, save_diagnostics, save_table
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
 
 EVALUATION_BATCH = 256
@@ -208,7 +208,7 @@ def evaluate_model_by_query(
 
 
 def evaluate_and_embed(
-    model: Path,
+    model: Path | Bare,
     store: Store,
     rows: np.ndarray[Any, Any],
     device: str = "auto",
@@ -262,7 +262,7 @@ def detect_outside(
 
 
 def embed_model(
-    model: Path,
+    model: Path | Bare,
     store: Store,
     rows: np.ndarray[Any, Any],
     device: str = "auto",

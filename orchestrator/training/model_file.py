@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
+import torch
 
 from orchestrator.config.training import Experiment, resolve_experiment
 from orchestrator.data.protocol import steps_per_epoch
@@ -123,8 +124,39 @@ def saved_model(path: Path) -> dict[str, Any]:
     return saved
 
 
-def load_learner(path: Path, store: Images | None = None) -> tuple[Learner, Experiment]:
-    """The learner of a model file or of a checkpoint, on the CPU, for the images of a data set, or for any."""
+@dataclass(frozen=True)
+class Bare:
+    """A network that is evaluated without a training: a backbone with its weights and its pooling, and no head. The
+    embeddings are the pooled features at unit length."""
+
+    experiment: Experiment
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """What it is, by settings."""
+        training = self.experiment.training
+        names = ("backbone", "weights", "pooling", "input_convention", "augmentation")
+        return {name: getattr(training, name) for name in names}
+
+    def __str__(self) -> str:
+        training = self.experiment.training
+        return f"{training.backbone} (not trained, weights: {training.weights}, pooling: {training.pooling}, no head)"
+
+    def learner(self, store: Images) -> Learner:
+        """The network, and a method that gives features unit length; InputError if its weights cannot be loaded."""
+        torch.manual_seed(self.experiment.training.seed)
+        learner = build_learner(self.experiment, store, num_classes=2)
+        learner.network.head = torch.nn.Identity()  # type: ignore[assignment]
+        return learner
+
+
+def load_learner(path: "Path | Bare", store: Images | None = None) -> tuple[Learner, Experiment]:
+    """The learner of a model file, of a checkpoint, or of a network without a training, on the CPU, for
+    the images of a data set, or for any."""
+    if isinstance(path, Bare):
+        if store is None:
+            raise ValueError(f"{path.experiment.training.backbone} is not trained: it needs the images of a data set")
+        return path.learner(store), path.experiment
     saved = saved_model(path)
     store = store or FileImages(saved["channels"])
     settings = saved["experiment"]

@@ -1,4 +1,4 @@
-"""Trained models: their metrics, and their export."""
+"""Metrics of trained models, and of networks that are not trained."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,31 +15,37 @@ from orchestrator.cli import completing
 from orchestrator.cli.options import (
     DEFAULT_STORAGE,
     Json,
+    Set,
     Storage,
-    TrackingUri,
+    assignments,
     local_path,
     not_empty,
     places_of,
 )
-from orchestrator.cli.output import check_page, say, waiting, write_html, write_output
+from orchestrator.cli.output import check_page, say, write_html, write_output
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import InputError
 from orchestrator.search.beginning import check_dataset
 from orchestrator.storage.files import cell, output_place
 
 if TYPE_CHECKING:
+    from orchestrator.config.training import Experiment
     from orchestrator.data.augmentations import Degradation
     from orchestrator.evaluation.metrics import Evaluation
+    from orchestrator.storage.places import Places
 
 
 TABLES = (".csv", ".parquet")
+UNTRAINED = ("pooling", "weights", "weights_sha256", "input_convention", "augmentation", "seed", "protocol")
+"""The settings that say what a network without a training computes, and of which images."""
 
 
 def evaluate(
     checkpoint_or_run: Annotated[
         str,
         typer.Argument(
-            help="A model file, a search (its final model, or its folds' models), SEARCH/TRIAL, or an MLflow run id.",
+            help="A model file, a search (its final model, or its folds' models), SEARCH/TRIAL, an MLflow run id, or a "
+            "backbone by its name, which is not trained.",
             metavar="CHECKPOINT_OR_RUN",
         ),
     ],
@@ -102,9 +108,13 @@ def evaluate(
             parser=local_path,
         ),
     ] = None,
+    set_: Set = [],  # noqa: B006 (typer reads the default)
     json_: Json = False,
 ) -> None:
     """All retrieval metrics of a trained model on the test classes of a data set.
+
+    Of a backbone: those of its pooled features, at unit length, as its weights are, without a head and a training
+    (`--set pooling=..., weights=random, ...`).
 
     Of a training over folds: the mean of its models' metrics, and those of their embeddings side by side (concatenated;
     the tables are of these).
@@ -125,10 +135,13 @@ def evaluate(
     - `orchestrator evaluate my-search --dataset cifar10 --out-of-distribution cifar100`
 
     - `orchestrator evaluate my-search --dataset cars196 --degradation blur --degradation-probability 0.5`
+
+    - `orchestrator evaluate resnet50 --dataset cub200 --set pooling=average`: before any training
     """
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.evaluation.claims import claim_of, too_few
+    from orchestrator.networks.backbones import BACKBONES
     from orchestrator.search.models import find_models
 
     for option, path in (("--per-query", per_query), ("--per-class", per_class)):
@@ -152,7 +165,12 @@ def evaluate(
     if degraded is not None:
         _refuse_together("--degradation", {"--gallery": gallery})
     places = places_of(storage)
-    models = find_models(checkpoint_or_run, places)
+    untrained = _untrained(checkpoint_or_run, dataset, set_, places)
+    if untrained is not None and out_of_distribution is not None:
+        raise InputError(
+            f"--out-of-distribution: {checkpoint_or_run}: an untrained network has no uncertainty embedding"
+        )
+    models: list[Any] = [] if untrained else find_models(checkpoint_or_run, places, also=BACKBONES)
     if degraded is not None and len(models) > 1:
         raise InputError(f"--degradation: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     if gallery is not None and len(models) > 1:
@@ -161,17 +179,24 @@ def evaluate(
     from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
     from orchestrator.training.folds import evaluate_folds
-    from orchestrator.training.model_file import saved_model
+    from orchestrator.training.model_file import Bare, saved_model
     from orchestrator.training.splits import rows_to_test
 
     store = open_dataset(dataset, places.data, say=say)
-    saved = saved_model(models[0])
-    training = resolve_experiment(saved["experiment"], str(models[0])).training
+    saved: dict[str, Any] = {}
+    if untrained is not None:
+        models = [Bare(_suited(untrained, store))]
+        training = models[0].experiment.training
+    else:
+        saved = saved_model(models[0])
+        training = resolve_experiment(saved["experiment"], str(models[0])).training
     same_data = saved.get("dataset_digest") == store.manifest["digest"]
     on_test = same_data and training.selection == "test"
     tested = "test images" if training.protocol == "classification" else "test classes"
     model = models[0] if len(models) == 1 else models[0].parent.parent
     done: dict[str, Any] = {"model": str(model), "dataset": dataset, "selection": "test" if on_test else "validation"}
+    if untrained is not None:
+        done |= {"model": training.backbone, "selection": None, "untrained": models[0].plain}
     claim = claim_of(training.protocol)
     how = ", approximate search" if approximate else ""
     if degraded is not None:
@@ -260,7 +285,13 @@ def evaluate(
         scores = ", ".join(f"{name} {found.metrics[name]:.4f}" for name in PAPER_HEADLINES)
         shown = View(
             title=f"{checkpoint_or_run} on {dataset}",
-            facts=[saved["experiment"]["method"], dataset, training.backbone, f"{len(found.queries)} queries", tested],
+            facts=[
+                "not trained" if untrained else saved["experiment"]["method"],
+                dataset,
+                training.backbone,
+                f"{len(found.queries)} queries",
+                tested,
+            ],
             told=[f"{tested.capitalize()}{word}: {scores}."],
             insight=look(found, seen[0], store),
             names=store.class_names,
@@ -280,6 +311,40 @@ def evaluate(
     _show_metrics(title, columns, done if json_ else None)
 
 
+def _untrained(named: str, dataset: str, words: list[str], places: "Places") -> dict[str, Any] | None:
+    """The settings of the network without a training that a backbone's name stands for; None if a file, a search or a
+    run is meant."""
+    from orchestrator import parts
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.networks.backbones import BACKBONES
+    from orchestrator.networks.backbones.timm_models import TIMM
+
+    settings = assignments(words, {"dataset": dataset})
+    known = named in (*BACKBONES, *parts.names("backbones", BACKBONES)) or named.startswith(TIMM)
+    if not known or Path(named).expanduser().exists() or (places.storage / "searches" / named).is_dir():
+        if settings:
+            raise InputError(f"--set: is for a backbone that is not trained; the model {named} has its own settings")
+        return None
+    if others := sorted(settings.keys() - set(UNTRAINED)):
+        raise InputError(
+            f"--set: {', '.join(others)}: without effect on a network that is not trained (these have one: "
+            f"{', '.join(UNTRAINED)})"
+        )
+    settings |= {"method": "triplet", "backbone": named, "dataset": dataset}  # a method without parameters of its own
+    resolve_experiment(settings, "--set")
+    return settings
+
+
+def _suited(settings: dict[str, Any], store: Any) -> "Experiment":
+    """The experiment of these settings; photographs are cut as in a training on them."""
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.search.defaults import PHOTOGRAPHS, photographs
+
+    if "augmentation" not in settings and photographs(store) is not None:
+        settings = settings | {"augmentation": PHOTOGRAPHS}
+    return resolve_experiment(settings, "--set")
+
+
 def _degradation(kind: str | None, probability: float, extent: float | None) -> "Degradation | None":
     """What `--degradation` and its two options ask for."""
     from orchestrator.data.augmentations import Degradation
@@ -292,124 +357,6 @@ def _degradation(kind: str | None, probability: float, extent: float | None) -> 
     if extent is not None and not 0 < extent <= 1:
         raise InputError(f"--degradation-extent: {extent:g}: should be a share of the sides, above 0 and at most 1")
     return Degradation(kind, probability, extent)
-
-
-def export(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A search (its final model), SEARCH/TRIAL, an MLflow run id, or a model file.", metavar="RUN"
-        ),
-    ],
-    to: Annotated[
-        Literal["onnx", "torchscript", "pt2", "mlflow"] | None, typer.Option("--to", help="The form to write.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="File to write; a name like RUN.onnx in the current folder by default.",
-            parser=local_path,
-        ),
-    ] = None,
-    register: Annotated[
-        str | None,
-        typer.Option(metavar="MODEL", help="Register it in MLflow under this name.", callback=not_empty),
-    ] = None,
-    alias: Annotated[
-        str, typer.Option(metavar="NAME", help="Alias of the registered version.", callback=not_empty)
-    ] = "champion",
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Try it on images of this data set; the training's by default.",
-            callback=not_empty,
-            autocompletion=completing.datasets,
-        ),
-    ] = None,
-    embedding: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Another embedding that the method offers, such as matryoshka's first_16.",
-            callback=not_empty,
-        ),
-    ] = None,
-    storage: Storage = DEFAULT_STORAGE,
-    tracking_uri: TrackingUri = None,
-    json_: Json = False,
-) -> None:
-    """Write a trained model for other programs, after a check that it gives the same embeddings there.
-
-    It takes uint8 images (batch, H, W, channels) of the size that the evaluation sees, and gives float32 embeddings.
-
-    - `orchestrator export my-search --to onnx`
-
-    - `orchestrator export my-search/0003 --to pt2 --output encoder.pt2`
-
-    - `orchestrator export my-search --register birds`: in MLflow, as `models:/birds@champion`
-    """
-    if to is None and register is None:
-        raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2 and mlflow")
-    if to is None and output is not None:
-        raise InputError(f"--output: {output}: needs --to, the form to write")
-    if register is not None and embedding is not None:
-        raise InputError(f"--embedding: {embedding}: cannot be combined with --register; leave one out")
-    with waiting("reading the model"):
-        from orchestrator.data.catalog import open_dataset
-        from orchestrator.search.models import find_models, owner_of
-        from orchestrator.tracking.address import redact, tracking_address
-
-        places = places_of(storage)
-        models = find_models(run, places)
-        if len(models) > 1:
-            raise InputError(f"RUN: {run} has one model per fold; name one, such as {models[0]}")
-        from orchestrator.search.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
-        from orchestrator.search.export import export as write
-        from orchestrator.tracking.mlflow_store import reach
-        from orchestrator.tracking.models import register_model
-        from orchestrator.training.model_file import saved_model
-
-        path = None
-        if to is not None:
-            check_packages(to)
-            path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
-            if to == "mlflow" and (path.exists() or path.is_symlink()):
-                raise InputError(f"--output: {path} exists; name another folder")
-            path = output_place("--output", path, [SUFFIXES[to]])
-        owner = owner_of(models[0])
-        if register is not None and owner is None:
-            raise InputError(f"--register: {run} has no run in MLflow; name a search or SEARCH/TRIAL")
-        uri = None
-        if register is not None and owner is not None:
-            uri = tracking_address(tracking_uri, places, owner.journal)
-            if owner.run_id is None:
-                again = f"orchestrator sync {owner.ledger.name}"
-                raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
-            reach(uri)  # before any file is written
-        store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
-        known = facts(owner.ledger, owner.trial) if owner is not None else None
-        source = Source.of(models[0], store, known, embedding=embedding)
-    done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
-    if to is not None and path is not None:
-        with waiting(f"exporting to {to}"):
-            exported = write(source, to, path)
-        done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
-        if not json_:
-            same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
-            for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
-                Terminal().print(Text(line), soft_wrap=True)
-    if register is not None and owner is not None and owner.run_id is not None and uri is not None:
-        with waiting("registering"), mlflow_form(source, models[0].parent) as folder:
-            about = description(source)
-            version = register_model(uri, places.artifacts, owner.run_id, folder, register, alias, about)
-        done |= {"registered": register, "version": version, "alias": alias}
-        if not json_:
-            address = f"models:/{register}@{alias}"
-            Terminal().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
-    if json_:
-        print(json.dumps(done))
 
 
 def _refuse_together(option: str, others: Mapping[str, object]) -> None:

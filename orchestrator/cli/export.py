@@ -1,0 +1,141 @@
+"""The export of trained models."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.text import Text
+
+from orchestrator.cli import completing
+from orchestrator.cli.options import (
+    DEFAULT_STORAGE,
+    Json,
+    Storage,
+    TrackingUri,
+    local_path,
+    not_empty,
+    places_of,
+)
+from orchestrator.cli.output import say, waiting
+from orchestrator.cli.terminal import Terminal
+from orchestrator.errors import InputError
+from orchestrator.storage.files import output_place
+
+
+def export(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A search (its final model), SEARCH/TRIAL, an MLflow run id, or a model file.", metavar="RUN"
+        ),
+    ],
+    to: Annotated[
+        Literal["onnx", "torchscript", "pt2", "mlflow"] | None, typer.Option("--to", help="The form to write.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="File to write; a name like RUN.onnx in the current folder by default.",
+            parser=local_path,
+        ),
+    ] = None,
+    register: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="Register it in MLflow under this name.", callback=not_empty),
+    ] = None,
+    alias: Annotated[
+        str, typer.Option(metavar="NAME", help="Alias of the registered version.", callback=not_empty)
+    ] = "champion",
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Try it on images of this data set; the training's by default.",
+            callback=not_empty,
+            autocompletion=completing.datasets,
+        ),
+    ] = None,
+    embedding: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Another embedding that the method offers, such as matryoshka's first_16.",
+            callback=not_empty,
+        ),
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+    tracking_uri: TrackingUri = None,
+    json_: Json = False,
+) -> None:
+    """Write a trained model for other programs, after a check that it gives the same embeddings there.
+
+    It takes uint8 images (batch, H, W, channels) of the size that the evaluation sees, and gives float32 embeddings.
+
+    - `orchestrator export my-search --to onnx`
+
+    - `orchestrator export my-search/0003 --to pt2 --output encoder.pt2`
+
+    - `orchestrator export my-search --register birds`: in MLflow, as `models:/birds@champion`
+    """
+    if to is None and register is None:
+        raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2 and mlflow")
+    if to is None and output is not None:
+        raise InputError(f"--output: {output}: needs --to, the form to write")
+    if register is not None and embedding is not None:
+        raise InputError(f"--embedding: {embedding}: cannot be combined with --register; leave one out")
+    with waiting("reading the model"):
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.search.models import find_models, owner_of
+        from orchestrator.tracking.address import redact, tracking_address
+
+        places = places_of(storage)
+        models = find_models(run, places)
+        if len(models) > 1:
+            raise InputError(f"RUN: {run} has one model per fold; name one, such as {models[0]}")
+        from orchestrator.search.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
+        from orchestrator.search.export import export as write
+        from orchestrator.tracking.mlflow_store import reach
+        from orchestrator.tracking.models import register_model
+        from orchestrator.training.model_file import saved_model
+
+        path = None
+        if to is not None:
+            check_packages(to)
+            path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
+            if to == "mlflow" and (path.exists() or path.is_symlink()):
+                raise InputError(f"--output: {path} exists; name another folder")
+            path = output_place("--output", path, [SUFFIXES[to]])
+        owner = owner_of(models[0])
+        if register is not None and owner is None:
+            raise InputError(f"--register: {run} has no run in MLflow; name a search or SEARCH/TRIAL")
+        uri = None
+        if register is not None and owner is not None:
+            uri = tracking_address(tracking_uri, places, owner.journal)
+            if owner.run_id is None:
+                again = f"orchestrator sync {owner.ledger.name}"
+                raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
+            reach(uri)  # before any file is written
+        store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
+        known = facts(owner.ledger, owner.trial) if owner is not None else None
+        source = Source.of(models[0], store, known, embedding=embedding)
+    done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
+    if to is not None and path is not None:
+        with waiting(f"exporting to {to}"):
+            exported = write(source, to, path)
+        done |= {"to": to, "path": str(exported.path), "difference": exported.difference}
+        if not json_:
+            same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
+            for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
+                Terminal().print(Text(line), soft_wrap=True)
+    if register is not None and owner is not None and owner.run_id is not None and uri is not None:
+        with waiting("registering"), mlflow_form(source, models[0].parent) as folder:
+            about = description(source)
+            version = register_model(uri, places.artifacts, owner.run_id, folder, register, alias, about)
+        done |= {"registered": register, "version": version, "alias": alias}
+        if not json_:
+            address = f"models:/{register}@{alias}"
+            Terminal().print(Text(f"registered {register}, version {version}: {address}"), soft_wrap=True)
+    if json_:
+        print(json.dumps(done))
