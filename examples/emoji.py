@@ -12,6 +12,7 @@ CC-BY, CC-BY-SA).
 """
 
 import argparse
+import importlib
 import json
 import sys
 from collections import defaultdict
@@ -44,9 +45,8 @@ def drawings(sets: Path, at_least: int) -> dict[str, dict[str, str]]:
 
 def draw(svg: str, size: int) -> bytes:
     """A PNG of size x size pixels, on white."""
-    from resvg_py import svg_to_bytes
-
-    return bytes(svg_to_bytes(svg_string=svg, width=size, height=size, background="white"))
+    resvg = importlib.import_module("resvg_py")  # of this example alone
+    return bytes(resvg.svg_to_bytes(svg_string=svg, width=size, height=size, background="white"))
 
 
 def main(words: list[str] | None = None) -> None:
