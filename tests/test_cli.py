@@ -971,8 +971,9 @@ def width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
 def test_the_leaderboard_fits_the_terminal(
     width: int, finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Commands to copy are each on one line, however long."""
     ran = run(capsys, f"report {TRAINED} --storage {finished}")
-    assert max(len(line) for line in ran.out.splitlines()) <= width
+    assert max(len(line) for line in ran.out.splitlines() if not line.strip().startswith("orchestrator ")) <= width
     head = next(line for line in ran.out.splitlines() if "trial" in line and "state" in line)
     assert "map@r" in head
     assert "…" not in head

@@ -418,6 +418,11 @@ def findings(tmp_path_factory: pytest.TempPathFactory) -> Findings:
     finals = {"0005": [0.55, 0.56, 0.57], "0001": [0.51, 0.5, 0.52]}
     folder = tmp_path_factory.mktemp("made")
     ledger = made(folder, spread(13), epochs=4, pruned=lambda number: number % 5 == 4, finals=finals)
+    ledger.started = 10**12
+    for number, trial in enumerate(ledger.everyone()):  # one after the other, a minute apart
+        trial.started = ledger.started + 60_000 * number
+        trial.ended = trial.started + 50_000
+        ledger.ended = trial.ended + 5_000
     return Findings.of(ledger)
 
 

@@ -587,7 +587,7 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
         "outputs": sum(output.numel() for run in seen for output in run.values()),
         "gathered": sum(gathered) // 4,
         "with gradients": sum(
-            output.numel() for run in seen for name, output in run.items() if name == "raw" or "raw" not in run
+            output.numel() for run in seen for name, output in run.items() if name != "embedding" or "raw" not in run
         ),
         "shared sums": len(sums) // 4,
         "network's buffers": sum(buffer.numel() for buffer in learner.network.buffers()),

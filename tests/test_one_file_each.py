@@ -521,5 +521,5 @@ def test_what_has_no_line_is_refused_by_name(said: Mapping[str, Any]) -> None:
     refused = answer(said, "key of another", 2)
     assert "reduction_factor: has no meaning for 'threshold' (it is for asha, hyperband)" in refused
     assert "scheduler: least: 'many': should be a number" in refused
-    assert "wrong.yaml, line 19: patience: 0: should be at least 1" in refused
+    assert "wrong.yaml, line 20: patience: 0: should be at least 1" in refused
     assert "--format: 'line' is unknown (did you mean 'lines'?)" in answer(said, "no such format", 2)

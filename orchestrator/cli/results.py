@@ -128,7 +128,8 @@ def report(
         print(format_of(format_).leaderboard(ledger), end="")
     elif html is None:
         Terminal().print(leaderboard(ledger))
-        Terminal().print(next_steps(ledger, storage), soft_wrap=True)
+        terminal = Terminal()
+        terminal.print(next_steps(ledger, storage, terminal.width), soft_wrap=True)
 
 
 def ui(

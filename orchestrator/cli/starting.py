@@ -259,7 +259,7 @@ def conclude(outcome: "Outcome", storage: Path, *, as_json: bool, notification: 
 
     console = Terminal(stderr=as_json)
     console.print(leaderboard(outcome.ledger))
-    console.print(next_steps(outcome.ledger, storage), soft_wrap=True)
+    console.print(next_steps(outcome.ledger, storage, console.width), soft_wrap=True)
     for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:

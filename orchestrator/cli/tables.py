@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -191,12 +192,13 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     return Group(*parts)
 
 
-def next_steps(ledger: Ledger, storage: Path) -> Text:
-    """What to run next, with costs, reasons and commands."""
+def next_steps(ledger: Ledger, storage: Path, width: int) -> Text:
+    """What to run next, with costs and reasons, wrapped, and commands, each on one line to copy."""
     text = Text.assemble(("what to run next", "bold"))
     for number, step in enumerate(steps_of(Findings.of(ledger, storage=paths.option(storage))), start=1):
         cost = f" ({step.cost})" if step.cost else ""
-        text.append(f"\n  {number}. {step.what}{cost}: {step.why}")
+        said = f"{step.what}{cost}: {step.why}"
+        text.append("\n" + fill(said, width, initial_indent=f"  {number}. ", subsequent_indent="     "))
         if step.command is not None:
             text.append(f"\n       {step.command}", style="cyan")
     return text
