@@ -84,7 +84,8 @@ def test_no_name_is_markup_in_a_page(tmp_path: Path) -> None:
     calm = pages(tmp_path / "calm", "calm")
     for kind, html in pages(tmp_path / "hostile", HOSTILE).items():
         seen = Elements(html)
-        assert [tag for tag, _ in seen.tags] == [tag for tag, _ in Elements(calm[kind]).tags], kind
+        built, of_calm = ([tag for tag, _ in one.tags if tag != "wbr"] for one in (seen, Elements(calm[kind])))
+        assert built == of_calm, kind  # but for places where a long name may break
         assert "".join(seen.text).count(HOSTILE) >= 3, kind
         if kind != "model":
             assert not re.search(r"<(?!/?b>|br>|/?extra>)", json.dumps(figures(html))), kind  # plotly reads HTML
