@@ -325,8 +325,7 @@ def _show_list(found: list[dict[str, Any]], sort: str, *, as_json: bool) -> None
         return
     groups = by_comparability(ordered)
     for (dataset, metric), its in groups.items():
-        if len(groups) > 1:
-            Terminal().print(Text(f"{dataset}, {metric}", style="bold"))
+        Terminal().print(Text(f"{dataset}, {metric}" if dataset else "not begun", style="bold"))
         Terminal().print(status_table(its, listed=True))
 
 

@@ -90,11 +90,11 @@ def sorted_states(found: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping
 
 def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Table:
     """One row per search: of a benchmark the newest first, and searches that have not begun last; `listed`: as they
-    are, of several data sets and methods perhaps."""
+    are, of one data set and of several methods perhaps."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {}
     if listed:
-        columns = {"data set": lambda one: one["dataset"], "method": lambda one: one["method"]}
+        columns = {"method": lambda one: one["method"]}
     if len({one["benchmark"] for one in found}) > 1:
         columns["benchmark"] = lambda one: one["benchmark"] or ""
     if listed and any(one["tags"] for one in found):
