@@ -409,7 +409,7 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
     path.write_text(comparison_page(Comparison.of(HOSTILE, ledgers)), encoding="utf-8")
     seen = opened(path.as_uri(), "--dump-dom", folder=tmp_path)
     assert complaints(seen.stderr) == []
-    plots = [found for _, found in Elements(seen.stdout).tags if (found.get("class") or "").startswith("plot")]
+    plots = [found for _, found in Elements(seen.stdout).tags if "plot" in (found.get("class") or "").split()]
     assert len(plots) == 3 and all(found.get("data-drawn") == "yes" for found in plots)
 
 
