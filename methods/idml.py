@@ -30,7 +30,7 @@ from methods.baselines import (
 from methods.bases import OverConfig
 from methods.circle import Circle
 from methods.cos_face import CosFace
-from methods.mixup import label_sets, mix
+from methods.mixup import check_blocks, label_sets, mix
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
 from methods.sup_con import SupCon
@@ -328,11 +328,8 @@ class IDML(Method):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        if config.mixup and task.batch_size % config.mixup_blocks:
-            raise InputError(
-                f"mixup_blocks: {config.mixup_blocks}: a batch of {task.batch_size} images cannot be cut into so many "
-                "equal parts: give a divisor of it, and a multiple of the workers"
-            )
+        if config.mixup:
+            check_blocks(task.batch_size, config.mixup_blocks)
         if task.batch_size and config.random_uncertainty and config.uncertainty_dim not in (None, task.embedding_dim):
             raise InputError(
                 f"uncertainty_dim: {config.uncertainty_dim}: what is drawn around the embeddings has their size, "

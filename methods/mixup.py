@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from orchestrator.method import Batch
+from orchestrator.method import Batch, InputError
 
 
 class Mixed(NamedTuple):
@@ -39,6 +39,15 @@ def mix(batch: Batch, alpha: float, blocks: int, rng: Generator) -> Mixed:
         )
     mixed = share * batch.images + (1 - share) * batch.images[partners[:here]]
     return Mixed(mixed, share, labels[partners])
+
+
+def check_blocks(size: int, blocks: int) -> None:
+    """InputError for a batch of `size` images that cannot be cut into so many equal `blocks`."""
+    if size % blocks:
+        raise InputError(
+            f"mixup_blocks: {blocks}: a batch of {size} images cannot be cut into so many "
+            "equal parts: give a divisor of it, and a multiple of the workers"
+        )
 
 
 def mixup_partners(size: int, blocks: int, rng: Generator) -> Tensor:

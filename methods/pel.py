@@ -5,6 +5,7 @@ Uncertainty with Hedged Instance Embedding", ICLR 2019, on other objectives.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -24,8 +25,8 @@ from methods.baselines import (
 )
 from methods.bases import WITHOUT_MEMORY, OverConfig, OverObjective
 from methods.hib import Gaussians, deviations, draw, gaussians, log_variance_head, standard_normal_divergence
-from methods.mixup import label_sets, mix
-from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Network, Task
+from methods.mixup import check_blocks, label_sets, mix
+from orchestrator.method import Batch, Diagnostics, Embedded, Network, Task
 
 
 class PEL(OverObjective):
@@ -83,11 +84,8 @@ class PEL(OverObjective):
 
     def __init__(self, config: Config, task: Task) -> None:
         super().__init__(config, task)
-        if config.mixup and task.batch_size % config.mixup_blocks:
-            raise InputError(
-                f"mixup_blocks: {config.mixup_blocks}: a batch of {task.batch_size} images cannot be cut into so many "
-                "equal parts: give a divisor of it, and a multiple of the workers"
-            )
+        if config.mixup:
+            check_blocks(task.batch_size, config.mixup_blocks)
 
     def heads(self) -> nn.ModuleDict:
         """ "log_variance" (B, D): linear."""
@@ -110,4 +108,5 @@ class PEL(OverObjective):
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """As those of the method `hib`, beside the base objective's."""
         own = self.base.diagnostics(trained, held_out)
-        return deviations(trained, held_out, dict(own.scalars))
+        found = deviations(trained, held_out, dict(own.scalars))
+        return replace(found, arrays=own.arrays, tables=own.tables | found.tables)

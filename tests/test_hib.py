@@ -139,6 +139,17 @@ def test_each_held_out_image_has_its_uncertainty() -> None:
         assert found.tables["uncertainty"]["uncertainty"] == pytest.approx([2, 9])
 
 
+def test_pel_keeps_what_its_objective_reports() -> None:
+    subject = Subject(PEL, {"draws": 1})
+    method, labels = subject.learner().method, torch.arange(7)
+    assert isinstance(method, PEL)
+    size = method.task.embedding_dim
+    trained = Embedded({"embedding": made(7, size), "log_variance": made(7, size)}, labels, labels)
+    own, found = method.base.diagnostics(trained, None), method.diagnostics(trained, None)
+    assert own.arrays and found.arrays.keys() == own.arrays.keys()
+    assert found.scalars.keys() == own.scalars.keys() | {"deviation_trained"}
+
+
 def test_blocks_of_mixup_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="a batch of 9 images cannot be cut into mixup_blocks=2 equal blocks"):
         mixup_partners(9, 2, Generator())
