@@ -45,16 +45,23 @@ def init(
 ) -> None:
     """Write a search file to begin with, each line with its meaning, and beside it the schema for editors.
 
+    - `orchestrator init pfml --dataset glyphs`
+
     - `orchestrator init my_search.yaml --method pfml --dataset glyphs`
 
     - `orchestrator search my_search.yaml --dry-run`
     """
     from orchestrator.config.schema import SCHEMA_FILE
-    from orchestrator.plugins import find_installed
+    from orchestrator.plugins import find_installed, installed
 
-    method = method or _asked("--method", "Which method", "proxy_anchor")
+    if method is None and file is not None and str(file) in installed():
+        method, file = str(file), None
+    missing = [name for name, given in (("--method", method), ("--dataset", dataset)) if given is None]
+    if missing and not sys.stdin.isatty():
+        raise InputError(f"{', '.join(missing)}: missing (see orchestrator init --help)")
+    method = method or _asked("Which method", "proxy_anchor")
     find_installed(method)
-    dataset = dataset or _asked("--dataset", "Which data set", "glyphs")
+    dataset = dataset or _asked("Which data set", "glyphs")
     path = file or Path(f"{method}.yaml")
     if path.suffix.lower() not in ENDINGS:
         raise InputError(f"FILE: {path}: should end in .yaml")
@@ -134,9 +141,7 @@ def search_text(method: str, dataset: str, name: str) -> str:
     return "\n".join([COMMENT.rstrip(), head, *written, ""])
 
 
-def _asked(option: str, question: str, default: str) -> str:
-    if not sys.stdin.isatty():
-        raise InputError(f"{option}: missing (see orchestrator init --help)")
+def _asked(question: str, default: str) -> str:
     return str(typer.prompt(question, default=default, err=True))
 
 
