@@ -277,6 +277,12 @@ def test_the_time_left_is_estimated_from_what_is_done(places: Places) -> None:
     assert status(read_journal(folder / JOURNAL)[1], folder)["seconds_left"] is None
 
 
+def test_hours_are_told_as_times(places: Places, capsys: pytest.CaptureFixture[str]) -> None:
+    search(places, "one", config={"num_trials": 4, "budget": {"hours": 1.5}})
+    code, out, _ = run(capsys, "status", "one", "--storage", str(places.storage))
+    assert code == 0 and "1 of 4 trials, 0 epochs, 1 min of 1 h 30 min" in out
+
+
 def test_watching_ends_with_the_search(
     places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

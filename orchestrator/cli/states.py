@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.storage.ledger import ENDED
-from orchestrator.text import counted, duration
+from orchestrator.text import counted, duration, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 
@@ -44,6 +44,10 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
     used = []
     for key, amount in found["budget"].items():
         of = "" if amount["of"] is None else f" of {amount['of']:g}"
+        if key == "hours":
+            of = "" if amount["of"] is None else f" of {span(amount['of'] * 3600)}"
+            used.append(f"{span(amount['used'] * 3600)}{of}")
+            continue
         used.append(f"{amount['used']:.4g}{of} {key.replace('_', ' ')}")
     if found["dataset"]:
         lines.insert(1, Text(f"  what     {found['method']} on {found['dataset']}"))

@@ -10,6 +10,7 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -178,10 +179,10 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
         parts.append(Text.assemble((head, "bold"), (scores, "bold green"), f"  on {tested_on}{what}"))
         said = {name: between(ledger, trial.test, name) for name in told}
         if any(said.values()):
-            parts.append(Text("  " + "; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
+            parts.append(_indented("; ".join(f"{name} {ends}" for name, ends in said.items() if ends)))
     if numbers := learning.yardstick_lines(ledger):
         parts.append(Text("what the numbers are compared with", style="bold"))
-        parts += [Text(f"  {line}") for line in numbers]
+        parts += [_indented(line) for line in numbers]
     parts += [Text(f"warning: {line}", style="yellow") for line in learning.warnings_of(ledger)]
     done = sum(final.state == "done" for final in ledger.finals.values())
     wanted = Search.model_construct(**ledger.config).final_runs
@@ -232,6 +233,11 @@ def difference_line(difference: Difference) -> Text:
     verdict = ("real", "bold green") if difference.real else ("not distinguishable", "yellow")
     verdict = verdict if difference.tested else ("not tested", "yellow")
     return Text.assemble(f"  {difference.one} - {difference.other}  {difference.text}: ", verdict)
+
+
+def _indented(line: str) -> Padding:
+    """A line two columns in, and what is left of it where it is wrapped too."""
+    return Padding(Text(line), (0, 0, 0, 2), expand=False)
 
 
 def _spread(name: str, interval: Interval, classes: str) -> Text:
