@@ -17,7 +17,21 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 HEAVY = (
-    *("torch", "ray", "mlflow", "faiss", "pyarrow", "numpy", "pandas", "optuna", "boto3", "plotly", "scipy", "sklearn"),
+    *(
+        "torch",
+        "torch._dynamo",
+        "ray",
+        "mlflow",
+        "faiss",
+        "pyarrow",
+        "numpy",
+        "pandas",
+        "optuna",
+        "boto3",
+        "plotly",
+        "scipy",
+        "sklearn",
+    ),
     *("torchvision", "timm", "PIL", "matplotlib", "jinja2", "triton", "methods.kernels.tiles"),
 )
 MOST_MEMORY = 150

@@ -1,8 +1,9 @@
-"""torch's optimisers and its data parallel module without its compiler.
+"""torch's optimisers, its data parallel module and its modes without its compiler.
 
 `torch.optim` imports `torch._dynamo` (4 to 5 s of a processor) at the first step of every optimiser, only to mark where
 a compiled graph must end; a step that nobody compiles needs no mark. `DistributedDataParallel` imports it to ask for a
-setting of the compiler and to mark its forward pass. What they compute is torch's, to the same bits.
+setting of the compiler and to mark its forward pass, a dispatch mode to mark its method. What they compute is torch's,
+to the same bits.
 """
 
 import contextlib
@@ -27,10 +28,11 @@ def spare_compiler() -> None:
     make it where there is none; the plain function itself is that form while nothing is compiled.
     """
     for name in MARKED:
-        _leave_unmarked(getattr(Optimizer, name))
+        leave_unmarked(getattr(Optimizer, name))
 
 
-def _leave_unmarked(method: Any) -> None:
+def leave_unmarked(method: Any) -> None:
+    """Let a method that torch marks for its compiler run without it."""
     plain = inspect.unwrap(method)
     if isinstance(plain, FunctionType):
         plain.__dict__.setdefault("__dynamo_disable", plain)
@@ -40,7 +42,7 @@ def _leave_unmarked(method: Any) -> None:
 def no_compiler(data_parallel: Any) -> Iterator[None]:
     """Where `DistributedDataParallel`, as given, is made: torch's compiler, if it is not loaded, answers as it does by
     default."""
-    _leave_unmarked(data_parallel._inside_ddp_forward)
+    leave_unmarked(data_parallel._inside_ddp_forward)
     if "torch._dynamo" in sys.modules:
         yield
         return

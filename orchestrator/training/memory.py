@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from orchestrator.training.eager import leave_unmarked
+
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts, while it is entered, the bytes of all tensors that operations make: parameters, gradients, the state of
@@ -51,3 +53,6 @@ class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _remove(self, place: int, size: int) -> None:
         self._known.discard(place)
         self.live -= size
+
+
+leave_unmarked(PeakMemory.__torch_dispatch__)
