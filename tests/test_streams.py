@@ -21,6 +21,7 @@ from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import MODEL_PAGE, PAGE
 
 LONG = ["train", "--method", "proxy_anchor", "--dataset", "glyphs-small", "--epochs", "200", "--name", "t"]
 LONG += ["--set", "validate_every=4 steps", "--set", "device=cpu", "--set", "embedding_dim=8"]
@@ -103,6 +104,23 @@ def test_a_search_whose_first_words_nobody_reads_ends_in_order(storage: Path) ->
         signal.signal(signal.SIGHUP, before)
     assert outcome.state == "interrupted" == ledger(storage).state
     assert not (storage / "searches" / "t" / "driver.json").exists()
+
+
+@pytest.mark.parametrize(("where", "code"), [("nobody reads it", 0), ("a full disk", 2)])
+def test_a_training_whose_results_cannot_be_shown_has_its_page(storage: Path, where: str, code: int) -> None:
+    reads, writes = os.pipe()
+    if where == "a full disk":
+        os.close(writes)
+        writes = os.open("/dev/full", os.O_WRONLY)
+    os.close(reads)
+    words = [*LONG[: LONG.index("--epochs")], "--epochs", "1", "--name", "t", "--set", "device=cpu"]
+    process = begin(storage, *words, stdout=writes, stderr=subprocess.PIPE)
+    os.close(writes)
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == code and b"Traceback" not in said
+    assert (b"error: standard output: cannot be written" in said) == bool(code)
+    assert ledger(storage).state == "done"
+    assert (storage / "searches" / "t" / PAGE).exists() and (storage / "searches" / "t" / MODEL_PAGE).exists()
 
 
 @pytest.mark.slow

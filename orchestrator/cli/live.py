@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Group
@@ -22,6 +23,7 @@ from orchestrator.text import counted, duration, params_text
 
 if TYPE_CHECKING:
     from orchestrator.search.conductor import Conductor
+    from orchestrator.storage.ledger import Ledger
     from orchestrator.tracking.trackers import Tracker
 
 
@@ -34,11 +36,17 @@ def tested(trial: TrialRecord) -> str:
 class Display(Watcher):
     """Shows what the conductor does. Everything goes to stderr: stdout is for results."""
 
-    def __init__(self, stream: TextIO | None = None, status: Status | None = None) -> None:
-        """`status` is an animation that runs where no trial does."""
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        status: Status | None = None,
+        results: Callable[["Ledger"], None] | None = None,
+    ) -> None:
+        """`status` is an animation that runs where no trial does; `results` shows the results, and raises nothing."""
         self.console = Terminal(file=stream or sys.stderr)
         self.status = status
         self.live: Live | None = None
+        self.show = results
 
     def stage(self, doing: str) -> None:
         if self.status is not None:
@@ -74,6 +82,10 @@ class Display(Watcher):
             for trial in self.conductor.ledger.finals.values():
                 if trial.test:
                     self.line(f"{self.label(trial)} {trial.state}{tested(trial)}")
+
+    def results(self, ledger: "Ledger") -> None:
+        if self.show is not None:
+            self.show(ledger)
 
     def __call__(self, event: str, trial: TrialRecord) -> None:
         if self.live is not None and event not in ("restarted", "anew"):

@@ -30,6 +30,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import say, waiting, warn_of_plugins
 from orchestrator.cli.starting import (
+    Results,
     beside_ray,
     conclude,
     given_keys,
@@ -210,9 +211,15 @@ def search(
         from orchestrator.cli.live import Display
         from orchestrator.search.driver import start
 
-        runner = ray_runner(address, ray_output)
-        outcome = start(resolved, runner, storage=storage, tracking_uri=tracking_uri, watcher=Display(status=status))
-    conclude(outcome, storage, as_json=json_, notification=notification)
+        runner, results = ray_runner(address, ray_output), Results(storage, json_)
+        outcome = start(
+            resolved,
+            runner,
+            storage=storage,
+            tracking_uri=tracking_uri,
+            watcher=Display(status=status, results=results),
+        )
+    conclude(outcome, storage, results, as_json=json_, notification=notification)
 
 
 def resume(
@@ -301,13 +308,13 @@ def resume(
         from orchestrator.cli.live import Display
         from orchestrator.search.driver import resume as resume_search
 
-        runner = ray_runner(address, ray_output)
+        runner, results = ray_runner(address, ray_output), Results(storage, json_)
         outcome = resume_search(
             name,
             runner,
             storage=storage,
             tracking_uri=tracking_uri,
-            watcher=Display(status=status),
+            watcher=Display(status=status, results=results),
             num_trials=num_trials,
             budget=limits,
             workers=workers,
@@ -315,7 +322,7 @@ def resume(
             final_trials=final_trials,
             final_seeds=final_seeds,
         )
-    conclude(outcome, storage, as_json=json_, notification=notification)
+    conclude(outcome, storage, results, as_json=json_, notification=notification)
 
 
 def _warn_of_machine(search: "Search") -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.search.finish import Outcome
     from orchestrator.search.notify import Notification
+    from orchestrator.storage.ledger import Ledger
 
 
 def resolved_search(
@@ -251,15 +252,48 @@ def _notify(notification: "Notification", message: Mapping[str, Any]) -> None:
         echo(f"warning: {problem}", err=True)
 
 
-def conclude(outcome: "Outcome", storage: Path, *, as_json: bool, notification: "Notification") -> None:
-    """Print the leaderboard and where to look, and send the notification; the exit code says how the search ended."""
-    from orchestrator.cli.tables import closing, leaderboard, next_steps
+class Results:
+    """Shows the leaderboard and what to run next, once: as soon as all is tested, or where nothing ran, at the end."""
+
+    def __init__(self, storage: Path, as_json: bool) -> None:
+        self.storage, self.as_json = storage, as_json
+        self.shown = False
+        self.fault: Exception | None = None
+
+    def __call__(self, ledger: "Ledger") -> None:
+        """Show them; output that cannot be written ends the command when the pages are (`ensure`)."""
+        try:
+            self._show(ledger)
+        except Exception as fault:
+            self.fault = fault
+
+    def ensure(self, ledger: "Ledger") -> None:
+        """Show them if they were not shown."""
+        if self.fault is not None:
+            raise self.fault
+        if not self.shown:
+            self._show(ledger)
+
+    def _show(self, ledger: "Ledger") -> None:
+        from orchestrator.cli.tables import leaderboard, next_steps
+
+        console = Terminal(stderr=self.as_json)
+        console.print(leaderboard(ledger))
+        console.print(next_steps(ledger, self.storage, console.width), soft_wrap=True)
+        self.shown = True
+
+
+def conclude(
+    outcome: "Outcome", storage: Path, results: Results, *, as_json: bool, notification: "Notification"
+) -> None:
+    """Print the results, if they are not yet, and where to look, and send the notification; the exit code says how the
+    search ended."""
+    from orchestrator.cli.tables import closing
     from orchestrator.report.summary import summary
     from orchestrator.search.notify import end_of_search
 
     console = Terminal(stderr=as_json)
-    console.print(leaderboard(outcome.ledger))
-    console.print(next_steps(outcome.ledger, storage, console.width), soft_wrap=True)
+    results.ensure(outcome.ledger)
     for line in closing(outcome, storage, PORT):
         console.print(Text(line), soft_wrap=True)
     if as_json:

@@ -19,7 +19,7 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import waiting, warn_of_plugins
-from orchestrator.cli.starting import conclude, note_idle, show_plan
+from orchestrator.cli.starting import Results, conclude, note_idle, show_plan
 from orchestrator.config.limits import MOST_EPOCHS, MOST_RUNS
 from orchestrator.search.beginning import described_training, ray_runner
 
@@ -100,6 +100,7 @@ def train(
         if repeats > 1:
             runner = ray_runner()
         note_idle(training)
-        watcher = Display(status=status)
+        results = Results(storage, json_)
+        watcher = Display(status=status, results=results)
         outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
-    conclude(outcome, storage, as_json=json_, notification=notification)
+    conclude(outcome, storage, results, as_json=json_, notification=notification)

@@ -236,6 +236,7 @@ def run(
             write_whole(path, table.getvalue().encode())
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
+    watcher.results(conductor.ledger)
     watcher.stage("writing the pages and the model")
     write_report(conductor.ledger, journal, places)
     watcher.stage("sending the rest to MLflow")

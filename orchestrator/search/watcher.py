@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from orchestrator.search.conductor import Conductor
-    from orchestrator.storage.ledger import TrialRecord
+    from orchestrator.storage.ledger import Ledger, TrialRecord
     from orchestrator.tracking.trackers import Tracker
 
 
@@ -23,6 +23,9 @@ class Watcher:
 
     def end(self) -> None:
         """Called after the last event."""
+
+    def results(self, ledger: "Ledger") -> None:
+        """Called when all is trained and tested, before the pages are written; what it raises loses them."""
 
 
 TOLD = ("trial_id", "kind", "state", "params", "validations", "best", "reason")
@@ -47,3 +50,6 @@ class Telling(Watcher):
 
     def end(self) -> None:
         self.beside.end()
+
+    def results(self, ledger: "Ledger") -> None:
+        self.beside.results(ledger)
