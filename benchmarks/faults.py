@@ -60,7 +60,7 @@ ALONE_SECONDS = 75.0
 DISK_MIB = 256
 
 
-def space(trials: int) -> dict[str, Any]:
+def space(trials: int, final_seeds: int) -> dict[str, Any]:
     """The search: one validation per epoch, five at most."""
     return {
         "method": "proxy_anchor",
@@ -81,7 +81,7 @@ def space(trials: int) -> dict[str, Any]:
         "max_concurrent": 1,
         "final_workers": 2,
         "final_trials": 2,
-        "final_seeds": 2,
+        "final_seeds": final_seeds,
         "scheduler": {"name": "asha", "grace_validations": 2, "reduction_factor": 2},
         "seed": 5,
     }
@@ -106,6 +106,7 @@ class Campaign:
 
     base: Path
     trials: int
+    final_seeds: int
     random: random.Random
     identity: str = field(default_factory=lambda: uuid.uuid4().hex)
     driver: subprocess.Popen[bytes] | None = None
@@ -167,7 +168,7 @@ class Campaign:
     def first(self) -> list[str]:
         from ruamel.yaml import YAML
 
-        YAML(typ="safe", pure=True).dump(space(self.trials), self.base / "space.yaml")
+        YAML(typ="safe", pure=True).dump(space(self.trials, self.final_seeds), self.base / "space.yaml")
         return ["search", str(self.base / "space.yaml"), "--name", NAME]
 
     @property
@@ -497,7 +498,7 @@ def check_journal(campaign: Campaign, calm: list[dict[str, Any]]) -> Iterator[tu
     yield "no finished trial run again", str(again[:3]) if again else ""
     states = Counter(trial.state for trial in ledger.everyone())
     bad = {state: number for state, number in states.items() if state not in ("done", "pruned")}
-    expected = campaign.trials + 4
+    expected = campaign.trials + 2 * campaign.final_seeds
     missing = f"{sum(states.values())} of {expected} runs; {dict(states)}" if sum(states.values()) != expected else ""
     yield "every trial and final run came to its end", str(bad) if bad else missing
     yield "the search is done", "" if ledger.state == "done" else ledger.state
@@ -635,7 +636,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     from orchestrator.data.catalog import open_dataset
 
     open_dataset("glyphs-small", data)
-    calm = Campaign(base / "calm", arguments.trials, random.Random(0))
+    calm = Campaign(base / "calm", arguments.trials, arguments.final_seeds, random.Random(0))
     calm.temporary.mkdir()
     if arguments.calm:
         calm.folder.mkdir(parents=True)
@@ -656,7 +657,7 @@ def run(arguments: argparse.Namespace, base: Path) -> int:
     print(f"undisturbed: {total} validations in {calm_seconds:.0f} s", file=sys.stderr, flush=True)
 
     started = time.monotonic()
-    campaign = Campaign(base, arguments.trials, random.Random(arguments.seed))
+    campaign = Campaign(base, arguments.trials, arguments.final_seeds, random.Random(arguments.seed))
     stop_by_signal(campaign)
     campaign.storage.mkdir()
     campaign.temporary.mkdir()
@@ -752,14 +753,15 @@ def table(
 
     done = [fault for fault in faults if fault.outcome]
     options = f"--faults {len(faults)} --trials {arguments.trials} --seed {arguments.seed}"
+    options += f" --final-seeds {arguments.final_seeds}" if arguments.final_seeds != 2 else ""
     options += f" --kinds {' '.join(arguments.kinds)}" if arguments.kinds else ""
     lines = [
         "# A search disturbed at random",
         "",
         f"`python benchmarks/faults.py {options}`, "
         f"{datetime.now(UTC):%Y-%m-%d}, {machine()}, Python {platform.python_version()}: {arguments.trials} trials and "
-        f"4 final runs of two workers, {total} validations; undisturbed in {calm_seconds:.0f} s, with {len(done)} "
-        f"faults and {campaign.lives} lives of the driver in {seconds:.0f} s.",
+        f"{2 * arguments.final_seeds} final runs of two workers, {total} validations; undisturbed in "
+        f"{calm_seconds:.0f} s, with {len(done)} faults and {campaign.lives} lives of the driver in {seconds:.0f} s.",
         *(["", f"**Ended after {len(done)} of {len(faults)} faults.**"] if len(done) < len(faults) else []),
         *([] if checks else ["", "**Not at its end: nothing below has been checked.**"]),
         "",
@@ -781,6 +783,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--trials", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--final-seeds", type=int, default=2, help="of two final configurations")
     parser.add_argument("--kinds", nargs="*", choices=FAULTS)
     parser.add_argument("--output", type=Path, help="write the table there")
     parser.add_argument("--keep", type=Path, help="work in this folder, and leave it")
