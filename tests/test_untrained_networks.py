@@ -7,9 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from test_cli import run
+from test_pipeline import photographs as photographs
 
+from orchestrator.data.augmentations.crops import crop_of
 from orchestrator.data.catalog import open_dataset
+from orchestrator.data.pipeline import EVALUATION, Reader, Request, as_float
 from orchestrator.data.splits import class_split
+from orchestrator.data.store import Store
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.networks.backbones import build_backbone
 
@@ -37,6 +41,29 @@ def test_a_backbone_is_evaluated_by_its_pooled_features(
     assert "small_cnn (not trained, weights: default, pooling: max, no head) on glyphs-small, test classes" in shown
 
 
+@pytest.mark.parametrize("size", [64, 96])
+def test_it_takes_images_of_another_size(
+    size: int, tmp_path: Path, photographs: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "photographs").symlink_to(photographs.path)
+    command = f"evaluate resnet18 --dataset photographs --storage {tmp_path} --set weights=random --set pooling=average"
+    found = json.loads(run(capsys, f"{command} --set image_size={size} --json").out)
+    assert found["untrained"]["image_size"] == size
+    rows = class_split(photographs, validation_share=0, seed=0).test
+    crop = crop_of("random_crop_224", size)
+    assert crop is not None and crop.size == size
+    torch.manual_seed(0)
+    backbone = build_backbone("resnet18", channels=3, weights="random", image_size=size).eval()
+    with Reader(photographs, augmentation="random_crop_224", image_size=size) as reader, torch.no_grad():
+        ((_, images),) = reader.read([Request(rows, EVALUATION)])
+        features = backbone(as_float(images)).mean((2, 3))
+    expected = evaluate_embeddings(
+        F.normalize(features.double()), torch.from_numpy(photographs.labels[rows]).long(), clustering=False
+    )
+    assert found["metrics"]["map_at_r"] == pytest.approx(expected["map_at_r"], abs=2e-3)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -50,6 +77,10 @@ def test_a_backbone_is_evaluated_by_its_pooled_features(
         ),
         ("no-model --set pooling=max", "--set: is for a backbone that is not trained; the model no-model has its own"),
         ("small_cnn --out-of-distribution glyphs", "--out-of-distribution: small_cnn: an untrained network has no"),
+        (
+            "small_cnn --set image_size=64 --set augmentation=none",
+            "--set: image_size: 64: is for photographs, and augmentation: none cuts none",
+        ),
         ("small_cnn --set pooling=token", "pooling: 'token' needs a class token, which small_cnn does not have"),
     ],
 )

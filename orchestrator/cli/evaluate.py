@@ -36,7 +36,16 @@ if TYPE_CHECKING:
 
 
 TABLES = (".csv", ".parquet")
-UNTRAINED = ("pooling", "weights", "weights_sha256", "input_convention", "augmentation", "seed", "protocol")
+UNTRAINED = (
+    "pooling",
+    "weights",
+    "weights_sha256",
+    "input_convention",
+    "augmentation",
+    "image_size",
+    "seed",
+    "protocol",
+)
 """The settings that say what a network without a training computes, and of which images."""
 
 
@@ -331,6 +340,10 @@ def _untrained(named: str, dataset: str, words: list[str], places: "Places") -> 
             f"{', '.join(UNTRAINED)})"
         )
     settings |= {"method": "triplet", "backbone": named, "dataset": dataset}  # a method without parameters of its own
+    if "image_size" in settings:  # it is for photographs, whatever the store has
+        from orchestrator.search.defaults import PHOTOGRAPHS
+
+        settings.setdefault("augmentation", PHOTOGRAPHS)
     resolve_experiment(settings, "--set")
     return settings
 

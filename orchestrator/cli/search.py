@@ -75,6 +75,10 @@ def search(
     ] = None,
     preset: PresetName = None,
     num_trials: Annotated[int | None, typer.Option(min=1, max=MOST_TRIALS, help="How many points to try.")] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, max=MOST_RUNS, help="Trials of each point of a grid, one per seed; 1 by default."),
+    ] = None,
     budget: BudgetWords = [],  # noqa: B006 (typer reads the default)
     algorithm: Annotated[
         str | None,
@@ -167,6 +171,8 @@ def search(
     - `orchestrator search my_space.yaml --set delta=0.2 --dry-run`
 
     - `orchestrator search pfml --preset pfml/cub200/resnet50`
+
+    - `orchestrator search pfml_grid --preset pfml/cub200/resnet50 --seeds 5`
 
     - `orchestrator search pfml --budget hours=8 --start-from my-search:3`
 

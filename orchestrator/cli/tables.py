@@ -23,6 +23,7 @@ from orchestrator.report.claims import between, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps as steps_of
+from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.search.finish import Outcome
 from orchestrator.storage import paths
@@ -148,7 +149,12 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     if ledger.second is not None:
         count = len(ledger.front)
         title.append(f"\n{counted(count, 'trial')} on the front (*) of {ledger.metric} and {ledger.second}")
-    parts: list[Any] = [title, trial_table(ledger, ranking[:most], ranked=True)]
+    points = placed_points(ledger)
+    parts: list[Any] = [
+        title,
+        *_points(ledger, points, most, selected_on),
+        trial_table(ledger, ranking[:most], ranked=True),
+    ]
     if line := learning.verdict_line(ledger):
         parts.insert(1, Text(line, style="bold red"))
     if len(ranking) > most:
@@ -191,6 +197,32 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     failed = [final for final in ledger.finals.values() if final.state == "failed"]
     parts += [Text(f"final run failed: {final.reason}", style="red") for final in failed]
     return Group(*parts)
+
+
+def _points(ledger: Ledger, points: Sequence[Placed], most: int, where: str) -> list[Any]:
+    """The points of a grid over their seeds, and which of them the noise allows to tell apart."""
+    if not points:
+        return []
+    keys = list(dict.fromkeys(key for placed in points for key in placed.point.params))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for head in ("#", *map(_folded, keys), "seeds", "mean", "devi-\nation", "95% of\nthe mean", "told\napart"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for number, placed in enumerate(points[:most], start=1):
+        params, spread = placed.point.params, placed.point.interval
+        row = [value_text(params[key]) if key in params else "" for key in keys]
+        row += [str(len(placed.point.values)), f"{placed.point.mean:.4f}"]
+        row += ["-", "-"] if spread is None else _spread_cells(spread)
+        table.add_row(str(number), *row, placed.told or "best")
+    title = Text.assemble((f"points by the mean over {seeds_text(points)}", "bold"), f" of {ledger.metric}")
+    parts: list[Any] = [title, table]
+    if len(points) > most:
+        parts.append(Text(f"and {len(points) - most} more: orchestrator report {ledger.name} --format csv"))
+    parts.append(Text(f"{best_text(ledger, points, where)} {apart_text(points)} {seed_holds(ledger)}"))
+    return [*parts, Text("trials", style="bold")]
+
+
+def _spread_cells(spread: Interval) -> list[str]:
+    return [f"{spread.standard_deviation:.4f}", f"{spread.low:.4f} to {spread.high:.4f}"]
 
 
 def next_steps(ledger: Ledger, storage: Path, width: int) -> Text:

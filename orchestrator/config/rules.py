@@ -7,6 +7,7 @@ from orchestrator.config.search import Search
 from orchestrator.config.space import MOST_POINTS
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError, Problems
+from orchestrator.storage.events import named_settings
 from orchestrator.storage.ledger import COSTS
 from orchestrator.text import listed
 
@@ -14,10 +15,42 @@ from orchestrator.text import listed
 def check_search(search: Search) -> None:
     """InputError listing everything that is incompatible."""
     problems = Problems()
-    for check in (_check_space, _check_algorithm, _check_scheduler, _check_selection, _check_final, _check_workers):
+    checks = (
+        _check_seeds,
+        _check_space,
+        _check_algorithm,
+        _check_scheduler,
+        _check_selection,
+        _check_final,
+        _check_workers,
+    )
+    for check in checks:
         with problems.noted():
             check(search)
     problems.tell()
+
+
+def _check_seeds(search: Search) -> None:
+    """Check what trains each point over several seeds."""
+    if search.seeds == 1:
+        return
+    where = f"{search.source}: seeds: {search.seeds}"
+    if not search.exhaustive:
+        raise InputError(
+            f"{where}: trains each point of a grid over seeds, and the algorithm is {search.algorithm}: take "
+            f"{_those('exhaustive')}, or give final_seeds for the best trial alone"
+        )
+    if "seed" in named_settings(search.raw_space):
+        raise InputError(f"{where}: the space has seed too; keep one")
+    if search.second_objective is not None:
+        raise InputError(f"{where}: points are compared by the mean of one objective: give one")
+    if search.scheduler.orders_trials:
+        raise InputError(
+            f"{where}: scheduler: {search.scheduler.name}: would stop the seeds that do poorly, and so raise "
+            "the mean of a point: give none"
+        )
+    if search.each_seed[-1] >= 2**31:
+        raise InputError(f"{where}: from {search.each_seed[0]} on exceed 2^31 - 1")
 
 
 def _check_space(search: Search) -> None:

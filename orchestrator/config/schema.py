@@ -36,6 +36,7 @@ MEANINGS = {
     "space": "what is searched: for each setting a range or a list of choices; of a grid also a list of spaces",
     "algorithm": "how points are chosen",
     "num_trials": "how many points are tried; a grid without it is complete",
+    "seeds": "of a grid: trials of each point, one per seed, from `seed` on; points are compared by their mean",
     "budget": "other ends of the search",
     "scheduler": "which trials are stopped early",
     "objective": "the metric of the validations to select by; a loss is minimised",

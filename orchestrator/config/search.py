@@ -87,6 +87,7 @@ class Search(BaseModel):
     raw_space: Any
     algorithm: str = Tpe.name
     num_trials: int | None = Field(None, ge=1, le=MOST_TRIALS)
+    seeds: int = Field(1, ge=1, le=MOST_RUNS, description="of a grid: trials of each point, one per seed")
     budget: Budget = Budget()
     start_from: list[dict[str, Any]] = Field([], description="points that are tried before any other")
     scheduler: Scheduler = NoStops()
@@ -156,13 +157,20 @@ class Search(BaseModel):
 
     @cached_property
     def space(self) -> Space:
-        """The parsed space."""
-        return parse_space(self.raw_space, f"{self.source}: space", self.settings)
+        """The parsed space; of a grid over several seeds, with the seed as the setting that varies slowest."""
+        space = parse_space(self.raw_space, f"{self.source}: space", self.settings)
+        return space if self.seeds == 1 else space.over({"seed": self.each_seed})
+
+    @property
+    def each_seed(self) -> list[int]:
+        """The seeds of each point of a grid."""
+        first = int(self.settings.get("seed", Training.model_fields["seed"].default))
+        return list(range(first, first + self.seeds))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with other values; what was computed from the old ones stays only if these are not among them."""
         copied = super().model_copy(update=update, deep=deep)
-        if not {"source", "settings", "raw_space"}.isdisjoint(update or {}):
+        if not {"source", "settings", "raw_space", "seeds"}.isdisjoint(update or {}):
             for name in ("space", "_example"):
                 copied.__dict__.pop(name, None)
         return copied

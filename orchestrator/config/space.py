@@ -100,6 +100,11 @@ class Space:
         for alternative in self.alternatives:
             yield from walk(alternative)
 
+    def over(self, choices: Mapping[str, list[Any]]) -> "Space":
+        """The same space with these settings too, each with its choices, the first in every alternative."""
+        added = tuple(Parameter(key, key, "categorical", choices=tuple(values)) for key, values in choices.items())
+        return Space(tuple((*added, *alternative) for alternative in self.alternatives))
+
     def size(self) -> float:
         """How many points it has; infinite with a continuous parameter. Beyond MOST_POINTS, which no search
         tries, points that are the same in several alternatives or branches are counted several times."""

@@ -20,6 +20,7 @@ from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
+from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
@@ -62,6 +63,8 @@ class Findings:
     """The command that trains the winner again."""
     numbers: tuple[str, ...] = ()
     """What its numbers are measured on and compared with: the sizes of the sets, chance, the untrained network."""
+    points: tuple[Placed, ...] = ()
+    """The points of a grid over their seeds, best first; empty for other searches."""
     confused: str = ""
     """Which classes its model confuses most; empty if that is not known."""
     storage: str = ""
@@ -79,7 +82,7 @@ class Findings:
         compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
         tested, test = _tested(ledger, winner), _test(ledger, winner)
         published = tuple(beside(settings, [*test, *PAPER_HEADLINES]))
-        between = between_confirmed(ledger)
+        between, points = between_confirmed(ledger), placed_points(ledger)
         return cls(
             ledger=ledger,
             winner=winner,
@@ -87,8 +90,8 @@ class Findings:
             searched=searched,
             comparable=compared,
             idle=without_effect,
-            verdict=(_first_line(ledger, winner), _second_line(ledger, tested)),
-            certainty=_certainty(ledger, winner, between),
+            verdict=(_first_line(ledger, winner, points), _second_line(ledger, tested)),
+            certainty=_certainty(ledger, winner, between, points),
             differences=tuple(between),
             widen=widen(ledger, winner, searched, compared, settings),
             warnings=(*_warnings(ledger, winner, searched, between), *_without_effect(without_effect)),
@@ -98,6 +101,7 @@ class Findings:
             tested=tested,
             command=None if winner is None else train_command(winner.settings),
             numbers=tuple(learning.yardstick_lines(ledger)),
+            points=tuple(points),
             confused=confused,
             storage=storage,
         )
@@ -109,6 +113,11 @@ class Findings:
             return Importances({}, "no importances: nothing was searched that this version can read")
         params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
         return importances_of(self.searched, self.comparable, params)
+
+    @property
+    def keys(self) -> list[str]:
+        """The columns of a leaderboard that say what a trial's point is."""
+        return [*(setting.key for setting in self.searched), *(["seed"] if self.ledger.over_seeds else [])]
 
     @property
     def rising(self) -> float:
@@ -127,12 +136,14 @@ class Findings:
         return float(match[1]) if match and match[2] == "epoch" else None
 
 
-def _first_line(ledger: Ledger, winner: TrialRecord | None) -> str:
+def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed]) -> str:
     where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
     if winner is None:
         return f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger)})."
     so_far = "" if ledger.state == "done" else " so far"
     nothing = f"{line} " if (line := learning.verdict_line(ledger)) else ""
+    if points:
+        return nothing + best_text(ledger, points, where)
     value = value_text(winner.best) if winner.best is None else f"{winner.best:.4f}"
     point = f", with {params_text(winner.params)}" if winner.params else ""
     if ledger.second is not None and winner.second is not None:
@@ -204,10 +215,14 @@ def _distance(
     return f"{metric} {100 * test[metric][0]:.1f} {far} {100 * row.values[metric].value:.1f} of {where}. {fair}"
 
 
-def _certainty(ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference]) -> str:
+def _certainty(
+    ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference], points: Sequence[Placed]
+) -> str:
     """How certain it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
         return f"Nothing to compare{ledger.yet}."
+    if points:
+        return f"{apart_text(points)} {seed_holds(ledger)}"
     others = standing(ledger)[1:]
     if not others:
         return "There is one result only: nothing to compare it with."

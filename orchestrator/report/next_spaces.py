@@ -31,6 +31,13 @@ def longer(findings: Findings) -> Iterator[Step]:
             cost = LONGER * winner.seconds
             yield Step("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost)
         return
+    if ledger.over_seeds:
+        words = ["orchestrator", "search", "--like", ledger.name, "--epochs", str(epochs)]
+        again = f"{why}; after longer training another point may lead."
+        yield Step(
+            "longer", f"Train the grid for {epochs} epochs", again, line(findings, words), LONGER * findings.seconds
+        )
+        return
     words, count = ["--epochs", str(epochs), "--scheduler", "none"], 1
     changes: dict[str, Any] = {"epochs": epochs}
     count = _starting(findings, {}, changes)

@@ -191,6 +191,8 @@ def _confirm(findings: Findings) -> Iterator[Step]:
                 SEEDS * winner.seconds,
             )
         return
+    if ledger.over_seeds:
+        return  # each point has its seeds
     leading = contenders(findings)
     real = {frozenset((d.one, d.other)) for d in findings.differences if d.real}
     rivals = [trial for trial in leading[1:] if frozenset((winner.trial_id, trial.trial_id)) not in real]

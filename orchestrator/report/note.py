@@ -41,7 +41,7 @@ def markdown_code(text: str) -> str:
 def note(findings: Findings) -> str:
     """The findings in Markdown, for the tracker: verdict first, the rest as far as it fits. Links read `trial:0003`."""
     text, ledger = markdown_text, findings.ledger
-    keys, columns = [setting.key for setting in findings.searched], value_columns(ledger)
+    keys, columns = findings.keys, value_columns(ledger)
     leaders = [trial for trial in ledger.ranking() if trial.best is not None][:LEADERS]
     rows = [
         [str(rank), f"[{text(trial.trial_id)}]({TRIAL_LINK}{trial.trial_id})", trial.state]

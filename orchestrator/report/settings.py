@@ -107,6 +107,8 @@ def searched_settings(
     results = {trial.trial_id: trial.best for trial in ledger.finished()}
     tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
     for key in dict.fromkeys([*by_key, *tried]):
+        if key == "seed" and ledger.over_seeds:  # it is no setting to choose: points are compared over it
+            continue
         found = {repr(t.params[key]): t.params[key] for t in ledger.trials.values() if key in t.params}
         values = list(found.values())
         numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

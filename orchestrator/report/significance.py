@@ -79,25 +79,44 @@ def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
 
     Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979.
     """
-    found = []
-    for one, other in combinations(values, 2):
-        seeds = sorted(values[one].keys() & values[other].keys())
-        if not seeds:
-            continue
-        apart = [values[one][seed] - values[other][seed] for seed in seeds]
-        mean, p, interval = statistics.fmean(apart), math.nan, None
-        if len(seeds) > 1:
-            interval = Interval.of(apart)
-            error = interval.standard_deviation / math.sqrt(len(seeds))
-            if error > 0:
-                from scipy.special import stdtr  # of Student's t; scipy.stats, which calls it, takes long to import
-
-                p = float(2 * stdtr(len(seeds) - 1, -abs(mean) / error))
-            elif mean:
-                p = 0.0
-        found.append(Difference(one, other, len(seeds), mean, interval, p, p))
+    pairs = (_difference(one, other, values) for one, other in combinations(values, 2))
+    found = [difference for difference in pairs if difference is not None]
     adjusted = holm([difference.p for difference in found])
     return [replace(difference, adjusted=p) for difference, p in zip(found, adjusted, strict=True)]
+
+
+def from_the_first(values: Mapping[str, Mapping[int, float]]) -> list[Difference | None]:
+    """The first group, the best, against each other one; None where they have no common seed.
+
+    Which group is the best is known from the same values, so that each p is multiplied by the number of all pairs,
+    k (k - 1) / 2 (Bonferroni's correction, with which a statement on any pair holds, whichever is looked at).
+    """
+    names = list(values)
+    pairs = len(names) * (len(names) - 1) // 2
+    found = [_difference(names[0], other, values) for other in names[1:]]
+    return [
+        one if one is None else replace(one, adjusted=min(1.0, pairs * one.p)) if one.p == one.p else one
+        for one in found
+    ]
+
+
+def _difference(one: str, other: str, values: Mapping[str, Mapping[int, float]]) -> Difference | None:
+    """A pair over the seeds that both have, p not adjusted; None without such a seed."""
+    seeds = sorted(values[one].keys() & values[other].keys())
+    if not seeds:
+        return None
+    apart = [values[one][seed] - values[other][seed] for seed in seeds]
+    mean, p, interval = statistics.fmean(apart), math.nan, None
+    if len(seeds) > 1:
+        interval = Interval.of(apart)
+        error = interval.standard_deviation / math.sqrt(len(seeds))
+        if error > 0:
+            from scipy.special import stdtr  # of Student's t; scipy.stats, which calls it, takes long to import
+
+            p = float(2 * stdtr(len(seeds) - 1, -abs(mean) / error))
+        elif mean:
+            p = 0.0
+    return Difference(one, other, len(seeds), mean, interval, p, p)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
@@ -129,13 +148,8 @@ def tests_by_seed(ledger: Ledger, trial: TrialRecord | None, metric: str) -> dic
         return {}
     runs = [run for run in ledger.finals.values() if run.source == trial.trial_id]
     if not runs:
-        point = _point(trial)
-        runs = [other for other in ledger.trials.values() if _point(other) == point]
+        runs = [other for other in ledger.trials.values() if other.point == trial.point]
     return {int(run.settings.get("seed", 0)): run.test[metric] for run in runs if metric in run.test}
-
-
-def _point(trial: TrialRecord) -> dict[str, object]:
-    return {key: value for key, value in trial.params.items() if key != "seed"}
 
 
 def between_confirmed(ledger: Ledger) -> list[Difference]:

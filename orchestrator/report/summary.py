@@ -35,7 +35,8 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         }
 
     winner = ledger.winner()
-    steps = next_steps(Findings.of(ledger, storage=paths.option(journal.parents[2])))
+    findings = Findings.of(ledger, storage=paths.option(journal.parents[2]))
+    steps = next_steps(findings)
     return {
         "name": ledger.name,
         "state": ledger.state,
@@ -48,6 +49,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "selection": ledger.selection,
         "numbers": learning.plain(ledger),
         "trials": [trial(record) for record in ledger.trials.values()],
+        **({"points": [placed.plain for placed in findings.points]} if findings.points else {}),
         "best": trial(winner) if winner else None,
         "final": trial(ledger.final) if ledger.final else None,
         "finals": [trial(record) for record in ledger.finals.values()],

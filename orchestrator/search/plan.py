@@ -62,6 +62,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
         **({"second objective": search.second_objective.model_dump()} if search.second_objective else {}),
         "trials": "as many as the budget allows" if trials is None else trials,
         **({"budget": search.budget.limits()} if search.budget.limits() else {}),
+        **({"seeds of each point": search.seeds} if search.seeds > 1 else {}),
         **({"points tried first": len(search.start_from)} if search.start_from else {}),
         "trials at a time": search.max_concurrent or "as many as fit",
         "workers": {"of a trial": search.workers, "of the final run": search.workers_of_final if search.final else 0},

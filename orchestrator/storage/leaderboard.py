@@ -13,10 +13,10 @@ from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
     """One row per trial, best first, then the final runs: plain values for tables and files."""
-    rows, columns = [], value_columns(ledger)
+    rows, columns, over_seeds = [], value_columns(ledger), point_columns(ledger)
     for rank, trial in enumerate(ledger.ranking(), start=1):
         row: dict[str, Any] = {"rank": rank if trial.best is not None else None}
-        rows.append(row | _row(trial, ledger, columns))
+        rows.append(row | _row(trial, ledger, columns) | over_seeds.get(trial.trial_id, {}))
     rows += [{"rank": "final"} | _row(final, ledger, columns) for final in ledger.finals.values()]
     return rows
 
@@ -57,8 +57,8 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
     groups: dict[str, tuple[dict[str, Any], list[TrialRecord]]] = {}
     for trial in ledger.everyone():
         if trial.test:
-            point = {key: value for key, value in trial.params.items() if key != "seed"}
-            groups.setdefault(f"{trial.kind} {sorted(point.items())!r}", (point, []))[1].append(trial)
+            key = f"{trial.kind} {sorted(trial.point.items())!r}"
+            groups.setdefault(key, (trial.point, []))[1].append(trial)
     found = []
     for point, trials in groups.values():
         if len(trials) < 2:
@@ -66,6 +66,50 @@ def repeated_tests(ledger: Ledger) -> list[Repeated]:
         shared = [name for name in trials[0].test if all(name in trial.test for trial in trials)]
         metrics = {name: Interval.of([trial.test[name] for trial in trials]) for name in shared}
         found.append(Repeated(point, trials[0].source, [trial.trial_id for trial in trials], metrics))
+    return found
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of a grid over its seeds, by the objective on held-out classes."""
+
+    params: dict[str, Any]
+    """The point, without its seed."""
+    trial_ids: list[str]
+    """Of its ended trials, best first."""
+    values: dict[int, float]
+    """The best value of each ended trial, by seed; after equal training if some were stopped early."""
+    mean: float
+    interval: Interval | None
+    """Over its seeds; None with one."""
+
+
+def points_over_seeds(ledger: Ledger) -> list[Point]:
+    """The points of a grid whose points have several seeds, best first (`Ledger.points`); those without an ended trial
+    are left out. Empty for other searches."""
+    if not ledger.over_seeds:
+        return []
+    found, age = [], ledger.equal_age()
+    for trials in ledger.points():
+        ended = [(trial, value) for trial in trials if (value := ledger.compared(trial, age)) is not None]
+        if ended:
+            values = dict(sorted((int(trial.params["seed"]), value) for trial, value in ended))
+            several = list(values.values())
+            interval = Interval.of(several) if len(several) > 1 else None
+            ids = [trial.trial_id for trial, _ in ended]
+            found.append(Point(trials[0].point, ids, values, statistics.fmean(several), interval))
+    return found
+
+
+def point_columns(ledger: Ledger) -> dict[str, dict[str, float | int | None]]:
+    """What a leaderboard's file says of each trial's point over its seeds, by trial."""
+    found: dict[str, dict[str, float | int | None]] = {}
+    for point in points_over_seeds(ledger):
+        row: dict[str, float | int | None] = {"seeds": len(point.values), "mean_over_seeds": point.mean}
+        if (over := point.interval) is not None:
+            row |= {"deviation_over_seeds": over.standard_deviation}
+            row |= {"mean_low_over_seeds": over.low, "mean_high_over_seeds": over.high}
+        found |= dict.fromkeys(point.trial_ids, row)
     return found
 
 

@@ -67,6 +67,11 @@ class TrialRecord:
     idle: dict[str, str] | None = None
     """The settings of its point that have no effect, each with the cause; None if not recorded."""
 
+    @property
+    def point(self) -> dict[str, Any]:
+        """What was searched, without the seed."""
+        return {key: value for key, value in self.params.items() if key != "seed"}
+
 
 @dataclass
 class Ledger:
@@ -314,11 +319,47 @@ class Ledger:
         return [*self.leaders(), *(trial for trial in self.trials.values() if self._losses(trial) is None)]
 
     def leaders(self) -> Iterator[TrialRecord]:
-        """The trials that have a value, in the order of `ranking`; lazy, so that taking a few is fast."""
+        """The trials that have a value, in the order of `ranking`; lazy, so that taking a few is fast. Where points
+        have several seeds, those of the best point come first."""
+        if self.over_seeds:
+            return itertools.chain.from_iterable(self.points())
         front = set(self.front) if self.second is not None else set()
         first = sorted((self._losses(self.trials[key]) or (), self.trials[key].number, key) for key in front)
         others = (found for found in self._ranked if found[2] not in front)
         return (self.trials[key] for _, _, key in itertools.chain(first, others))
+
+    @property
+    def over_seeds(self) -> bool:
+        """Whether each point of a grid has a trial for each of several seeds: then points are compared, by their mean.
+        Not with two objectives, and not where nothing but the seed varies: that is one point."""
+        if self.second is not None or self.config.get("algorithm") != "grid":
+            return False
+        space = self.config.get("raw_space")
+        keys = {key for alternative in (space if isinstance(space, list) else [space]) for key in alternative or ()}
+        return bool(keys - {"seed"}) and (self.config.get("seeds", 1) > 1 or "seed" in keys)
+
+    def points(self) -> list[list[TrialRecord]]:
+        """The trials that have a value, by point (all but the seed), best point first, each point's best trial first.
+
+        Points are ordered by the mean over their seeds of what `compared` gives; those with fewer ended seeds than
+        others come later, since their mean may be luck, and those without one last, by their best value."""
+        groups: dict[str, list[TrialRecord]] = {}
+        for _, _, key in self._ranked:
+            trial = self.trials[key]
+            groups.setdefault(repr(sorted(trial.point.items())), []).append(trial)
+        age, sign = self.equal_age(), -1.0 if self.mode == "max" else 1.0
+
+        def order(trials: list[TrialRecord]) -> tuple[int, float]:
+            values = [value for trial in trials if (value := self.compared(trial, age)) is not None]
+            return (-len(values), sign * sum(values) / len(values)) if values else (0, 0.0)
+
+        return sorted(groups.values(), key=order)
+
+    def compared(self, trial: TrialRecord, age: int | None) -> float | None:
+        """An ended trial's value for a comparison, after `age` validations if some were stopped early; else None."""
+        if trial.best is None or trial.state not in FINISHED:
+            return None
+        return trial.best if age is None else self.best_at(trial, age)
 
     def best_models(self, count: int) -> list[TrialRecord]:
         """The `count` best trials; without held-out classes, and so without values, the first that ended."""
@@ -326,7 +367,8 @@ class Ledger:
         return best or [trial for trial in self.trials.values() if trial.state == "done"][:count]
 
     def winner(self) -> TrialRecord | None:
-        """The best trial; an unfinished or failed trial cannot win."""
+        """The best trial; an unfinished or failed trial cannot win. Where points have several seeds, the best trial of
+        the best point."""
         won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
         return won or next(iter(self.finished()), None)
 
@@ -336,7 +378,7 @@ class Ledger:
 
     def equal_age(self) -> int | None:
         """The number of validations of every ended trial; None if none was stopped early: then their bests compare."""
-        ended = self.finished()
+        ended = [trial for trial in self.trials.values() if trial.best is not None and trial.state in FINISHED]
         stopped = any(trial.state == "pruned" for trial in ended)
         return min(len(trial.curve) for trial in ended) if stopped else None
 

@@ -135,7 +135,7 @@ class Bare:
     def plain(self) -> dict[str, Any]:
         """What it is, by settings."""
         training = self.experiment.training
-        names = ("backbone", "weights", "pooling", "input_convention", "augmentation")
+        names = ("backbone", "weights", "pooling", "input_convention", "augmentation", "image_size")
         return {name: getattr(training, name) for name in names}
 
     def __str__(self) -> str:

@@ -6,13 +6,17 @@ from orchestrator.errors import visible
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
-from orchestrator.report.formats.leaders import leaders
+from orchestrator.report.formats.leaders import leaders, over_seeds
 from orchestrator.storage.ledger import Ledger
 
 
 def _leaderboard(ledger: Ledger) -> str:
-    """The winner in bold."""
+    """The winner in bold; of a grid over seeds the points, the best in bold."""
     findings = Findings.of(ledger)
+    if findings.points:
+        heads, rows = over_seeds(findings)
+        points = [(row, place == 0) for place, row in enumerate(rows)]
+        return _latex_table(heads, points, " ".join([*findings.verdict, findings.certainty]), left=0)
     heads, leading = leaders(findings)
     lines = [(cells, best) for trial, cells, best in leading if trial.best is not None]
     return _latex_table(heads, lines, " ".join([*findings.verdict, *findings.numbers]), left=2)

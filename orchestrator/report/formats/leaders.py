@@ -15,7 +15,7 @@ from orchestrator.text import value_text
 def leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list[str], bool]]]:
     """Heads, and for each trial its cells and whether it is the winner; tests are those of its final runs."""
     ledger = findings.ledger
-    keys, columns = [setting.key for setting in findings.searched], value_columns(ledger)
+    keys, columns = findings.keys, value_columns(ledger)
     tests: dict[str | None, Mapping[str, Interval | float]] = {}
     tests |= {run.source or run.trial_id: run.test for run in ledger.everyone() if run.test}
     tests |= {group.source or group.trial_ids[0]: group.metrics for group in repeated_tests(ledger)}
@@ -30,6 +30,20 @@ def leaders(findings: Findings) -> tuple[list[str], list[tuple[TrialRecord, list
         rows.append((trial, cells, trial is findings.winner))
     heads = ["trial", "state", *keys, *columns, *(["front"] if ledger.second is not None else [])]
     return [*heads, *(f"test {name}{_over(ledger, name)}" for name in tested)], rows
+
+
+def over_seeds(findings: Findings) -> tuple[list[str], list[list[str]]]:
+    """Heads, and for each point of a grid over seeds its cells, best first."""
+    keys = [setting.key for setting in findings.searched]
+    rows = []
+    for placed in findings.points:
+        point = placed.point
+        ends = "" if point.interval is None else f"{point.interval.low:.4f} to {point.interval.high:.4f}"
+        spread = "" if point.interval is None else f" ± {point.interval.standard_deviation:.4f}"
+        cells = [value_text(point.params[key]) if key in point.params else "" for key in keys]
+        rows.append([*cells, str(len(point.values)), f"{point.mean:.4f}{spread}", ends, placed.told or "best"])
+    metric = findings.ledger.metric
+    return [*keys, "seeds", f"{metric}, mean and deviation", "95% of the mean over seeds", "told apart"], rows
 
 
 def _tested(ledger: Ledger, test: Mapping[str, Interval | float], name: str) -> str:

@@ -4,7 +4,7 @@ from orchestrator.evaluation.measures import PAPER_HEADLINES
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
-from orchestrator.report.formats.leaders import difference_text, leaders
+from orchestrator.report.formats.leaders import difference_text, leaders, over_seeds
 from orchestrator.report.note import markdown_code, markdown_table, markdown_text
 from orchestrator.report.published import Value
 from orchestrator.report.significance import how_tested
@@ -23,6 +23,9 @@ def _leaderboard(ledger: Ledger) -> str:
         parts.append(f"What are the numbers compared with? {text(' '.join(findings.numbers))}")
     parts.append(f"How sure? {text(findings.certainty)}\n\nWiden a range? {text(findings.widen)}")
     parts.append(f"How far from the paper? {text(findings.distance)}")
+    if findings.points:
+        names, points = over_seeds(findings)
+        parts.append(markdown_table([text(name) for name in names], [[text(cell) for cell in row] for row in points]))
     parts.append(markdown_table([text(head) for head in heads], rows))
     if findings.differences:
         parts.append(f"Which differences are real ({how_tested(findings.differences)}):")

@@ -36,6 +36,7 @@ from orchestrator.report.html.figures import (
 from orchestrator.report.html.numbers_section import learned_cell, search_state, seeds_table, single_tables
 from orchestrator.report.html.papers_section import papers_table, reproduce_section
 from orchestrator.report.html.plots import plots_of
+from orchestrator.report.html.points_section import points_table
 from orchestrator.report.html.rendering import rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
@@ -107,7 +108,7 @@ def _goal(goal: Mapping[str, Any]) -> str:
 
 def _leaderboard(findings: Findings) -> dict[str, Any]:
     ledger = findings.ledger
-    keys = [setting.key for setting in findings.searched]
+    keys = findings.keys
     tests = list(dict.fromkeys(name for run in ledger.everyone() for name in run.test))
     shown = [name for name in HEADLINES if name in tests]
     age = ledger.equal_age()
@@ -132,6 +133,7 @@ def _leaderboard(findings: Findings) -> dict[str, Any]:
         repeated.append(Folded(title, seeds_table(f"seeds-{len(repeated) + 1}", ledger, group)))
     compared = findings.differences
     return {
+        "points": points_table(findings),
         "ages": None if age is None else _ages(ledger, age),
         "table": Table("leaderboard", heads, rows, best=best, wrap=[len(heads) - 1]),
         "finals": again if finals else None,

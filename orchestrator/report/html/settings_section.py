@@ -20,6 +20,7 @@ from orchestrator.report.html.figures import (
     traces_by_state,
 )
 from orchestrator.report.html.plots import plots_of
+from orchestrator.report.html.points_section import over_seeds
 from orchestrator.report.settings import Searched
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.text import counted, value_text
@@ -49,7 +50,10 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     pairs = list({frozenset(pair): pair for pair in pairs[::-1]}.values())[::-1]
     shown = list(enumerate(ranked[:SLICES]))
     maps = [_map(findings, trials, by_key[x], by_key[y], f"map-{n}") for n, (x, y) in enumerate(pairs)]
-    effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
+    if findings.points:
+        effects = [over_seeds(findings, setting, f"effect-{n}") for n, setting in shown]
+    else:
+        effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
     return {
         "importance": _importance(findings),
         "coverage": _coverage(findings),

@@ -1,0 +1,110 @@
+"""The points of a grid over their seeds, on a search's page: a table, and a figure with error bars for each setting."""
+
+from typing import Any
+
+from markupsafe import Markup
+
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
+from orchestrator.report.html.figures import axis_of, marks_of, plotted_value
+from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_text
+from orchestrator.report.settings import Searched
+from orchestrator.text import counted, params_text
+
+MOST_LINES = 8
+"""The maximum number of lines in a figure: one for each combination of the other settings, the best first."""
+COLOURS = ("--best", "--pruned", "--published", "--running", "--failed", "--interrupted", "--soft", "--line")
+ROWS = 300
+
+
+def points_table(findings: Findings) -> Folded | None:
+    """Mean, deviation and interval of each point over its seeds, best first."""
+    points = findings.points
+    if not points:
+        return None
+    keys = [setting.key for setting in findings.searched]
+    rows = []
+    for place, placed in enumerate(points[:ROWS], start=1):
+        point, spread = placed.point, placed.point.interval
+        ends = (None, None, None) if spread is None else (spread.standard_deviation, spread.low, spread.high)
+        cells = [point.params.get(key) for key in keys]
+        apart = placed.against
+        less = (None, None, None) if apart is None else (apart.mean, *_ends(placed))
+        cells += [len(point.values), *map(score_cell, (point.mean, *ends)), *map(score_cell, less), placed.told]
+        rows.append([place, *cells])
+    heads = [
+        "#",
+        *keys,
+        "seeds",
+        "mean",
+        "deviation",
+        "mean: low",
+        "high",
+        "best less this",
+        "low",
+        "high",
+        "told apart",
+    ]
+    title = (
+        f"Points by the mean of {findings.ledger.metric} over {seeds_text(points)}; 95% intervals of the mean over "
+        f"seeds; {how_compared(points)}"
+    )
+    return Folded(title, Table("points", heads, rows, best=0), opened=True)
+
+
+def _ends(placed: Placed) -> tuple[float | None, float | None]:
+    between = None if placed.against is None else placed.against.interval
+    return (None, None) if between is None else (between.low, between.high)
+
+
+def over_seeds(findings: Findings, setting: Searched, name: str) -> Plot | None:
+    """Mean and deviation over seeds against a setting, a line for each combination of the others; None where no two
+    points differ in it alone."""
+    lines: dict[str, tuple[dict[str, Any], list[Placed]]] = {}
+    for placed in findings.points:  # best first, so that the lines of the best points are drawn
+        params = placed.point.params
+        if setting.key in params:
+            others = {key: value for key, value in params.items() if key != setting.key}
+            lines.setdefault(repr(sorted(others.items())), (others, []))[1].append(placed)
+    several = [(others, points) for others, points in lines.values() if len(points) > 1]
+    if not several:
+        return None
+    order = {repr(value): place for place, value in enumerate(setting.values)}
+    data: list[Figure] = []
+    rows: list[list[Any]] = []
+    for (others, points), colour in zip(several, COLOURS, strict=False):
+        points = sorted(points, key=lambda placed: order[repr(placed.point.params[setting.key])])
+        spreads = [placed.point.interval for placed in points]
+        label = params_text(others)
+        error = [0.0 if spread is None else spread.standard_deviation for spread in spreads]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers" if setting.numeric else "markers",
+                "x": [plotted_value(setting, placed.point.params[setting.key]) for placed in points],
+                "y": [placed.point.mean for placed in points],
+                "error_y": {"type": "data", "array": error, "color": f"var({colour})"},
+                "marker": {"color": f"var({colour})", "size": 8},
+                "line": {"color": f"var({colour})"},
+                "text": [counted(len(placed.point.values), "seed") for placed in points],
+                "name": label,
+                "showlegend": len(several) > 1,
+                "hovertemplate": Markup("%{y:.4f}, mean of %{text}<extra></extra>"),
+            }
+        )
+        for placed, spread in zip(points, spreads, strict=True):
+            ends = (None, None, None) if spread is None else (spread.standard_deviation, spread.low, spread.high)
+            numbers = map(score_cell, (placed.point.mean, *ends))
+            rows.append([placed.point.params[setting.key], label, len(placed.point.values), *numbers])
+    table = Table(name, [setting.key, "with", "seeds", "mean", "deviation", "mean: low", "high"], rows)
+    shapes, notes = marks_of(setting, findings)
+    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": findings.ledger.metric}}, "height": 340}
+    layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
+    layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
+    left = len(several) - len(data)
+    said = (
+        f"Mean over {seeds_text([placed for _, points in several for placed in points])}; the bars are the standard "
+        f"deviation over seeds. {seed_holds(findings.ledger)}"
+    )
+    said += f" The lines of the best points; {left} more are not drawn." if left else ""
+    return Plot(name, f"{findings.ledger.metric} over {setting.key}, with seeds", said, data, layout, table)

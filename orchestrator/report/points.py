@@ -1,0 +1,111 @@
+"""The points of a grid over their seeds: which is best by the mean, and which others can be told apart from it."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from orchestrator.report.significance import Difference, from_the_first
+from orchestrator.storage.leaderboard import Point, points_over_seeds
+from orchestrator.storage.ledger import Ledger
+from orchestrator.text import counted, params_text
+
+MOST_NAMED = 5
+"""Points that cannot be told apart are named up to this number."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A point over its seeds, and the best point against it."""
+
+    point: Point
+    against: Difference | None
+    """The best point's mean less this one's, paired by seed; None for the best itself, and without common seeds."""
+
+    @property
+    def name(self) -> str:
+        return params_text(self.point.params)
+
+    @property
+    def told(self) -> str:
+        """Whether it can be told apart from the best one: `yes`, `no`, `not tested`; empty for the best itself."""
+        return "" if self.against is None else self.against.told
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        point = self.point
+        return {
+            "params": point.params,
+            "trials": point.trial_ids,
+            "seeds": len(point.values),
+            "values": [{"seed": seed, "value": value} for seed, value in point.values.items()],
+            "mean": point.mean,
+            "over_seeds": None if point.interval is None else asdict(point.interval),
+            "best_less_this": None if self.against is None else self.against.plain,
+        }
+
+
+def placed_points(ledger: Ledger) -> list[Placed]:
+    """The points of a grid over seeds, best first; empty for other searches."""
+    points = points_over_seeds(ledger)
+    if not points:
+        return []
+    against = from_the_first({params_text(point.params): point.values for point in points})
+    return [Placed(point, apart) for point, apart in zip(points, [None, *against], strict=True)]
+
+
+def seeds_text(points: Sequence[Placed]) -> str:
+    """`5 seeds`, `3 to 5 seeds`"""
+    few, many = min(len(p.point.values) for p in points), max(len(p.point.values) for p in points)
+    return counted(many, "seed") if few == many else f"{few} to {many} seeds"
+
+
+def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
+    """Which point is best, in a sentence."""
+    best, so_far = points[0].point, "" if ledger.state == "done" else " so far"
+    number = counted(len(best.values), "seed")
+    spread = f"{best.mean:.4f}"
+    if best.interval is not None:
+        spread += f" ± {best.interval.standard_deviation:.4f}"
+        where += f" (95% of the mean over {number}: {best.interval.low:.4f} to {best.interval.high:.4f})"
+    return (
+        f"Best point{so_far} by the mean over {number}: {points[0].name}, {ledger.metric} {spread} on {where}. Its "
+        f"best trial is {best.trial_ids[0]}."
+    )
+
+
+def apart_text(points: Sequence[Placed]) -> str:
+    """Which of the others the noise over seeds allows to tell apart from the best, in a sentence or two."""
+    others = points[1:]
+    if not others:
+        return "There is one point only: nothing to compare it with."
+    alike = [other.name for other in others if other.told != "yes"]
+    how, count = how_compared(points), counted(len(others), "point")
+    if not alike:
+        return f"It is better than each of the other {count}, beyond the noise over seeds ({how})."
+    if len(alike) == len(others):
+        return f"None of the other {count} can be told apart from it ({how}): the order may be chance."
+    names = ", ".join(alike[:MOST_NAMED]) + (f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else "")
+    return (
+        f"Of the other {count}, {len(others) - len(alike)} can be told apart from it ({how}); not so {names}: among "
+        "these the order may be chance."
+    )
+
+
+def how_compared(points: Sequence[Placed]) -> str:
+    """`paired t-tests over 5 seeds, Bonferroni's correction for all 28 pairs`"""
+    tested = [other.against for other in points[1:] if other.against is not None and other.against.tested]
+    if not tested:
+        return "no test: it needs two seeds or more that are not all equal"
+    few, many = min(d.seeds for d in tested), max(d.seeds for d in tested)
+    seeds = counted(many, "seed") if few == many else f"{few} to {many} seeds"
+    pairs = len(points) * (len(points) - 1) // 2
+    corrected = f", Bonferroni's correction for all {pairs} pairs" if pairs > 1 else ""
+    return f"paired t-tests over {seeds}{corrected}"
+
+
+def seed_holds(ledger: Ledger) -> str:
+    """What differs between the seeds, in a sentence."""
+    fixed = ledger.config.get("settings", {})
+    drawn = fixed.get("selection", "validation") == "validation" and fixed.get("protocol", "conventional") != "mlrc"
+    return f"Each seed has its own weights, batches{' and held-out set' if drawn else ' and augmentation'}."
