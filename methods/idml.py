@@ -34,10 +34,12 @@ from methods.mixup import check_blocks, label_sets, mix
 from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
 from methods.sup_con import SupCon
+from methods.uncertainty import certain_pairs_of_uncertain_items, gradient_weight, gradient_weights
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
 ANCHORS = 100  # of the relative embeddings
+PAIRED = 512  # items of which all pairs are looked at, drawn at random
 ROWS = 1024  # items compared with all others at once
 
 
@@ -211,19 +213,24 @@ def _certainty(
         raise ValueError(f"tau must be a positive number, got {tau}")
     if not gamma >= 0:
         raise ValueError(f"gamma must be at least 0, got {gamma}")
-    if norm == "sum":
-        uncertainty = euclidean_distance(u_queries, -u_references)
-    elif norm == "separate":
-        q, r = (
-            torch.linalg.vector_norm(u, dim=1, dtype=torch.promote_types(u.dtype, torch.float32))
-            for u in (u_queries, u_references)
-        )
-        uncertainty = q[:, None] + r
-    else:
-        raise ValueError(f"norm must be 'sum' or 'separate', got {norm!r}")
+    uncertainty = _uncertainty(u_queries, u_references, norm)
     apart = distance > 0
     safe = torch.where(apart, distance, 1).clamp_min(SMALLEST_DISTANCE)
     return torch.where(apart, torch.exp(-(uncertainty + gamma) / (tau * safe)), 1)
+
+
+def _uncertainty(u_queries: Tensor, u_references: Tensor, norm: str) -> Tensor:
+    """b of all pairs, (Q, R)."""
+    if norm == "sum":
+        uncertainty: Tensor = euclidean_distance(u_queries, -u_references)
+        return uncertainty
+    if norm != "separate":
+        raise ValueError(f"norm must be 'sum' or 'separate', got {norm!r}")
+    q, r = (
+        torch.linalg.vector_norm(u, dim=1, dtype=torch.promote_types(u.dtype, torch.float32))
+        for u in (u_queries, u_references)
+    )
+    return q[:, None] + r
 
 
 def _unit(rows: Tensor) -> Tensor:
@@ -370,7 +377,9 @@ class IDML(Method):
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
         """Uncertainty levels (the mean of ||u||) of originals, mixed and held-out images (Fig. 9), each held-out
         image's own, the gradient on s (Fig. 10; mean norm over images and steps), and how far s and u agree
-        (Table 16). For the test, where asked, retrieval by the introspective distance (Table 14)."""
+        (Table 16). Of pairs of trained and of held-out images, the weights of their gradients (Fig. 6; the mean as a
+        number), and of held-out ones those that are certain though both images are not (Fig. 8). For the test,
+        where asked, retrieval by the introspective distance (Table 14)."""
         steps, gradient, mixed = self.totals.tolist()
         self.totals.zero_()
         learned = not self.config.random_uncertainty
@@ -388,10 +397,18 @@ class IDML(Method):
             scalars[f"uncertainty_{name}"] = level.mean().item()
             anchors = torch.randperm(len(s), generator=Generator().manual_seed(0))[:ANCHORS]
             agreement = relative_agreement(s, u, anchors)
+            rows = torch.randperm(len(s), generator=Generator().manual_seed(1))[:PAIRED]
+            alpha, beta = euclidean_distance(s[rows], s[rows]), _uncertainty(u[rows], u[rows], self.config.norm)
+            of = {"tau": self.config.tau, "gamma": self.config.gamma}
+            tables[f"gradient_weights_{name}"] = gradient_weights(alpha, beta, **of)
+            weights = gradient_weight(alpha, beta, **of)
+            scalars[f"gradient_weight_{name}"] = weights[~torch.eye(len(rows), dtype=torch.bool)].mean().item()
             scalars |= {f"agreement_{name}_{measure}": value for measure, value in agreement.items()}
             if embedded is held_out:
                 columns = {"sample": embedded.samples, "label": embedded.labels, "uncertainty": level}
                 tables["uncertainty"] = {column: values.tolist() for column, values in columns.items()}
+                shown = {"sample": embedded.samples[rows], "label": embedded.labels[rows]}
+                tables["certain_pairs"] = certain_pairs_of_uncertain_items(beta, level[rows], shown)
         if self.config.introspective_test and trained is None and held_out is not None:
             config, outputs = self.config, held_out.outputs
             found = introspective_retrieval(

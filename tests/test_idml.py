@@ -19,6 +19,8 @@ from methods.idml import (
     relative_agreement,
     von_mises_fisher,
 )
+from methods.objectives import contrastive, euclidean_distance, pair_masks
+from methods.uncertainty import gradient_weight
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.method import Batch, Embedded, InputError, Outputs, Task
 
@@ -502,6 +504,91 @@ def test_diagnostics_tell_the_window_since_the_last_ones():
     assert "gradient_norm" not in again and "uncertainty_mixed" not in again, "the window is over"
     assert again["uncertainty_trained"] == found.scalars["uncertainty_trained"]
     assert set(Bench(random_uncertainty=True).method.diagnostics(None, held_out).scalars) == set()
+
+
+def slow_weight(a: float, b: float, tau: float, gamma: float) -> float:
+    """dD/da of D = a exp(-(b + gamma) / (a tau)), by central differences."""
+
+    def distance(at: float) -> float:
+        return at * math.exp(-(b + gamma) / (at * tau))
+
+    step = 1e-6 * a
+    return (distance(a + step) - distance(a - step)) / (2 * step)
+
+
+def test_the_weight_of_a_gradient_is_the_slope_of_the_distance():
+    a, b = torch.rand(40, dtype=torch.float64) + 0.05, 9 * torch.rand(40, dtype=torch.float64)
+    for tau, gamma in ((5.0, 0.0), (1.0, 2.0)):
+        found = gradient_weight(a, b, tau=tau, gamma=gamma).tolist()
+        expected = [slow_weight(x, y, tau, gamma) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+        assert found == pytest.approx(expected, rel=1e-5, abs=1e-9)
+    edges = gradient_weight(torch.tensor([0.0, 0.0, 1.0]), torch.tensor([1.0, 0.0, 0.0]))
+    assert edges.tolist() == [0, 1, 1]
+    with pytest.raises(ValueError, match="tau must be positive"):
+        gradient_weight(a, b, tau=0)
+
+
+def test_weights_of_a_run_s_pairs_lie_on_the_curve_of_figure_6():
+    held_out = embedded(20, seed=1)
+    method = Bench(tau=3, gamma=0.5).method
+    found = method.diagnostics(None, held_out)
+    table = found.tables["gradient_weights_held_out"]
+    assert sum(n for axis, n in zip(table["axis"], table["pairs"], strict=True) if axis == "uncertainty") == 190
+    s, u = held_out.outputs["embedding"].tolist(), held_out.outputs["uncertainty"].tolist()
+    pairs = [
+        (math.dist(s[i], s[j]), math.hypot(*(x + y for x, y in zip(u[i], u[j], strict=True))))
+        for i in range(20)
+        for j in range(i)
+    ]
+    weights = [slow_weight(a, b, 3, 0.5) for a, b in pairs]
+    assert found.scalars["gradient_weight_held_out"] == pytest.approx(sum(weights) / 190, rel=1e-5)
+    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
+    for row in (row for row in rows if row["axis"] == "relative_uncertainty"):
+        own = [
+            w
+            for w, (a, b) in zip(weights, pairs, strict=True)
+            if row["low"] - 1e-9 < (b + 0.5) / a < row["high"] + 1e-9
+        ]
+        assert (len(own), row["weight"]) == (row["pairs"], pytest.approx(sum(own) / len(own), rel=1e-5))
+    falling = [row["weight"] for row in rows if row["axis"] == "relative_uncertainty"]
+    assert falling == sorted(falling, reverse=True)
+
+
+def test_certain_pairs_of_uncertain_images_are_those_of_figure_8():
+    held_out = embedded(20, seed=1)
+    table = Bench().method.diagnostics(None, held_out).tables["certain_pairs"]
+    u = dict(zip(held_out.samples.tolist(), held_out.outputs["uncertainty"].tolist(), strict=True))
+    middle = sorted(math.hypot(*row) for row in u.values())[9]  # torch's median is the lower one
+    high = [sample for sample, row in u.items() if math.hypot(*row) > middle]
+    levels = {
+        frozenset((x, y)): math.hypot(*(p + q for p, q in zip(u[x], u[y], strict=True)))
+        for place, x in enumerate(high)
+        for y in high[:place]
+    }
+    told = [frozenset(pair) for pair in zip(table["sample_1"], table["sample_2"], strict=True)]
+    assert told == sorted(levels, key=levels.__getitem__)[:50]
+    assert table["uncertainty"] == pytest.approx([levels[pair] for pair in told])
+    assert table["level_1"] == pytest.approx([math.hypot(*u[sample]) for sample in table["sample_1"]])
+
+
+def test_the_baseline_of_figure_10_is_the_base_objective():
+    """`tau` without end and no Mixup: the loss and the gradient on s are the objective's own."""
+    bench = Bench(objective="contrastive", tau=1e9, mixup=False)
+    runs: list[Outputs] = []
+
+    def network(images):
+        runs.append(bench.network(images))
+        return runs[-1]
+
+    terms = bench.method.step(Batch(bench.images, LABELS[:, None], LABELS), network, Generator().manual_seed(0))
+    s = runs[0]["embedding"]
+    matrix = euclidean_distance(s, s)
+    positive, negative = pair_masks(LABELS, LABELS, same=True)
+    expected = contrastive(matrix, positive, negative)
+    assert terms["loss"].item() == pytest.approx(expected.item(), rel=1e-6)
+    (own,) = torch.autograd.grad(expected, s)
+    recorded = bench.method.diagnostics(embedded(8), None).scalars["gradient_norm"]
+    assert recorded == pytest.approx(torch.linalg.vector_norm(own, dim=1).mean().item(), rel=1e-5)
 
 
 def test_agreement_does_not_depend_on_the_blocks_it_is_computed_in(monkeypatch):
