@@ -162,6 +162,9 @@ def _table_lines(file: str, name: str, table: Table) -> Iterator[str]:
         yield f"- {reason}: {'; '.join(texts)}."
     if reasons:
         yield ""
+    if table.left_out:
+        yield f"Left out: {'; '.join(table.left_out)}."
+        yield ""
 
 
 def page() -> str:

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Generator, Tensor, nn
 
 from methods import objectives
+from methods.covering import mean_covering_radius
 from methods.memory import Memory
 from methods.pfml import proxy_diagnostics
 from methods.proxies import Proxies
@@ -180,8 +181,12 @@ class Baseline(Method, abstract=True):
         return terms
 
     def diagnostics(self, trained: Embedded | None, held_out: Embedded | None) -> Diagnostics:
-        """`proxy_diagnostics` of the last batches, where the references are proxies."""
-        return proxy_diagnostics(self.proxies, trained) if self.config.references == "proxies" else Diagnostics()
+        """`proxy_diagnostics` of the last batches, where the references are proxies; `mean_covering_radius` of held-out
+        images, as CCP has it."""
+        found = proxy_diagnostics(self.proxies, trained) if self.config.references == "proxies" else Diagnostics()
+        if held_out is not None:
+            found.scalars["mean_covering_radius"] = mean_covering_radius(held_out.outputs["embedding"], held_out.labels)
+        return found
 
 
 def own_fields(baseline: type[Baseline]) -> list[str]:

@@ -7,7 +7,7 @@ its pull in any objective. A class proxy carries a zero uncertainty.
 Shapes: Q queries, R references, A anchors; s has D dimensions, u may have another number of them.
 """
 
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import numpy as np
 import torch
@@ -222,15 +222,14 @@ def _certainty(
 def _uncertainty(u_queries: Tensor, u_references: Tensor, norm: str) -> Tensor:
     """b of all pairs, (Q, R)."""
     if norm == "sum":
-        uncertainty: Tensor = euclidean_distance(u_queries, -u_references)
-        return uncertainty
+        return euclidean_distance(u_queries, -u_references)
     if norm != "separate":
         raise ValueError(f"norm must be 'sum' or 'separate', got {norm!r}")
     q, r = (
         torch.linalg.vector_norm(u, dim=1, dtype=torch.promote_types(u.dtype, torch.float32))
         for u in (u_queries, u_references)
     )
-    return q[:, None] + r
+    return cast(Tensor, q[:, None] + r)
 
 
 def _unit(rows: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from test_loop import train, weights
 from torch import Tensor, nn
 
+from methods.baselines import Contrastive, ProxyAnchor, Triplet
 from methods.ccp import (
     CCP,
     covering_radius,
@@ -23,7 +24,10 @@ from methods.ccp import (
     mean_covering_radius,
     proximal_term,
 )
+from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.optimizers import OPTIMIZERS, optimizer_of
+from orchestrator.config.presets import find_preset
+from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import Training
 from orchestrator.data.splits import class_split, train_labels
 from orchestrator.data.store import Store
@@ -522,3 +526,26 @@ def test_the_first_proxies_are_raw_embeddings_of_samples_of_their_classes(
     for proxy, label in zip(learner.method.proxies.weight, learner.method.proxies.labels, strict=True):
         distance = (embeddings["embedding"] - proxy).norm(dim=1)
         assert distance[labels == label].min() < 1e-6 * distance.max()
+
+
+def test_runs_over_samples_have_the_covering_radius_too() -> None:
+    """Figure 2 of the supplement compares them with CCP's."""
+    task = Task(5, D, 0, batch_size=8)
+    generator = torch.Generator().manual_seed(0)
+    z = torch.nn.functional.normalize(torch.randn(30, D, generator=generator, dtype=torch.float64), dim=1)
+    held_out = Embedded({"embedding": z}, torch.arange(30) % 5, torch.arange(30))
+    expected = mean_covering_radius(z, held_out.labels)
+    for method, settings in ((Contrastive, {}), (Triplet, {}), (ProxyAnchor, {}), (CCP, {"objective": "contrastive"})):
+        found = method(method.Config(**settings), task).diagnostics(None, held_out).scalars  # type: ignore[arg-type]
+        assert found["mean_covering_radius"] == pytest.approx(expected)
+
+
+def test_the_batch_sizes_of_the_supplement_are_a_grid() -> None:
+    path = find_search("ccp_batch_size")
+    found = resolve_search(
+        read_yaml(path), name="x", source=path.name, preset=find_preset("ccp/cars196/bn_inception/c2"), seeds=5
+    )
+    sizes = [found.experiment(point).training.batch_size for point in found.space.grid()]
+    assert sorted(set(sizes)) == [16, 32, 64, 128] and len(sizes) == 20
+    assert {found.experiment(point).flat()["neg_margin"] for point in found.space.grid()} == {0.5409}
+    assert found.example().training.protocol == "mlrc"

@@ -419,7 +419,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "protocols.md"
 TABLES = {
     "PFML": range(1, 10),
     "IDML": range(1, 17),
-    "CCP": [1, 2, "S1", "S2"],
+    "CCP": [1, 2, "S1", "S2", "S3"],
     "Anti-Collapse": ["I", "II", "III", "IV", "V", "VI"],
 }
 

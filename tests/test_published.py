@@ -15,7 +15,7 @@ from orchestrator.report.published import Row, Value, beside, in_percent, papers
 
 NUMBERS = {
     "Anti-Collapse": {"I": 204, "II": 101, "III": 12, "IV": 18, "V": 42, "VI": 26},
-    "CCP": {"1": 38, "2": 47, "S1": 162, "S2": 168},
+    "CCP": {"1": 38, "2": 47, "S1": 162, "S2": 168, "S3": 4},
     "IDML": dict(
         zip(map(str, range(1, 17)), [230, 82, 35, 10, 30, 144, 120, 90, 48, 36, 36, 24, 36, 36, 24, 6], strict=True)
     ),
