@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from torch import Tensor
 
 from methods import pfml
 from methods.baselines import Baseline
+from orchestrator.config.lr_schedules import LR_SCHEDULES
+from orchestrator.config.optimizers import OPTIMIZERS
 from orchestrator.config.search import Objective
-from orchestrator.config.training import Experiment, resolve_experiment
+from orchestrator.config.training import Experiment, Training, resolve_experiment
+from orchestrator.data.batches import BATCHES
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.splits import class_split
@@ -94,6 +98,24 @@ RECIPES: dict[str, dict[str, Any]] = {
     },
     "lion": {"optimizer": "lion", "ema_decay": 0.5},
     "adamp": {"optimizer": "adamp", "accumulate_batches": 4},  # interrupted after two of the four
+    # an epoch has 7 steps, so that the schedule changes the learning rate within the 9 of a test
+    "sgd": {
+        "optimizer": "sgd",
+        "lr": 0.1,
+        "lr_schedule": "milestones",
+        "lr_milestones": "1",
+        "images_per_class": 32,
+        "epochs": 2,
+    },
+    "adamw": {
+        "optimizer": "adamw",
+        "lr_schedule": "step",
+        "lr_step_epochs": 1,
+        "batches": "shuffled",
+        "images_per_class": 32,
+        "epochs": 2,
+    },
+    "hierarchical": {"batches": "hierarchical", "super_classes_per_batch": 3},
     "hard classes": {"batches": "hard_classes", "images_per_class": 32, "epochs": 2},  # an epoch has 7 steps
 }
 
@@ -145,16 +167,43 @@ def train(
     return [(v.number, v.epoch, v.step, v.metrics, v.finished) for v in validations]
 
 
+def train_in_super_classes(folder: Path | None, data: Path, settings: dict[str, Any], **how: Any) -> list[Any]:
+    """As `train`, of classes of which each five are a super-class."""
+
+    def by_fives(store: Store, rows: Any) -> tuple[int, ...]:
+        return tuple(int(label) // 5 for label in np.unique(store.labels[rows]))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.training.model_file.super_classes", by_fives)
+        return train(folder, data, settings, **how)
+
+
+def training_of(variant: str) -> tuple[Callable[..., list[Any]], dict[str, Any]]:
+    """What trains a variant, and its settings."""
+    settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
+    return (train_in_super_classes if settings.get("batches") == "hierarchical" else train), settings
+
+
+def test_the_recipes_have_every_part_of_a_recipe() -> None:
+    """So that each is trained on one process and two, and undisturbed and resumed."""
+    found = [Training(**{**SETTINGS, **recipe}) for recipe in RECIPES.values()]
+    assert {training.optimizer for training in [*found, Training()]} == OPTIMIZERS.keys()
+    assert {training.lr_schedule for training in found} >= LR_SCHEDULES.keys()
+    assert {training.batches for training in found} >= BATCHES.keys() - {"class_balanced"}  # that is the default
+    assert any(t.ema_decay is not None for t in found) and any(t.accumulate_batches is not None for t in found)
+    assert Training().optimizer == "adam"
+
+
 def weights(folder: Path) -> dict[str, Tensor]:
     return load_checkpoint(folder / CHECKPOINT)["model"]["learner"]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize("variant", [*DISTINCT, "nesterov", "hard classes"])
+@pytest.mark.parametrize("variant", [*DISTINCT, *RECIPES])
 def test_one_process_equals_two(variant: str, data_folder: Path, tmp_path: Path, pair: Pair) -> None:
-    settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
+    trained, settings = training_of(variant)
     settings = settings | {"clip_norm": 10.0, "pooling": "average+max"}
-    one = train(tmp_path / "one", data_folder, settings)
-    two = pair.run(train, tmp_path / "two", data_folder, settings)
+    one = trained(tmp_path / "one", data_folder, settings)
+    two = pair.run(trained, tmp_path / "two", data_folder, settings)
     first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
     assert first.keys() == second.keys()
     for name in first:
@@ -236,18 +285,27 @@ def test_warm_up_trains_heads_and_proxies_only(data_folder: Path, tmp_path: Path
 
 @pytest.mark.parametrize("variant", [*DISTINCT, *RECIPES])
 def test_same_seed_same_bits_and_resuming_is_exact(variant: str, data_folder: Path, tmp_path: Path) -> None:
-    settings = {"method": "proxy_anchor", **RECIPES[variant]} if variant in RECIPES else VARIANTS[variant]
+    trained, settings = training_of(variant)
     settings = settings | {"precision": "float32"}
-    whole = train(tmp_path / "whole", data_folder, settings, stop_after=3)
-    broken = train(tmp_path / "broken", data_folder, settings, stop_after=3, take=2)
+    whole = trained(tmp_path / "whole", data_folder, settings, stop_after=3)
+    broken = trained(tmp_path / "broken", data_folder, settings, stop_after=3, take=2)
     assert broken == whole[:2]
-    resumed = train(tmp_path / "broken", data_folder, settings, stop_after=3)
+    resumed = trained(tmp_path / "broken", data_folder, settings, stop_after=3)
     assert resumed == whole
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "broken")
     for name in first:
         assert torch.equal(first[name], second[name]), name
-    (other,) = train(None, data_folder, settings | {"seed": 1}, take=1)
+    (other,) = trained(None, data_folder, settings | {"seed": 1}, take=1)
     assert other[3] != whole[0][3]
+
+
+def test_patience_ends_two_processes_where_it_ends_one(data_folder: Path, tmp_path: Path, pair: Pair) -> None:
+    settings = {"method": "proxy_anchor", "lr": 1e-30, "validate_every": "1 step", "stop_patience": 2}
+    one = train(tmp_path / "one", data_folder, settings, stop_after=6)
+    first, second = pair.run(train, tmp_path / "two", data_folder, settings, 6)
+    assert [(found[0], found[4]) for found in one] == [(1, False), (2, False), (3, True)]
+    assert [(found[0], found[4]) for found in first] == [(found[0], found[4]) for found in one]
+    assert first == second
 
 
 def test_layers_keep_their_learning_rates_when_resumed(data_folder: Path, tmp_path: Path) -> None:
