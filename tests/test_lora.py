@@ -16,7 +16,7 @@ from orchestrator.errors import InputError
 from orchestrator.method import Task, find_method
 from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.lora import AdaptedConvolution, AdaptedLinear, LoRA, adapt, merge
-from orchestrator.search.export import Source
+from orchestrator.search.source import Source
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.embed import evaluate_model

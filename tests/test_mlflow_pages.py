@@ -33,7 +33,7 @@ from orchestrator.data.store import Store
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.search_page import write_page
 from orchestrator.report.note import note
-from orchestrator.search.export import Source
+from orchestrator.search.source import Source
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger

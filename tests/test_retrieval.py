@@ -27,7 +27,8 @@ from orchestrator.evaluation.neighbours import NeighbourSearch, ProductSearch, n
 from orchestrator.method import Embedded, Method, Outputs
 from orchestrator.report.html.model_page import model_page
 from orchestrator.report.model_view import View, read_insight
-from orchestrator.search.export import SUFFIXES, Source, export
+from orchestrator.search.export import SUFFIXES, export
+from orchestrator.search.source import Source
 from orchestrator.storage.trial_folder import BEST
 from orchestrator.training.checkpoint import save_checkpoint
 from orchestrator.training.embed import (

@@ -31,7 +31,7 @@ def export(
         ),
     ],
     to: Annotated[
-        Literal["onnx", "torchscript", "pt2", "mlflow"] | None, typer.Option("--to", help="The form to write.")
+        Literal["onnx", "torchscript", "pt2", "mlflow", "hub"] | None, typer.Option("--to", help="The form to write.")
     ] = None,
     output: Annotated[
         Path | None,
@@ -77,14 +77,18 @@ def export(
 
     - `orchestrator export my-search/0003 --to pt2 --output encoder.pt2`
 
+    - `orchestrator export my-search --to hub --output birds`: a folder for `timm`, `torch` and the Hugging Face hub
+
     - `orchestrator export my-search --register birds`: in MLflow, as `models:/birds@champion`
     """
     if to is None and register is None:
-        raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2 and mlflow")
+        raise InputError("--to: missing, or --register; the forms are onnx, torchscript, pt2, mlflow and hub")
     if to is None and output is not None:
         raise InputError(f"--output: {output}: needs --to, the form to write")
     if register is not None and embedding is not None:
         raise InputError(f"--embedding: {embedding}: cannot be combined with --register; leave one out")
+    if to == "hub" and embedding is not None:
+        raise InputError(f"--embedding: {embedding}: --to hub writes the whole model; leave it out")
     with waiting("reading the model"):
         from orchestrator.data.catalog import open_dataset
         from orchestrator.search.models import find_models, owner_of
@@ -94,8 +98,16 @@ def export(
         models = find_models(run, places)
         if len(models) > 1:
             raise InputError(f"RUN: {run} has one model per fold; name one, such as {models[0]}")
-        from orchestrator.search.export import SUFFIXES, Source, check_packages, description, facts, mlflow_form
+        from orchestrator.search.export import (
+            FOLDERS,
+            SUFFIXES,
+            check_packages,
+            description,
+            facts,
+            mlflow_form,
+        )
         from orchestrator.search.export import export as write
+        from orchestrator.search.source import Source
         from orchestrator.tracking.mlflow_store import reach
         from orchestrator.tracking.models import register_model
         from orchestrator.training.model_file import saved_model
@@ -104,7 +116,7 @@ def export(
         if to is not None:
             check_packages(to)
             path = output or Path(f"{Path(run).stem if Path(run).exists() else run.replace('/', '-')}{SUFFIXES[to]}")
-            if to == "mlflow" and (path.exists() or path.is_symlink()):
+            if to in FOLDERS and (path.exists() or path.is_symlink()):
                 raise InputError(f"--output: {path} exists; name another folder")
             path = output_place("--output", path, [SUFFIXES[to]])
         owner = owner_of(models[0])

@@ -156,7 +156,8 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
 def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None:
     """Write the final model in MLflow's format, to be logged with its run; not for folds, which have several models."""
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.search.export import MLFLOW_MODEL, Source, export, facts
+    from orchestrator.search.export import MLFLOW_MODEL, export, facts
+    from orchestrator.search.source import Source
 
     final, folder = ledger.final, journal.path.parent
     if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:

@@ -13,7 +13,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.reading import read_journal
-from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_folders
+from orchestrator.storage.trial_folder import BEST, CHECKPOINT, HUB_WEIGHTS, MODEL, model_folders
 
 
 def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
@@ -23,13 +23,14 @@ def read_search(name: str, storage: Path) -> tuple[Ledger, Path]:
 
 
 def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list[Path]:
-    """The model file of a path, a search (its final model, else its best), `SEARCH/TRIAL`, or an MLflow run id; of a
-    training over folds, one per fold. `also`: other names that may be meant, for the message."""
+    """The model file of a path (a file, or a folder of `export --to hub`), a search (its final model, else its best),
+    `SEARCH/TRIAL`, or an MLflow run id; of a training over folds, one per fold. `also`: other names that may be meant,
+    for the message."""
     path = Path(named).expanduser()
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _models_in(path, named)
+        return [path / HUB_WEIGHTS] if (path / HUB_WEIGHTS).is_file() else _models_in(path, named)
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
     if NAME.fullmatch(name):

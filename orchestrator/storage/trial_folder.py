@@ -18,6 +18,9 @@ SAMPLE = "sample.npz"
 MODEL = "model.pt"
 """The model at the end of a training without held-out classes."""
 
+HUB_WEIGHTS = "model.safetensors"
+"""The weights in a folder that a model was exported to, in Hugging Face's layout."""
+
 
 def fold_folder(folder: Path, fold: int) -> Path:
     """The folder with the files of one fold of a trial."""

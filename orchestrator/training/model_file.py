@@ -22,6 +22,7 @@ from orchestrator.networks.lora import LoRA
 from orchestrator.plugins import own_config
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.training.checkpoint import load_checkpoint
+from orchestrator.training.hub_folder import WEIGHTS, read_hub_folder
 from orchestrator.training.learner import Learner
 
 
@@ -116,7 +117,9 @@ def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[
 
 
 def saved_model(path: Path) -> dict[str, Any]:
-    """The `model_state` of a model file or of a checkpoint."""
+    """The `model_state` of a model file, of a checkpoint, or of the weights in an exported folder."""
+    if path.name == WEIGHTS:
+        return read_hub_folder(path.parent)
     saved: dict[str, Any] = load_checkpoint(path, mapped=True)
     saved = saved.get("model", saved)
     if "learner" not in saved or "experiment" not in saved:

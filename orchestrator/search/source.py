@@ -1,0 +1,136 @@
+"""A trained model that is to be exported: its encoder, and images to try what was exported on."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from orchestrator.config.training import Experiment
+from orchestrator.data.augmentations.crops import crop_of
+from orchestrator.data.pipeline import Request, as_float
+from orchestrator.data.store import Store
+from orchestrator.errors import InputError, suggestion
+from orchestrator.method import Method
+from orchestrator.networks.lora import merge
+from orchestrator.storage.provenance import versions
+from orchestrator.training.learner import Learner
+from orchestrator.training.model_file import load_learner, saved_model
+from orchestrator.training.splits import new_reader, rows_to_test
+
+TOLERANCE = 1e-4
+"""The largest allowed difference of an embedding's coordinate, as a share of the largest where that is above 1;
+rounding causes about 1e-6."""
+EXAMPLES = 8
+
+
+class Encoder(nn.Module):
+    """uint8 images (B, H, W, channels) -> embeddings (B, D) in float32, normalised as the method does; or what its own
+    `retrieval` makes of them, (B, 2, K) in float32: each image's row as a query, and its row as an item; or the `named`
+    one of the method's `embeddings`, (B, K) in float32."""
+
+    def __init__(self, learner: Learner, named: str | None = None) -> None:
+        super().__init__()
+        self.named, self.ranked = named, named is None and type(learner.method).retrieval is not Method.retrieval
+        if self.ranked or named is not None:
+            self.learner = learner
+            return
+        self.network = learner.network
+        self.network.heads = nn.ModuleDict()  # only the embedding is needed
+        self.normalize = learner.method.normalize
+
+    def forward(self, images: Tensor) -> Tensor:
+        scaled = images.permute(0, 3, 1, 2).to(torch.float32) / 255
+        if self.named is not None:
+            return self.learner.method.embeddings(self.learner.outputs(scaled))[self.named].to(torch.float32)
+        if self.ranked:
+            rows = self.learner.method.retrieval(self.learner.outputs(scaled))
+            return torch.stack(list(rows), dim=1).to(torch.float32)
+        embedding: Tensor = self.network(scaled)["embedding"]
+        return self.normalize(embedding)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model to be exported: the encoder in evaluation mode on the CPU, `images` to test it with (N, H, W, channels),
+    their `embeddings`, the facts `about` it, and its file `model`."""
+
+    encoder: Encoder
+    images: Tensor
+    embeddings: Tensor
+    about: dict[str, Any]
+    model: Path
+
+    @classmethod
+    def of(
+        cls, model: Path, store: Store, facts: Mapping[str, Any] | None = None, *, embedding: str | None = None
+    ) -> "Source":
+        """A saved model, tested on images of a data set as its evaluation sees them; or one of the other embeddings
+        that its method offers, InputError if it has none of this name."""
+        learner, experiment = load_learner(model, store)
+        learner = learner.float().eval().requires_grad_(False)
+        merge(learner.network)
+        images = example_images(store, experiment)
+        if embedding is not None:
+            with torch.no_grad():
+                offered = learner.method.embeddings(learner.outputs(as_float(images.permute(0, 3, 1, 2))))
+            if embedding not in offered:
+                known = suggestion(embedding, offered) if offered else ": it has none but its own; leave it out"
+                raise InputError(f"--embedding: {embedding}: {model} has no such embedding{known}")
+        encoder = Encoder(learner, embedding).eval()
+        with torch.no_grad():
+            embeddings = encoder(images)
+        height, width, channels = images.shape[1:]
+        size = embeddings.shape[-1]
+        output = f"{embedding or 'embedding'}: float32 (batch, {size}), compared by Euclidean distance"
+        if encoder.ranked:
+            output = (
+                f"retrieval: float32 (batch, 2, {size}), each image's row as a query and its row as an item; items are "
+                "ranked by the inner product of the query's first row and their second rows, the largest first"
+            )
+        saved = saved_model(model)
+        about = {
+            "method": experiment.method,
+            "dataset": saved["experiment"]["dataset"],
+            "dataset_digest": saved["dataset_digest"],
+            "input": f"images: uint8 (batch, {height}, {width}, {channels}), as the evaluation of augmentation "
+            f"'{experiment.training.augmentation}' sees them",
+            "preprocessing": preprocessing(experiment),
+            "output": output,
+            "settings": experiment.flat(),
+            "versions": versions(),
+        }
+        return cls(encoder, images, embeddings, about | dict(facts or {}), model)
+
+
+def preprocessing(experiment: Experiment) -> dict[str, Any]:
+    """What the evaluation does to an image before the network: to a photograph, in this order; to others nothing."""
+    crop = crop_of(experiment.training.augmentation, experiment.training.image_size)
+    if crop is None:
+        return {}
+    return {"resize_shorter_side": crop.shorter, "interpolation": "bilinear, antialiased", "center_crop": crop.size}
+
+
+def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) -> Tensor:
+    """Some test images as the evaluation sees them, but as integers: uint8 (count, H, W, channels)."""
+    rows = rows_to_test(experiment.training, store)
+    chosen = rows[np.linspace(0, len(rows) - 1, count).astype(np.int64)]
+    with new_reader(store, experiment.training) as reader:
+        ((_, images),) = reader.read([Request(chosen)])
+    return (as_float(images) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+
+
+def parity(source: Source, run: Callable[[Tensor], Any]) -> float:
+    """The largest difference of an embedding's coordinate, over batches of one, three and all images; as a share of
+    the largest coordinate, where that is above 1."""
+    differences = []
+    unit = max(1.0, float(source.embeddings.abs().max()))
+    for count in (1, 3, len(source.images)):
+        found = torch.as_tensor(np.asarray(run(source.images[:count])))
+        if found.shape != source.embeddings[:count].shape:
+            return float("inf")
+        differences.append(float((found - source.embeddings[:count]).abs().max()) / unit)
+    return max(differences)

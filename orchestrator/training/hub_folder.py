@@ -1,0 +1,66 @@
+"""A model as a folder in Hugging Face's layout: its weights in safetensors, and what rebuilds it in config.json.
+
+`model.safetensors` holds backbone and embedding layer only, under the names that config.json's `names` translates, so
+that timm can load it where it has the network; `method.safetensors` holds what else was trained, if there is anything.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from orchestrator.errors import InputError
+from orchestrator.storage.files import read_json
+from orchestrator.storage.trial_folder import HUB_WEIGHTS
+
+WEIGHTS, REST = HUB_WEIGHTS, "method.safetensors"
+CONFIG, CARD, PROGRAM = "config.json", "README.md", "model.pt2"
+KEY = "dml_orchestrator"
+"""The key of config.json under which this tool's own facts stand."""
+NETWORK = "network."
+FORMAT = 1
+
+
+def split_state(state: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A learner's state -> the network's under the names of the file, and the rest under its own.
+
+    `names` translates prefixes in the file into prefixes of the learner's names.
+    """
+    weights, rest = {}, {}
+    for key, value in state.items():
+        found = [(theirs, ours) for theirs, ours in names.items() if key.startswith(ours)]
+        value = value.detach().clone().contiguous()
+        if found and not key.startswith(f"{NETWORK}heads."):
+            theirs, ours = max(found, key=lambda pair: len(pair[1]))
+            weights[theirs + key.removeprefix(ours)] = value
+        else:
+            rest[key] = value
+    return weights, rest
+
+
+def read_hub_folder(folder: Path) -> dict[str, Any]:
+    """The `model_state` of such a folder; InputError if it is not this tool's, or damaged."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        known = read_json(folder / CONFIG).get(KEY)
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(f"{folder / CONFIG}: cannot be read ({error}): export the model again") from None
+    if not isinstance(known, dict) or not isinstance(known.get("experiment"), dict):
+        raise InputError(f"{folder}: holds no model of this tool: {CONFIG} has no '{KEY}'")
+    if known.get("format") != FORMAT:
+        raise InputError(f"{folder}: has format {known.get('format')!r}, this version reads {FORMAT}")
+    names: dict[str, str] = known["names"]
+    learner = {}
+    try:
+        for key, value in load_file(folder / WEIGHTS).items():
+            theirs = max((prefix for prefix in names if key.startswith(prefix)), key=len)
+            learner[names[theirs] + key.removeprefix(theirs)] = value / 2 if key == known["doubled"] else value
+        if (folder / REST).is_file():
+            learner |= load_file(folder / REST)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{folder}: its weights cannot be read ({error}): export the model again") from None
+    facts = ("experiment", "dataset_digest", "channels", "num_classes", "num_samples")
+    return {"format": FORMAT, **{fact: known[fact] for fact in facts}, "learner": learner}
