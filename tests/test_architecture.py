@@ -50,6 +50,8 @@ DOORS = {
     "boto3": {"storage.s3"},
     "pyarrow.fs": set(),
     "botocore": {"storage.s3"},
+    "tensorboardX": {"tracking.loggers.tensorboard"},
+    "wandb": {"tracking.loggers.wandb"},
     "triton": {f"methods.kernels.{name}" for name in ("energy", "log_sums", "tiles")},
 }
 """Who may import what, also inside functions: modules, or all modules of a package; others go through these."""

@@ -100,6 +100,8 @@ LIGHT = {
     "benchmark --methods nope,pfml --dataset glyphs-small --num-trials 2": 2,
     "resume nope": 2,
     "sync nope": 2,
+    "sync nope --to wandb": 2,
+    "rename golden golden --json": 2,
     "evaluate nope --dataset glyphs-small": 2,
     "export nope --to onnx": 2,
     "ui nope": 2,

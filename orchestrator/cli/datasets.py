@@ -123,6 +123,7 @@ def prepare_dataset(
         int | None, typer.Option(min=1, max=PROCESSES_PER_CPU * cpus(), help="Processes; one per core by default.")
     ] = None,
     storage: DiskStorage = DEFAULT_STORAGE,
+    json_: Json = False,
 ) -> None:
     """Make a data set ready for training, from its unpacked archive or from images of your own.
 
@@ -184,6 +185,10 @@ def prepare_dataset(
             stop()
     for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
         echo(f"note: {note}", err=True)
+    if json_:
+        counts = {"images": len(store), "classes": store.num_classes, "splits": store.manifest["splits"]}
+        print(json.dumps({"name": store.name, "path": str(store.path), "made": bool(bar.tasks), **counts}))
+        return
     made = "" if bar.tasks else "already exists: "
     splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
     echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
@@ -194,6 +199,7 @@ def publish_dataset(
     name: Annotated[str, typer.Argument(help="A data set that is prepared.", metavar="NAME")],
     address: Annotated[str, typer.Argument(help="Destination: s3://bucket/prefix.", metavar="ADDRESS")],
     storage: DiskStorage = DEFAULT_STORAGE,
+    json_: Json = False,
 ) -> None:
     """Copy a data set to S3, where it can be used by its address in place of a name.
 
@@ -209,6 +215,9 @@ def publish_dataset(
         store = open_dataset(name, places_of(storage).data, say=say)
         where = Address.parse(address)
         new = publish(store, address, say=say)
+    if json_:
+        print(json.dumps({"name": store.name, "address": str(where), "new": new}))
+        return
     state = "published" if new else "is there already"
     echo(f"{store.name}: {state}: orchestrator train --dataset {where} ...")
 

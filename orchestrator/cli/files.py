@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from orchestrator.cli import completing
-from orchestrator.cli.options import local_path, not_empty
+from orchestrator.cli.options import Json, local_path, not_empty
 from orchestrator.cli.output import plain, write_output
 from orchestrator.cli.terminal import echo
 from orchestrator.errors import InputError
@@ -42,6 +42,7 @@ def init(
             autocompletion=completing.datasets,
         ),
     ] = None,
+    json_: Json = False,
 ) -> None:
     """Write a search file to begin with, each line with its meaning, and beside it the schema for editors.
 
@@ -72,6 +73,9 @@ def init(
     beside = path.parent / SCHEMA_FILE
     if not beside.exists():
         schema(beside)
+    if json_:
+        print(json.dumps({"path": str(path), "schema": str(beside), "method": method, "dataset": dataset}))
+        return
     echo(f"look at it, then:  orchestrator search {path} --dry-run", err=True)
 
 
@@ -79,6 +83,7 @@ def schema(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it to this file.", parser=local_path)
     ] = None,
+    json_: Json = False,
 ) -> None:
     """The JSON schema of search files with the installed methods, by which editors check and complete them.
 
@@ -94,6 +99,8 @@ def schema(
         print(text)
     else:
         write_output("--output", output, lambda place: _write(place, text + "\n"), "schema", (".json",))
+        if json_:
+            print(json.dumps({"path": str(output)}))
 
 
 def search_text(method: str, dataset: str, name: str) -> str:

@@ -65,6 +65,7 @@ def rename(
     name: SearchName,
     new: Annotated[str, typer.Argument(help="Its new name.", metavar="NEW")],
     storage: Storage = DEFAULT_STORAGE,
+    json_: Json = False,
 ) -> None:
     """Give a search another name. Its runs in MLflow keep the old one.
 
@@ -73,6 +74,9 @@ def rename(
     from orchestrator.search.housekeeping import rename as rename_search
 
     rename_search(name, new, places_of(storage))
+    if json_:
+        print(json.dumps({"renamed": name, "name": new}))
+        return
     echo(f"{name} is called {new}; its runs in MLflow keep the name {name}")
 
 

@@ -182,6 +182,7 @@ def new_method(
             parser=local_path,
         ),
     ] = None,
+    json_: Json = False,
 ) -> None:
     """Write a plugin project to begin with: a loss that works, its search space, its tests.
 
@@ -190,6 +191,9 @@ def new_method(
     from orchestrator.cli.scaffold import new_method as write
 
     made = write(name, folder or Path(name))
+    if json_:
+        print(json.dumps({"path": str(made), "method": name, "search": str(made / f"{name}.yaml")}))
+        return
     echo(f"{made} contains a working method. Next:")
     fetched = Path(sys.prefix).parent / ".uv" / "bin" / "uv"
     uv = "uv" if shutil.which("uv") or not fetched.exists() else shlex.quote(str(fetched))

@@ -138,6 +138,7 @@ def ui(
     tracking_uri: TrackingUri = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on this machine.")] = PORT,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
+    json_: Json = False,
 ) -> None:
     """Look at the searches in MLflow, on this machine only; of NAME, at its leaderboard.
 
@@ -172,6 +173,8 @@ def ui(
     if name is not None:
         refuse_benchmark(name, storage, "name a search of it")
         address = landing(places.journal(name), uri, port)
+    if json_:
+        print(json.dumps({"tracking_uri": redact(uri), "address": address}), flush=True)
     echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
     with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:
         try:

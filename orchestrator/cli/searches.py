@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.search.benchmark import Benchmark
     from orchestrator.storage.ledger import Ledger
     from orchestrator.storage.presence import Request
+    from orchestrator.tracking.trackers import SyncReport
 
 STOP_SECONDS = 120.0
 """How long `stop` waits for a search to end cleanly."""
@@ -173,30 +174,62 @@ def sync(
     name: SearchName,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
+    to: Annotated[
+        Literal["mlflow", "tensorboard", "wandb"],  # and the names of LOGGERS
+        typer.Option("--to", help="The program to write for.", show_choices=True),
+    ] = "mlflow",
+    json_: Json = False,
 ) -> None:
-    """Send MLflow the events of a search that it missed while it could not be reached.
+    """Send MLflow the events of a search that it missed while it could not be reached; or write for another program.
+
+    For TensorBoard and Weights & Biases, what is new is written into a folder of the storage, also while it runs.
+    Weights & Biases stays on this machine unless the variable WANDB_MODE is `online`.
 
     - `orchestrator sync my-search --tracking-uri http://mlflow.example:5000`
+
+    - `orchestrator sync my-search --to tensorboard`: then `tensorboard --logdir runs/tensorboard`
+
+    - `orchestrator sync my-search --to wandb`
     """
     from orchestrator.search.finish import fetch_artifacts
     from orchestrator.storage.presence import driver
     from orchestrator.storage.reading import read_journal
     from orchestrator.text import counted
     from orchestrator.tracking.address import redact, tracking_address
-    from orchestrator.tracking.trackers import sync
+    from orchestrator.tracking.loggers import LOGGERS
+    from orchestrator.tracking.trackers import sync, write_log
 
     places = places_of(storage)
     journal = places.journal(name)
+    if to in LOGGERS:
+        logger, folder = LOGGERS[to], places.storage / to
+        logger.check()
+        read_journal(journal)
+        report = write_log(journal, logger, folder)
+        look = logger.look.format(folder=shlex.quote(str(folder)))
+        if json_:
+            print(json.dumps(_synced(name, to, str(folder), report)))
+            return
+        echo(f"{counted(report.events, 'event')} written to {folder}: {look}")
+        return
     uri = tracking_address(tracking_uri, places, journal)
     if paths.address_of(journal) is not None:  # an object store has no locks
         if driver(journal.parent):
             raise InputError(f"{paths.shown(journal)}: the search is running and sends its events itself")
         fetch_artifacts(journal, *read_journal(journal))
     report = sync(journal, uri, places.artifacts)
+    if json_:
+        print(json.dumps(_synced(name, to, redact(uri), report)))
+        return
     sent, runs = counted(report.events, "event"), counted(report.runs, "run")
     echo(f"{sent} sent to {redact(uri)}; the search has {runs} there")
     for refused in report.refused:
         echo(f"refused by the server: {refused}", err=True)
+
+
+def _synced(name: str, to: str, address: str, report: "SyncReport") -> dict[str, Any]:
+    done = {"search": name, "to": to, "address": address, "events": report.events, "runs": report.runs}
+    return done | {"refused": report.refused}
 
 
 def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> None:

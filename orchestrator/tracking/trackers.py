@@ -12,6 +12,7 @@ from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
 from orchestrator.storage.places import Places
 from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri, one_line, redact
+from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
@@ -237,3 +238,21 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
             sender.send()  # retry: the database may have been replaced, or the connection stale
     cursor = sender.cursor
     return SyncReport(sender.sent, len(cursor.runs), cursor.experiment_id, cursor.runs.get(None), sender.refused)
+
+
+def write_log(journal_path: Path, logger: Logger, folder: Path) -> SyncReport:
+    """Write the events of a journal that another program's `folder` lacks; a search that runs may be written too.
+
+    Raises:
+        TrackingError: it cannot be written.
+        JournalError: the journal is corrupt.
+    """
+    cursor = journal_path.parent / f"logger-{logger.name}.json"
+    if not folder.exists():  # deleted: everything is written again
+        cursor.unlink(missing_ok=True)
+    sender = Sender(journal_path, logger.store(folder), cursor, str(folder))
+    try:
+        sender.send()
+    except TrackingError:
+        sender.send()  # a part of the folder was deleted: everything is written again
+    return SyncReport(sender.sent, len(sender.cursor.runs), sender.cursor.experiment_id, None, sender.refused)

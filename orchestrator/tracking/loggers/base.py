@@ -1,0 +1,82 @@
+"""What the table of loggers says of each, and what their stores share. Their files import their libraries only where
+something is written."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError
+from orchestrator.tracking.projection import Identity, Point
+from orchestrator.tracking.store import Store
+
+
+@dataclass(frozen=True)
+class Logger:
+    """A logger of the table.
+
+    Attributes:
+        name: as given to `sync --to`; its folder in the storage, and this package's extra, have the same name.
+        package: the package that it imports.
+        look: the command that shows what was written, with `{folder}`.
+        store: makes the store that writes into a folder.
+    """
+
+    name: str
+    package: str
+    look: str
+    store: Callable[[Path], Store]
+
+    def check(self) -> None:
+        """InputError if its package is not installed."""
+        if find_spec(self.package) is None:
+            raise InputError(
+                f"--to {self.name}: needs the package {self.package}: uv pip install 'dml-orchestrator[{self.name}]'"
+            )
+
+
+class LoggerStore:
+    """A `Store` of curves, parameters and tags only; a run is called `SEARCH`, or `SEARCH/TRIAL`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def connect(self) -> None:
+        pass
+
+    def experiment(self, name: str) -> str:
+        return name
+
+    def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
+        return None
+
+    def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
+        return identity.name if parent is None else f"{parent}/{identity.name}"
+
+    def check(self, run_id: str) -> None:
+        pass
+
+    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+        raise NotImplementedError
+
+    def log_config(self, run_id: str, config: dict[str, Any]) -> None:
+        pass
+
+    def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
+        pass
+
+    def log_dataset(self, run_id: str, name: str, digest: str) -> None:
+        pass
+
+    def log_model(self, experiment_id: str, run_id: str, path: Path) -> str:
+        return ""
+
+    def set_status(self, run_id: str, status: str, end_time: int | None) -> None:
+        pass
+
+    def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
+        pass
+
+    def delete(self, run_id: str) -> None:
+        pass

@@ -1,0 +1,55 @@
+"""Weights & Biases: a run for each trial, on this machine unless WANDB_MODE asks for the server."""
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+from orchestrator.tracking.address import one_line
+from orchestrator.tracking.loggers.base import Logger, LoggerStore
+from orchestrator.tracking.projection import Point
+from orchestrator.tracking.store import TrackingError
+
+
+class WandbStore(LoggerStore):
+    """Runs in the project of the data set, in groups of a search's trials; offline unless WANDB_MODE says otherwise."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.project = ""
+
+    def experiment(self, name: str) -> str:
+        self.project = name
+        return name
+
+    def create(self, experiment_id: str, identity: Any, parent: str | None) -> str:
+        self.project = experiment_id
+        return super().create(experiment_id, identity, parent)
+
+    def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
+        import wandb
+
+        self.folder.mkdir(parents=True, exist_ok=True)
+        search, _, trial = run_id.partition("/")
+        try:
+            run = wandb.init(
+                project=self.project.replace("/", "-") or None,
+                group=search,
+                name=trial or search,
+                id=hashlib.sha256(run_id.encode()).hexdigest()[:16],  # the same at every call
+                resume="allow",
+                dir=str(self.folder),
+                mode=os.environ.get("WANDB_MODE", "offline"),  # type: ignore[arg-type]
+                config=params,
+                settings=wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True),
+            )
+            run.define_metric("*", step_metric="validation")
+            for step in sorted({point.step for point in points}):
+                run.log({"validation": step} | {point.key: point.value for point in points if point.step == step})
+            run.summary.update({f"tag/{name}": value for name, value in tags.items()})
+            run.finish()
+        except Exception as error:  # its client raises errors of several libraries
+            raise TrackingError(f"Weights & Biases: {one_line(error)}") from None
+
+
+WANDB = Logger("wandb", "wandb", "WANDB_MODE=online wandb sync {folder}/wandb/offline-run-*", WandbStore)
