@@ -246,6 +246,9 @@ def test_a_union_of_grids_takes_the_preset_where_it_does_not_search() -> None:
     points = resolved.space.grid()
     assert {point["proxies_per_class"] for point in points if "delta" in point} == {2}
     assert {point["proxies_per_class"] for point in points} == {0, 1, 2, 5, 10, 15, 20, 25, 30}
+    # Figure 3: mean and deviation over five runs
+    repeated = search("pfml_grid", "pfml/sop/resnet50", seeds=5).space.grid()
+    assert [{k: v for k, v in point.items() if k != "seed"} for point in repeated if point["seed"] == 3] == points
 
 
 def test_hyperparameters_stay_with_their_objective() -> None:
@@ -272,7 +275,21 @@ def test_hyperparameters_stay_with_their_objective() -> None:
     assert same.example().config.model_dump()["neg_margin"] == 0.5409
 
 
-SPACES = {"ccp": ["ccp_bayesian", "ccp_grid"], "pfml": ["pfml", "pfml_grid"]}
+def test_idml_s_figure_7_is_one_setting_at_a_time_with_seeds() -> None:
+    """Figure 7: gamma 0 and tau 1, 3, 5, 7, 9; tau 5 and gamma 0 to 4; also on Cars196, whose preset has gamma 2."""
+    resolved = search("idml_grid", "idml/cars196/resnet50/proxy_anchor", seeds=5)
+    points = resolved.space.grid()
+    shown = {(point["tau"], point["gamma"]) for point in points}
+    assert shown == {(tau, 0) for tau in (1, 3, 5, 7, 9)} | {(5, gamma) for gamma in range(5)}
+    assert len(points) == 9 * 5 and {point["seed"] for point in points} == set(range(5))
+    assert all(resolved.experiment(point).flat()["gamma"] == point["gamma"] for point in points)
+
+
+SPACES = {
+    "ccp": ["ccp_bayesian", "ccp_grid", "ccp_batch_size"],
+    "idml": ["idml", "idml_grid"],
+    "pfml": ["pfml", "pfml_grid"],
+}
 
 
 @pytest.mark.parametrize("method", METHODS)
