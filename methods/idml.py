@@ -400,8 +400,9 @@ class IDML(Method):
             alpha, beta = euclidean_distance(s[rows], s[rows]), _uncertainty(u[rows], u[rows], self.config.norm)
             of = {"tau": self.config.tau, "gamma": self.config.gamma}
             tables[f"gradient_weights_{name}"] = gradient_weights(alpha, beta, **of)
-            weights = gradient_weight(alpha, beta, **of)
-            scalars[f"gradient_weight_{name}"] = weights[~torch.eye(len(rows), dtype=torch.bool)].mean().item()
+            if len(rows) > 1:
+                pairs = ~torch.eye(len(rows), dtype=torch.bool)
+                scalars[f"gradient_weight_{name}"] = gradient_weight(alpha, beta, **of)[pairs].mean().item()
             scalars |= {f"agreement_{name}_{measure}": value for measure, value in agreement.items()}
             if embedded is held_out:
                 columns = {"sample": embedded.samples, "label": embedded.labels, "uncertainty": level}

@@ -542,6 +542,8 @@ def test_weights_of_a_run_s_pairs_lie_on_the_curve_of_figure_6():
     ]
     weights = [slow_weight(a, b, 3, 0.5) for a, b in pairs]
     assert found.scalars["gradient_weight_held_out"] == pytest.approx(sum(weights) / 190, rel=1e-5)
+    alone = method.diagnostics(None, embedded(1))
+    assert "gradient_weight_held_out" not in alone.scalars and alone.tables["gradient_weights_held_out"]["pairs"] == []
     rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
     for row in (row for row in rows if row["axis"] == "relative_uncertainty"):
         own = [
