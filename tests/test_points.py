@@ -101,7 +101,7 @@ def test_the_best_point_is_the_best_mean(tmp_path: Path) -> None:
     assert best.interval.standard_deviation == pytest.approx(statistics.stdev(v for v in values if v is not None))
     assert [placed.name for placed in found.points] == sorted(VALUES, key=lambda name: -means()[name])
     assert to_confirm(ledger, 3) == [ledger.trials[p.point.trial_ids[0]] for p in found.points[:3]]
-    assert [step.rule for step in next_steps(found)][-1] == "stop"
+    assert next_steps(found)[-1].why == "All of its 5 points were tried, each with all its seeds."
 
 
 def test_no_difference_below_the_noise_is_claimed(tmp_path: Path) -> None:

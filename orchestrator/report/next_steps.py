@@ -326,9 +326,10 @@ def _stop(findings: Findings) -> Iterator[Step]:
         return
     results = len(ledger.finished())
     if _is_exhausted(findings):
-        yield Step(
-            "stop", "Stop: the space is exhausted", f"All of its {counted(len(ledger.trials), 'point')} were tried."
-        )
+        tried = f"All of its {counted(len(ledger.trials), 'point')} were tried."
+        if ledger.over_seeds:
+            tried = f"All of its {counted(len(ledger.points()), 'point')} were tried, each with all its seeds."
+        yield Step("stop", "Stop: the space is exhausted", tried)
         return
     count, _ = recent_gain(findings)
     if ledger.second is not None:

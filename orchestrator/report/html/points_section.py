@@ -46,8 +46,8 @@ def points_table(findings: Findings) -> Folded | None:
         "told apart",
     ]
     title = (
-        f"Points by the mean of {findings.ledger.metric} over {seeds_text(points)}; 95% intervals of the mean over "
-        f"seeds; {how_compared(points)}"
+        f"Points by the mean of {findings.ledger.metric} over {seeds_text(points)}; 95% intervals over seeds, "
+        f"uncorrected; {how_compared(points)}"
     )
     return Folded(title, Table("points", heads, rows, best=0), opened=True)
 
