@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import numpy as np
 import pytest
 import torch
 
+from orchestrator.cli.outputs import outputs_schema
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
@@ -112,6 +114,8 @@ def test_the_command_evaluates_the_folder_as_the_model(
             main([*words, "--storage", str(data_folder.parent), "--json"])
         assert ended.value.code == 0, capsys.readouterr().err
         found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        schema = outputs_schema()
+        jsonschema.validate(found, {"$defs": schema["$defs"], **schema["properties"][words[0]]})
         return found
 
     experiment = resolve_experiment({"method": "triplet", "dataset": "glyphs-small", "embedding_dim": 8}, "test")

@@ -75,6 +75,7 @@ LIGHT = {
     "--version": 0,
     "settings": 0,
     "schema": 0,
+    "schema --of outputs": 0,
     "init --method pfml --dataset glyphs": 0,
     "init --method nope": 2,
     "embed nope nowhere": 2,

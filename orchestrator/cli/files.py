@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -74,7 +74,7 @@ def init(
     if not beside.exists():
         schema(beside)
     if json_:
-        print(json.dumps({"path": str(path), "schema": str(beside), "method": method, "dataset": dataset}))
+        print(json.dumps({"path": str(path), "editor_schema": str(beside), "method": method, "dataset": dataset}))
         return
     echo(f"look at it, then:  orchestrator search {path} --dry-run", err=True)
 
@@ -83,18 +83,31 @@ def schema(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write it to this file.", parser=local_path)
     ] = None,
+    of: Annotated[
+        Literal["searches", "outputs"],
+        typer.Option("--of", help="Of search files, or of what commands print with --json.", show_choices=True),
+    ] = "searches",
     json_: Json = False,
 ) -> None:
     """The JSON schema of search files with the installed methods, by which editors check and complete them.
 
     Its name goes into the first line of a search file: `# yaml-language-server: $schema=search.schema.json`.
 
-    - `orchestrator schema --output search.schema.json`
-    """
-    from orchestrator.config.schema import search_schema
-    from orchestrator.plugins import installed
+    `--of outputs`: the schema of what each command prints with `--json`, for scripts.
 
-    text = json.dumps(search_schema(installed()))
+    - `orchestrator schema --output search.schema.json`
+
+    - `orchestrator schema --of outputs --output outputs.schema.json`
+    """
+    if of == "outputs":
+        from orchestrator.cli.outputs import outputs_schema
+
+        text = json.dumps(outputs_schema())
+    else:
+        from orchestrator.config.schema import search_schema
+        from orchestrator.plugins import installed
+
+        text = json.dumps(search_schema(installed()))
     if output is None:
         print(text)
     else:
