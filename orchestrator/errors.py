@@ -15,6 +15,26 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 
+FULL = "dml-orchestrator"
+EXTRAS = {
+    "onnx": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
+    "open_clip": "language",
+    "psycopg": "server",
+}
+"""Packages that an extra brings."""
+HEAVY = ("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes")
+"""Packages that the full installation has, and the light one has not."""
+
+
+def missing_part(package: str) -> str:
+    """What to install for a command that needs a package which is not installed."""
+    extra = EXTRAS.get(package)
+    wanted = f"{FULL}[{extra}]" if extra else FULL
+    return f"this needs the package {package}, which is not installed: uv pip install '{wanted}'"
+
+
 class InputError(ValueError):
     """Bad input. The message is one line: the file or option, the value, and what is allowed. It lists all problems
     if there are several.

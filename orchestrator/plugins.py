@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin
@@ -28,6 +29,7 @@ from pydantic.fields import FieldInfo
 
 from orchestrator import parts
 from orchestrator.contract import MethodConfig, announced, unknown_method
+from orchestrator.errors import InputError, missing_part
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
 
@@ -60,11 +62,13 @@ class Installed:
 
 
 def installed() -> Mapping[str, Installed]:
-    """Every installed method by name, sorted. InputError if the built-in ones cannot be found."""
+    """Every installed method by name, sorted. InputError if the built-in ones cannot be found, or torch is missing."""
     if not _imported() and (recorded := _recorded()) is not None:
         return recorded
     began = time.time_ns()
     fresh = not _imported()
+    if find_spec("torch") is None:
+        raise InputError(missing_part("torch"))
     from orchestrator.method import plugin_problems, registry
 
     methods = {

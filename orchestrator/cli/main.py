@@ -31,10 +31,13 @@ from orchestrator.cli.options import SEARCH_NAME, WORDS, Command, WrongOptions
 from orchestrator.cli.terminal import echo
 from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
 from orchestrator.errors import (
+    EXTRAS,
+    HEAVY,
     ClusterFailed,
     InputError,
     TrainingFailed,
     in_plain_words,
+    missing_part,
     one_line,
     unknown,
     visible,
@@ -170,6 +173,9 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     if isinstance(error, input_errors):
         for problem in getattr(error, "problems", (str(error),)):
             _complain(problem)
+        return 2
+    if isinstance(error, ModuleNotFoundError) and (part := str(error.name).partition(".")[0]) in (*HEAVY, *EXTRAS):
+        _complain(missing_part(part))
         return 2
     if isinstance(error, TrainingFailed | ClusterFailed):
         _complain(str(error))
