@@ -24,7 +24,10 @@ EXTRAS = {
     "psycopg": "server",
 }
 """Packages that an extra brings."""
-HEAVY = ("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes")
+HEAVY = (
+    *("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes"),
+    *("pyarrow", "PIL", "plotly", "jinja2", "markupsafe"),
+)
 """Packages that the full installation has, and the light one has not."""
 
 

@@ -38,7 +38,7 @@ main(sys.argv[2:])
         ("report golden --json", None),
         ("report golden --format markdown", None),
         ("compare golden other", None),
-        ("report golden --html page.html", "torch"),
+        ("report golden --html page.html", "markupsafe"),
         ("methods", "torch"),
         ("search demo --dry-run", "torch"),
         ("train --method triplet --dataset glyphs-small", "torch"),
