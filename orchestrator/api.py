@@ -298,9 +298,9 @@ class Search:
         """The page on what it found out, shown by a notebook."""
         import tempfile
 
+        from orchestrator.report.confused import confused_classes
         from orchestrator.report.findings import Findings
         from orchestrator.report.html.search_page import write_page
-        from orchestrator.report.model_view import confused_classes
 
         ledger = self.ledger
         with tempfile.TemporaryDirectory() as folder:

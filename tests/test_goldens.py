@@ -385,7 +385,9 @@ def test_summary(golden: Golden, searched: tuple[Outcome, MemoryTracker]) -> Non
 def lean(html: str) -> str:
     """A page without its libraries, styles and moments, a line for each element, with six digits of each number."""
     html = re.sub(r"<style>.*?</style>", "<style></style>", html, flags=re.DOTALL)
-    html = re.sub(r"<script>.*?</script>", "<script></script>", html, flags=re.DOTALL)
+    html = re.sub(
+        r'<script(?: type="text/plain" id="plotly")?>.*?</script>', "<script></script>", html, flags=re.DOTALL
+    )
     html = re.sub(r">\s*\n\s*<", "><", html)  # templates are indented
     html = re.sub(r"data:image/[a-z]+;base64,[A-Za-z0-9+/=]+", "data:image", html)
     html = re.sub(r"(?:<circle[^>]*>){9,}", lambda found: f"{found[0].count('<circle')} circles", html)

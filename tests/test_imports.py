@@ -106,6 +106,7 @@ LIGHT = {
     "evaluate nope --dataset glyphs-small": 2,
     "export nope --to onnx": 2,
     "ui nope": 2,
+    "watch nope": 2,
 }
 """The commands that load none of the heavy libraries, and their exit codes."""
 

@@ -16,11 +16,11 @@ from PIL import Image
 from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
 from orchestrator.data.store import Store
+from orchestrator.evaluation.confusions import confused_most
 from orchestrator.evaluation.insight import (
     NEIGHBOURS,
     POINTS,
     Insight,
-    confused_most,
     insight,
     neighbour_map,
     neighbours_of,

@@ -426,7 +426,7 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
 
 
 def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("search_page.LEADERS", "settings_section.LEADERS", "figures.WORDY", "search_page.CURVES"):
+    for limit in ("search_page.LEADERS", "settings_section.LEADERS", "search_page.CURVES"):
         monkeypatch.setattr(f"orchestrator.report.html.{limit}", 20)
     monkeypatch.setattr("orchestrator.report.html.figures.DRAWN", 40)
     monkeypatch.setattr("orchestrator.report.html.search_page.DRAWN", 40)

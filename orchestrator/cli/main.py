@@ -26,6 +26,7 @@ from orchestrator.cli import (
     search,
     searches,
     train,
+    watching,
 )
 from orchestrator.cli.options import SEARCH_NAME, WORDS, Command, WrongOptions
 from orchestrator.cli.terminal import echo
@@ -106,6 +107,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "check": methods.check,
     "new-method": methods.new_method,
     "ui": results.ui,
+    "watch": watching.watch,
 }
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 import webbrowser
@@ -31,7 +30,7 @@ from orchestrator.cli.options import (
     refuse_benchmark,
 )
 from orchestrator.cli.output import show_comparison, tell_notes, write_html
-from orchestrator.cli.terminal import Terminal, echo
+from orchestrator.cli.terminal import Terminal, echo, has_screen
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
 
@@ -116,9 +115,9 @@ def report(
     ledger, journal = read_search(name, storage)
     tell_notes(ledger)
     if html is not None:
+        from orchestrator.report.confused import confused_classes
         from orchestrator.report.findings import Findings
         from orchestrator.report.html.search_page import write_page
-        from orchestrator.report.model_view import confused_classes
 
         findings = Findings.of(ledger, confused_classes(ledger, journal.parent), paths.option(storage))
         write_html("--html", html, lambda path: write_page(findings, path), f"report of {name}")
@@ -196,7 +195,7 @@ def _no_runs(storage: Path) -> str:
 
 def _open_browser(address: str, port: int, server: "subprocess.Popen[bytes]") -> None:
     """Open a browser once the server answers; not without a screen, since a text browser would occupy the terminal."""
-    if sys.platform not in ("darwin", "win32") and not {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys():
+    if not has_screen():
         return
     while server.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

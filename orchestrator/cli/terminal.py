@@ -1,5 +1,7 @@
 """Output to the terminal. Only this module emits control characters; those in names and texts are escaped."""
 
+import os
+import sys
 from collections.abc import Iterable
 
 import typer
@@ -24,3 +26,8 @@ class Terminal(Console):
 def echo(text: str, *, err: bool = False) -> None:
     """Print a line; to standard error if it is not a result."""
     typer.echo(visible(text), err=err)
+
+
+def has_screen() -> bool:
+    """Whether a browser can be opened; without a screen a text browser would occupy the terminal."""
+    return sys.platform in ("darwin", "win32") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.evaluation.confusions import Table
 from orchestrator.evaluation.measures import OF_CLASSES
 from orchestrator.evaluation.metrics import Evaluation
 from orchestrator.evaluation.neighbours import nearest_neighbours
@@ -22,7 +23,6 @@ from orchestrator.method import Embedded
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
-Table = dict[str, list[Any]]
 """Column name -> column."""
 
 POINTS = 1000
@@ -205,27 +205,6 @@ def confusion_table(evaluation: Evaluation, names: Sequence[str]) -> Table:
         rows.append([names[one], names[other], wrong[one, other], wrong[other, one], share[pair]])
     heads = ["class", "taken_for", "queries", "and_back", "share"]
     return {name: [row[place] for row in rows] for place, name in enumerate(heads)}
-
-
-def confused_most(classes: Table, confusions: Table, count: int = 3) -> str:
-    """The answer in words: the worst classes, how often each is found, what it is taken for; then the worst pairs."""
-    known = [i for i, value in enumerate(classes["recall_at_1"]) if value is not None][:count]
-    worst = [i for i in known if classes["recall_at_1"][i] < 1]
-    if not worst:
-        return "None: the nearest neighbour of every query is of its class."
-
-    def said(i: int) -> str:
-        other, share = classes["taken_for"][i], classes["share"][i]
-        taken = f", taken for {other} in {share:.0%} of its queries" if other else ""
-        return f"{classes['class'][i]} (recall@1 {classes['recall_at_1'][i]:.2f}{taken})"
-
-    pairs = [
-        f"{one} and {other} ({share:.0%} of their queries)"
-        for one, other, share in zip(
-            *(confusions[head][:count] for head in ("class", "taken_for", "share")), strict=True
-        )
-    ]
-    return f"{'; '.join(map(said, worst))}." + (f" The most confused pairs: {'; '.join(pairs)}." if pairs else "")
 
 
 # The gallery -------------------------------------------------------------------------------------------------

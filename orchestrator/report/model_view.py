@@ -2,33 +2,29 @@
 
 import base64
 import contextlib
-import csv
 import io
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from orchestrator.data.store import Store
-from orchestrator.evaluation.insight import Insight, Table, confused_most
+from orchestrator.evaluation.insight import Insight
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
+from orchestrator.report.confused import DAMAGED, read_table
 from orchestrator.report.learning import held_out_set, judge, test_set
-from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
 from orchestrator.text import params_text
 
-SHOWN = 3
-"""The number of best trials that have a page, besides the final model."""
-DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
-"""What reading an incomplete table or array may raise."""
+if TYPE_CHECKING:
+    from orchestrator.data.store import Store
+
 CURVES = "diagnostics/"
 THUMBNAIL, TILE = 64, 40
 """Pixels of the longer side: in the gallery, and of a point of the map."""
@@ -61,31 +57,11 @@ class View:
         return {row: thumbnail(self.image(row), THUMBNAIL) for row in sorted(rows)}
 
 
-def shown_models(ledger: Ledger) -> list[TrialRecord]:
-    """The trials whose model is shown: the final run, and the best trials."""
-    final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
-    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in FINISHED]
-    return final + best
-
-
-def confused_classes(ledger: Ledger, folder: Path) -> str:
-    """The confused classes in words, from the first of the models shown; empty if nothing is known of them."""
-    for trial in shown_models(ledger)[:1]:
-        place = folder / "trials" / trial.trial_id
-        for model in dict.fromkeys([place, *model_folders(place)]):
-            with contextlib.suppress(*DAMAGED):
-                classes, confusions = (
-                    _read_table(model / INSIGHT / f"{name}.csv") for name in ("classes", "confusions")
-                )
-                return confused_most(classes, confusions)
-    return ""
-
-
 def model_view(
     ledger: Ledger,
     trial: TrialRecord,
     folder: Path,
-    store: Store,
+    store: "Store",
     events: Sequence[Mapping[str, Any]],
     *,
     neighbour_map: bool = True,
@@ -156,25 +132,11 @@ def read_insight(folder: Path) -> Insight | None:
     for place in dict.fromkeys([folder, *model_folders(folder)]):
         try:
             with np.load(place / SAMPLE, allow_pickle=False) as arrays:
-                tables = {name: _read_table(place / INSIGHT / f"{name}.csv") for name in Insight.TABLES}
+                tables = {name: read_table(place / INSIGHT / f"{name}.csv") for name in Insight.TABLES}
                 return Insight.of(tables, dict(arrays))
         except DAMAGED:
             continue
     return None
-
-
-def _read_table(path: Path) -> Table:
-    with path.open(newline="", encoding="utf-8") as file:
-        heads, *rows = csv.reader(file)
-    return {head: [_value(head, row[place]) for row in rows] for place, head in enumerate(heads)}
-
-
-def _value(head: str, text: str) -> Any:
-    if head in ("class", "taken_for"):
-        return text
-    if not text:
-        return None
-    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def thumbnail(pixels: NDArray[np.uint8], side: int) -> Image.Image:

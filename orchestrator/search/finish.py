@@ -96,9 +96,9 @@ def fetch_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) ->
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     """Write the search's page, those of its best models, and its note for the tracker. An error here must not lose
     trained models: it is reported, and the command line can retry."""
+    from orchestrator.report.confused import confused_classes
     from orchestrator.report.findings import Findings
     from orchestrator.report.html.search_page import write_page
-    from orchestrator.report.model_view import confused_classes
     from orchestrator.report.note import note
 
     if ledger.state == "done":
@@ -130,9 +130,10 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
     """Write a page and a table with images for the final model and each of the best few trials, beside their models
     and in the tracker; the page of the first of them is the search's."""
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.report.confused import shown_models
     from orchestrator.report.html.gallery import write_gallery
     from orchestrator.report.html.model_page import write_model_page
-    from orchestrator.report.model_view import model_view, shown_models
+    from orchestrator.report.model_view import model_view
 
     folder = journal.path.parent
     events = Journal.read(journal.path)

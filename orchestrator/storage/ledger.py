@@ -32,6 +32,8 @@ class TrialRecord:
     reason: str | None = None
     validations: int = 0
     curve: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    """The mean training loss before each value of the curve."""
     best: float | None = None
     best_validation: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -217,6 +219,7 @@ class Ledger:
         if value is None:
             return
         trial.curve.append(value)
+        trial.losses.append(event["metrics"].get("train/loss"))
         if trial.best is None or self.better(value, trial.best):
             before = self._losses(trial)
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]

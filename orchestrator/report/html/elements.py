@@ -22,6 +22,10 @@ class Cell:
     number: bool = False
     style: str = ""
     why: str = ""
+    trial: str = ""
+    """The trial that the cell selects on the page."""
+    link: str = ""
+    """Where the cell leads."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +109,11 @@ def _cell(value: Any) -> Cell:
 def state_cell(state: str, style: str = "", why: str = "") -> Cell:
     """A state in its colour, or in that of another state."""
     return Cell(state, state, style=f"state {style or state}", why=why)
+
+
+def trial_cell(trial_id: str) -> Cell:
+    """A trial's name, which selects it."""
+    return Cell(trial_id, trial_id, trial=trial_id)
 
 
 def number_cell(text: str, value: float) -> Cell:

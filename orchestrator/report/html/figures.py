@@ -17,8 +17,6 @@ DRAWN = 1500
 """The maximum number of trials drawn in a figure."""
 LISTED = 100
 """The maximum number of trials in a figure's own table."""
-WORDY = 300
-"""With more trials than this, hovering over a point shows its numbers only."""
 GRID = 60
 """Sides of an interpolated map."""
 
@@ -94,10 +92,6 @@ def traces_by_state(
     for state, symbol in SYMBOLS.items():
         own = [trial for trial in trials if trial.state == state]
         if own:
-            words = {
-                "text": [_hover(t) for t in own],
-                "hovertemplate": Markup("%{text}<br><b>%{y:.4f}</b><extra></extra>"),
-            }
             traces.append(
                 {
                     "type": "scatter",
@@ -107,16 +101,11 @@ def traces_by_state(
                     "marker": {"color": f"var(--{state})", "symbol": symbol, "size": 8, "opacity": 0.85},
                     "x": [x(trial) for trial in own],
                     "y": [y(trial) for trial in own],
-                    "hovertemplate": Markup("%{{x}}<br><b>%{{y:.4f}}</b><extra>{}</extra>").format(state),
+                    "customdata": [trial.trial_id for trial in own],
+                    "hovertemplate": Markup("%{text}<br><b>%{y:.4f}</b><extra></extra>"),  # the page fills in the text
                 }
-                | (words if len(trials) <= WORDY else {})
             )
     return traces
-
-
-def _hover(trial: TrialRecord) -> str:
-    point = [f"{key}: {value_text(value)}" for key, value in list(trial.params.items())[:12]]
-    return Markup("<br>").join([f"trial {trial.trial_id}, {trial.state}", *point])
 
 
 def dimension_of(setting: Searched, values: Sequence[Any]) -> Figure:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from orchestrator.evaluation.confusions import confused_most
 from orchestrator.evaluation.insight import (
     UNCERTAINTY,
     Insight,
-    confused_most,
     neighbour_map,
     principal_components,
     separation,

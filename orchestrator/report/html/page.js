@@ -3,6 +3,8 @@
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
+/** What another script of the page does to a figure: before and after it is drawn, and its further buttons. */
+const hooks = { before: () => {}, after: () => {}, buttons: () => [] };
 
 /** The same structure with each "var(--name)" replaced by what the style sheet says now. */
 function coloured(part, style) {
@@ -33,10 +35,12 @@ function draw(node) {
   const style = getComputedStyle(document.documentElement);
   const figure = coloured(figures[node.id], style);
   figure.layout.template = template(style);
+  hooks.before(figure);
   Plotly.react(node, figure.data, figure.layout, {
     responsive: true, displaylogo: false, toImageButtonOptions: { format: "svg", filename: node.id },
     // named one by one: plotly's own set has an upload to its cloud
-    modeBarButtons: [figure.data[0].type === "parcoords" ? ["toImage"] : ["toImage", "zoom2d", "pan2d", "resetScale2d"]] });
+    modeBarButtons: [figure.data[0].type === "parcoords" ? ["toImage"] : ["toImage", "zoom2d", "pan2d", ...hooks.buttons(figure), "resetScale2d"]] });
+  hooks.after(node);
   node.dataset.drawn = "yes";
   // one stop of the keyboard for all buttons of a figure; the arrows go from one to the next
   node.querySelectorAll(".modebar-btn").forEach((button, place) => { button.tabIndex = place ? -1 : 0; });
@@ -56,7 +60,7 @@ for (const group of document.querySelectorAll(".chosen")) {
   const show = (event) => all.forEach((one, place) => {
     one.hidden = place !== (choice?.selectedIndex ?? 0);
     const node = one.querySelector(".plot");
-    if (event && !one.hidden && !node.dataset.drawn) draw(node);
+    if (event && window.Plotly && !one.hidden && !node.dataset.drawn) draw(node);
   });
   choice?.addEventListener("change", show);
   show();
@@ -67,13 +71,27 @@ const away = (node) => {
   const box = node.getBoundingClientRect();
   return Math.max(0, box.top - innerHeight, -box.bottom);
 };
-(function next() {  // one after the other, the nearest first, so that the page can be read and scrolled meanwhile
+function drawAll() {  // one after the other, the nearest first, so that the page can be read and scrolled meanwhile
   const left = plots.filter((node) => !node.dataset.drawn && node.checkVisibility());
   if (left.length) {
     draw(left.reduce((one, other) => (away(other) < away(one) ? other : one)));
-    setTimeout(next, 0);
+    setTimeout(drawAll, 0);
   }
-})();
+}
+
+/** Unpacks the drawing library, which the page carries compressed, so that its text is there first. */
+async function unpack(held) {
+  const bytes = Uint8Array.from(atob(held.textContent.trim()), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  const code = document.createElement("script");
+  code.text = await new Response(stream).text();
+  document.head.append(code);
+  held.remove();
+  drawAll();
+  hooks.ready?.();
+}
+const held = document.getElementById("plotly");
+if (held) unpack(held);
 dark.addEventListener("change", () => plots.filter((node) => node.dataset.drawn).forEach(draw));
 
 /** Tables without room for their columns show the cells of a row under each other. */
@@ -91,6 +109,7 @@ document.addEventListener("toggle", fit, true);
 
 const PAPER = 700;  // pixels that a page of paper has room for
 addEventListener("beforeprint", () => {
+  if (!window.Plotly) return;
   document.body.style.width = `${PAPER}px`;
   document.body.classList.add("printing");
   const seen = plots.filter((node) => node.checkVisibility());
@@ -99,6 +118,7 @@ addEventListener("beforeprint", () => {
   fit();
 });
 addEventListener("afterprint", () => {
+  if (!window.Plotly) return;
   document.body.style.width = "";
   document.body.classList.remove("printing");
   plots.filter((node) => node.checkVisibility()).forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
@@ -143,7 +163,7 @@ function copied(button, text) {
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
-for (const button of document.querySelectorAll(".copy")) {
+for (const button of document.querySelectorAll(".copy[data-of]")) {
   button.addEventListener("click", () => {
     const target = document.getElementById(button.dataset.of);
     const cells = (row) => [...row.cells].map((cell) => cell.innerText.trim()).join("\t");

@@ -11,6 +11,7 @@ from markupsafe import Markup
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report.effect import idle
 from orchestrator.report.findings import Findings
+from orchestrator.report.html.connected import trials_data
 from orchestrator.report.html.elements import (
     Cell,
     Figure,
@@ -22,6 +23,7 @@ from orchestrator.report.html.elements import (
     number_cell,
     score_cell,
     state_cell,
+    trial_cell,
 )
 from orchestrator.report.html.figures import (
     DRAWN,
@@ -37,21 +39,22 @@ from orchestrator.report.html.numbers_section import learned_cell, search_state,
 from orchestrator.report.html.papers_section import papers_table, reproduce_section
 from orchestrator.report.html.plots import plots_of
 from orchestrator.report.html.points_section import points_table
-from orchestrator.report.html.rendering import rendered
+from orchestrator.report.html.rendering import Live, rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
-from orchestrator.storage.trial_folder import IMAGES
+from orchestrator.storage.trial_folder import IMAGES, INSIGHT
 from orchestrator.text import counted, params_text, span
 
 CURVES = 60
 """The number of learning curves drawn, the best."""
 
 
-def page(findings: Findings, images: str = "") -> str:
-    """The HTML of a search's report; `images` is the address of its model's page, if there is one."""
+def page(findings: Findings, images: str = "", pages: Mapping[str, str] | None = None, live: Live | None = None) -> str:
+    """The HTML of a search's report; `images` is the address of its model's page, if there is one, `pages` those of
+    trials' own pages."""
     ledger = findings.ledger
     values = {
         "findings": findings,
@@ -78,13 +81,24 @@ def page(findings: Findings, images: str = "") -> str:
             "reproduce": reproduce_section(findings),
         },
     }
-    return rendered("search.html", values)
+    data = {"trials": trials_data(findings, pages or {})} if ledger.trials else {}
+    return rendered("search.html", values, more="connected" if ledger.trials else "", data=data, live=live)
 
 
 def write_page(findings: Findings, path: Path) -> None:
     """The report as a file, whole or not at all; the model's page is looked for beside it."""
     images = IMAGES if path.with_name(IMAGES).exists() else ""
-    write_whole(path, page(findings, images).encode())
+    write_whole(path, page(findings, images, pages_of(findings, path)).encode())
+
+
+def pages_of(findings: Findings, path: Path) -> dict[str, str]:
+    """The pages of trials' images in the folder of a search, seen from its page at `path`."""
+    found = {}
+    for trial in findings.ledger.trials:
+        address = Path("..", "trials", trial, INSIGHT, IMAGES)
+        if (path.parent / address).exists():
+            found[trial] = address.as_posix()
+    return found
 
 
 def _facts(findings: Findings) -> list[str]:
@@ -188,7 +202,8 @@ def _trial_row(
     tests: Sequence[str],
     because: Mapping[str, str],
 ) -> list[Any]:
-    row = [rank, trial.trial_id, state, *(cell(trial) for cell in columns.values())]
+    name = trial_cell(trial.trial_id) if trial.kind == "trial" else trial.trial_id
+    row = [rank, name, state, *(cell(trial) for cell in columns.values())]
     row += [score_cell(trial.test.get(name)) for name in tests]
     row += [_param_cell(trial.params.get(key), because.get(key)) for key in keys]
     return [
@@ -228,7 +243,7 @@ def _progress(findings: Findings) -> list[Plot]:
     spent = best_so_far(ledger, ended, Total(per or 1))
     said = f"Trials in the order in which they ended; {spent[-1][0]:g} {unit} of training together."
     layout = {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": axis}
-    rows = [[x, score_cell(y), t.trial_id] for x, y, t in improvements(spent)]
+    rows = [[x, score_cell(y), trial_cell(t.trial_id)] for x, y, t in improvements(spent)]
     table = Table("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
     return [history, Plot("spent", "Best so far against training spent", said, [step_line(spent)], layout, table)]
 
@@ -245,6 +260,7 @@ def _front(findings: Findings) -> dict[str, Any]:
     line = {"shape": "hv" if second["mode"] == "min" else "vh", "color": "var(--best)", "width": 2}
     trace: Figure = {"type": "scatter", "mode": "lines+markers", "name": "front", "line": line, "marker": {"size": 11}}
     trace |= {"x": [trial.second for trial in front], "y": [trial.best for trial in front]}
+    trace["customdata"] = [trial.trial_id for trial in front]
     data.append(trace | {"hovertemplate": Markup("%{x:.4g}, %{y:.4f}<extra>front</extra>")})
     names = {goal["metric"]: _goal(goal) for goal in (ledger.config["objective"], second)}
     layout = {
@@ -252,7 +268,7 @@ def _front(findings: Findings) -> dict[str, Any]:
         "xaxis": {"title": {"text": names[second["metric"]]}},
         "yaxis": {"title": {"text": names[ledger.metric]}},
     }
-    rows = [[t.trial_id, score_cell(t.best), t.second, params_text(t.params)] for t in front]
+    rows = [[trial_cell(t.trial_id), score_cell(t.best), t.second, params_text(t.params)] for t in front]
     table = Table("front", ["trial", ledger.metric, second["metric"], "point"], rows, wrap=[3])
     said = (
         f"{counted(len(front), 'trial')} that no other beats in both objectives; which of them to use is your choice."
@@ -321,8 +337,10 @@ def _curves(findings: Findings) -> Plot | None:
                 "name": label,
                 "legendgroup": label,
                 "showlegend": label not in named,
-                "text": [f"trial {trial.trial_id}, {trial.state}"] * len(trial.curve),
-                "hovertemplate": Markup("%{{text}}<br>{} %{{x}}: <b>%{{y:.4f}}</b><extra></extra>").format(unit),
+                "meta": trial.trial_id,
+                "hovertemplate": Markup("trial %{{meta}}, {}<br>{} %{{x}}: <b>%{{y:.4f}}</b><extra></extra>").format(
+                    trial.state, unit
+                ),
             }
         )
         named.add(label)
@@ -331,7 +349,7 @@ def _curves(findings: Findings) -> Plot | None:
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
     rows = [
         [
-            t.trial_id,
+            trial_cell(t.trial_id),
             state_cell(t.state),
             len(t.curve),
             *map(score_cell, (t.curve[0], t.best, t.curve[-1])),

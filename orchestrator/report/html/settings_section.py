@@ -134,7 +134,9 @@ def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequenc
     dimensions.append({"label": label, "values": values})
     scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
-    data = [{"type": "parcoords", "line": line, "dimensions": dimensions, "labelangle": -12 if len(varied) > 5 else 0}]
+    lines: Figure = {"type": "parcoords", "line": line, "dimensions": dimensions}
+    lines |= {"customdata": [trial.trial_id for trial in own], "labelangle": -12 if len(varied) > 5 else 0}
+    data = [lines]
     layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
     said = (
         f"A line per trial ({len(own)}), blue the best; drag along an axis to select. "
@@ -250,9 +252,7 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
         )
         for points in data[1:]:
             points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
-            points["hovertemplate"] = Markup("{}<extra></extra>").format(
-                "%{text}" if "text" in points else "%{x}, %{y}"
-            )
+            points["hovertemplate"] = Markup("%{text}<extra></extra>")
         said = f"Interpolated between the trials, and left blank outside of them: {findings.comparable.basis}."
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:

@@ -3,7 +3,7 @@
 from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
-from orchestrator.report.html.elements import Figure, Plot, Table, score_cell
+from orchestrator.report.html.elements import Figure, Plot, Table, score_cell, trial_cell
 from orchestrator.report.html.figures import DRAWN, LISTED, axis_of, plotted_value
 
 
@@ -43,7 +43,7 @@ def ranks(findings: Findings) -> Plot | None:
         "hovertemplate": Markup("%{text}<extra></extra>"),
     }
     rows = [
-        [rank[name], name, trials[name].params[x.key], trials[name].params[y.key], score_cell(values[name])]
+        [rank[name], trial_cell(name), trials[name].params[x.key], trials[name].params[y.key], score_cell(values[name])]
         for name in best[:LISTED]
     ]
     table = Table("ranks", ["rank", "trial", x.key, y.key, findings.ledger.metric], rows)

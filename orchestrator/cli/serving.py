@@ -1,0 +1,248 @@
+"""The pages of a storage over HTTP, for this machine only: read from the journals, nothing is written.
+
+A page in a browser may reach any port of this machine under a name of its own (DNS rebinding), so a request must name
+this machine as its `Host`; and nothing here changes anything.
+"""
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from orchestrator.errors import InputError, one_line
+from orchestrator.storage import paths
+from orchestrator.storage.folder import Folder
+from orchestrator.storage.journal import refresh
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, has_started
+from orchestrator.storage.reading import read_journal
+from orchestrator.storage.trial_folder import IMAGES, INSIGHT
+
+LOOK_SECONDS = 5.0
+"""How often the journals of a storage are looked at."""
+PATIENCE = 1.0
+"""How long the first page waits for the journals, in seconds; then it shows those that are read."""
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Pages carry their scripts and styles; parallel coordinates are drawn by code that plotly makes."""
+
+Mark = tuple[int, int]
+
+
+class Shelf:
+    """The states of all searches of a storage, each read again when its journal has changed."""
+
+    def __init__(self, places: Places) -> None:
+        self.places = places
+        self.waiting = 0
+        self.problems: dict[str, str] = {}
+        self._read: dict[str, tuple[Mark, Ledger | None, dict[str, Any]]] = {}
+        self._wanted, self._known, self._ended = threading.Event(), threading.Event(), threading.Event()
+
+    def states(self) -> list[dict[str, Any]]:
+        """What is known; the first call begins to read, and waits a moment for it."""
+        if not self._wanted.is_set():
+            self._wanted.set()
+            threading.Thread(target=self._follow, name="journals", daemon=True).start()
+        self._known.wait(PATIENCE)
+        return [state for _, _, state in list(self._read.values())]
+
+    def close(self) -> None:
+        self._ended.set()
+
+    def _follow(self) -> None:
+        while not self._ended.is_set():
+            with contextlib.suppress(OSError, InputError):
+                self._look()
+            self._known.set()
+            self._ended.wait(LOOK_SECONDS)
+
+    def _look(self) -> None:
+        from orchestrator.search.control import status
+
+        searches = self.places.storage / "searches"
+        names = Folder(searches).folders()
+        for gone in set(self._read) - set(names):
+            del self._read[gone]
+        for place, name in enumerate(names):
+            if self._ended.is_set():
+                return
+            self.waiting = len(names) - place - 1
+            journal = searches / name / JOURNAL
+            before = self._read.get(name)
+            try:
+                refresh(journal)
+                if not has_started(journal):
+                    continue
+                mark = mark_of(journal)
+                if before is not None and before[0] == mark:
+                    if before[1] is not None:  # its driver may have died
+                        self._read[name] = (mark, before[1], status(before[1], journal.parent))
+                    continue
+                ledger = read_journal(journal)[1]
+                running = ledger if ledger.state == "running" else None
+                self._read[name] = (mark, running, status(ledger, journal.parent))
+                self.problems.pop(name, None)
+            except (InputError, OSError) as error:
+                self.problems[name] = one_line(str(error))
+
+
+def mark_of(journal: Path) -> Mark:
+    """What changes when something was recorded: the size and the time of the file."""
+    found = journal.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+class Server(ThreadingHTTPServer):
+    """Serves on 127.0.0.1; OSError if the port is taken."""
+
+    daemon_threads = True
+
+    def __init__(self, places: Places, port: int) -> None:
+        self.places, self.shelf = places, Shelf(places)
+        self.building = threading.Lock()
+        self.built: dict[str, tuple[str, bytes]] = {}
+        super().__init__(("127.0.0.1", port), _Handler)
+
+    def server_close(self) -> None:
+        self.shelf.close()
+        super().server_close()
+
+    def version(self, name: str) -> str:
+        """Of a search's page: another one once something was recorded or its driver has gone."""
+        from orchestrator.storage.presence import driver
+
+        journal = self.places.journal(name)
+        size, changed = mark_of(journal)
+        return f"{size}-{changed}-{'driven' if driver(journal.parent) else 'alone'}"
+
+    def storage_version(self) -> str:
+        """Of the storage's page."""
+        states = self.shelf.states()
+        return f"{len(states)}-{hash(tuple(sorted(repr(_lasting(state)) for state in states)))}"
+
+    def search(self, name: str) -> bytes:
+        """A search's page; that of an unchanged journal is kept."""
+        from orchestrator.report.confused import confused_classes
+        from orchestrator.report.findings import Findings
+        from orchestrator.report.html.rendering import Live
+        from orchestrator.report.html.search_page import page
+
+        with self.building:
+            version = self.version(name)
+            if (kept := self.built.get(name)) is not None and kept[0] == version:
+                return kept[1]
+            journal = self.places.journal(name)
+            ledger, folder = read_journal(journal)[1], journal.parent
+            findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage))
+            images = "model" if (folder / MODEL_PAGE).exists() else ""
+            own = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
+            html = page(findings, images, own, Live("version", version)).encode()
+            self.built = {name: (version, html)}
+            return html
+
+    def storage(self) -> bytes:
+        """The page of all searches."""
+        from orchestrator.report.html.rendering import Live
+        from orchestrator.report.html.storage_page import storage_page
+
+        states, version = self.shelf.states(), self.storage_version()
+        return storage_page(
+            states,
+            paths.shown(self.places.storage),
+            waiting=self.shelf.waiting,
+            problems=list(self.shelf.problems.values()),
+            live=Live("version", version),
+        ).encode()
+
+    def file(self, name: str, path: Path) -> bytes:
+        """A page in the folder of a search; InputError if there is none."""
+        found = self.places.journal(name).parent / path
+        if not found.is_file():
+            raise InputError(f"{name}: no page {path}")
+        return found.read_bytes()
+
+
+def trial_page(trial_id: str) -> Path:
+    """The page of a trial's images in the folder of its search."""
+    return Path("trials", trial_id, INSIGHT, IMAGES)
+
+
+def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state without what changes by the clock alone."""
+    return {key: value for key, value in state.items() if key not in ("seconds", "seconds_left", "pid")}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Server
+    server_version, sys_version = "orchestrator", ""
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if not self._is_meant():
+            self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this address is not served here\n", "text/plain")
+            return
+        try:
+            found = self._content(self.path.partition("?")[0])
+        except InputError as error:
+            self._answer(HTTPStatus.NOT_FOUND, f"{one_line(str(error))}\n".encode(), "text/plain")
+            return
+        except Exception as error:
+            text = f"the page cannot be made: {one_line(str(error))} ({type(error).__name__})\n"
+            self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, text.encode(), "text/plain")
+            return
+        if found is None:
+            self._answer(HTTPStatus.NOT_FOUND, b"no such page; the searches are at /\n", "text/plain")
+        else:
+            self._answer(HTTPStatus.OK, *found)
+
+    do_HEAD = do_GET
+
+    def _is_meant(self) -> bool:
+        """Whether the request names this machine, and nothing else."""
+        port = self.server.server_port
+        return self.headers.get_all("Host") in ([f"127.0.0.1:{port}"], [f"localhost:{port}"])
+
+    def _content(self, path: str) -> tuple[bytes, str] | None:
+        server, html = self.server, "text/html"
+        routes: dict[str, Callable[[], tuple[bytes, str]]] = {
+            "/": lambda: (server.storage(), html),
+            "/version": lambda: (server.storage_version().encode(), "text/plain"),
+        }
+        if path in routes:
+            return routes[path]()
+        match path.split("/")[1:]:
+            case ["searches", name, ""]:
+                return server.search(name), html
+            case ["searches", name, "version"]:
+                return server.version(name).encode(), "text/plain"
+            case ["searches", name, "model"]:
+                return server.file(name, Path(MODEL_PAGE)), html
+            case ["searches", name, "trials", trial] if paths.NAME.fullmatch(trial):
+                return server.file(name, trial_page(trial)), html
+        return None
+
+    def _answer(self, status: HTTPStatus, content: bytes, kind: str) -> None:
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            self.send_response(status)
+            for head, value in (
+                ("Content-Type", f"{kind}; charset=utf-8"),
+                ("Content-Length", str(len(content))),
+                ("Content-Security-Policy", POLICY),
+                ("X-Content-Type-Options", "nosniff"),
+                ("Referrer-Policy", "no-referrer"),
+                ("Cross-Origin-Resource-Policy", "same-origin"),
+                ("Cache-Control", "no-store"),
+            ):
+                self.send_header(head, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are not printed."""

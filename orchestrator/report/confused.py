@@ -1,0 +1,52 @@
+"""Which classes the best model confuses, from the tables that its evaluation wrote."""
+
+import contextlib
+import csv
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from orchestrator.evaluation.confusions import Table, confused_most
+from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.trial_folder import INSIGHT, model_folders
+
+SHOWN = 3
+"""The number of best trials that have a page, besides the final model."""
+DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error)
+"""What reading an incomplete table or array may raise."""
+
+
+def shown_models(ledger: Ledger) -> list[TrialRecord]:
+    """The trials whose model is shown: the final run, and the best trials."""
+    final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
+    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in FINISHED]
+    return final + best
+
+
+def confused_classes(ledger: Ledger, folder: Path) -> str:
+    """The confused classes in words, from the first of the models shown; empty if nothing is known of them."""
+    for trial in shown_models(ledger)[:1]:
+        place = folder / "trials" / trial.trial_id
+        for model in dict.fromkeys([place, *model_folders(place)]):
+            with contextlib.suppress(*DAMAGED):
+                classes, confusions = (
+                    read_table(model / INSIGHT / f"{name}.csv") for name in ("classes", "confusions")
+                )
+                return confused_most(classes, confusions)
+    return ""
+
+
+def read_table(path: Path) -> Table:
+    """The columns of a table that an evaluation wrote."""
+    with path.open(newline="", encoding="utf-8") as file:
+        heads, *rows = csv.reader(file)
+    return {head: [_value(head, row[place]) for row in rows] for place, head in enumerate(heads)}
+
+
+def _value(head: str, text: str) -> Any:
+    if head in ("class", "taken_for"):
+        return text
+    if not text:
+        return None
+    return int(text) if text.lstrip("-").isdigit() else float(text)

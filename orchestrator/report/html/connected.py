@@ -1,0 +1,80 @@
+"""What a search's page knows of its trials, once for all figures, the filter and the panel."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from orchestrator.report.findings import Findings
+from orchestrator.storage.ledger import TrialRecord
+from orchestrator.text import span
+
+NUMBERS = 60_000
+"""The maximum number of values in the curves of a page; those of the best trials are kept."""
+LONGEST = 100
+"""The maximum number of values in a curve."""
+REASON = 300
+"""The maximum number of characters of a reason."""
+
+
+def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
+    """The trials as rows of `columns`, the settings from `first` on, and `more` of those whose curves fit."""
+    ledger = findings.ledger
+    keys = [setting.key for setting in findings.searched]
+    second = [] if ledger.second is None else [ledger.second]
+    columns = ["trial", "state", ledger.metric, *second, "validations", "seconds"]
+    rows = [
+        [
+            trial.trial_id,
+            trial.state,
+            trial.best,
+            *([trial.second] if second else []),
+            trial.validations,
+            round(trial.seconds, 1),
+            *(_plain(trial.params.get(key)) for key in keys),
+        ]
+        for trial in ledger.trials.values()
+    ]
+    per, left, more = findings.epochs_per_validation or 1.0, NUMBERS, {}
+    for trial in ledger.ranking():
+        about: dict[str, Any] = {"page": pages[trial.trial_id]} if trial.trial_id in pages else {}
+        if left > 0:
+            about |= _about(trial, per)
+            left -= 3 * len(about.get("curve", ()))
+        if about:
+            more[trial.trial_id] = about
+    winner = findings.winner
+    return {
+        "metric": ledger.metric,
+        "winner": None if winner is None else winner.trial_id,
+        "unit": "epoch" if findings.epochs_per_validation else "validation",
+        "columns": [*columns, *keys],
+        "first": len(columns),
+        "seconds": len(columns) - 1,
+        "trials": rows,
+        "more": more,
+    }
+
+
+def thinned(length: int, most: int = LONGEST) -> Sequence[int]:
+    """At most `most` places of so many, evenly, with the first and the last."""
+    if length <= most:
+        return range(length)
+    return [place * (length - 1) // (most - 1) for place in range(most)]
+
+
+def _about(trial: TrialRecord, per: float) -> dict[str, Any]:
+    held = ", ".join(f"{amount:g} {kind}" for kind, amount in trial.resources.items() if amount)
+    about: dict[str, Any] = {"time": span(trial.seconds)}
+    about |= {"resources": held} if held else {}
+    if reason := (trial.reason or trial.note or "")[:REASON]:
+        about["reason"] = reason
+    if trial.curve:
+        places = thinned(len(trial.curve))
+        about |= {"at": [per * (place + 1) for place in places], "curve": [trial.curve[place] for place in places]}
+        about["loss"] = [trial.losses[place] for place in places]
+        about |= {"thinned": True} if len(places) < len(trial.curve) else {}
+    return about
+
+
+def _plain(value: Any) -> Any:
+    """A value that a filter compares: numbers, texts; others as texts."""
+    return value if value is None or type(value) in (int, float, str) else str(value)

@@ -1,0 +1,33 @@
+
+// A served page looks whether its search has gone on, and is loaded again then; the address keeps the selection.
+
+const live = JSON.parse(document.getElementById("live").textContent);
+const told = Object.assign(document.createElement("p"), { className: "live" });
+const heard = Object.assign(document.createElement("span"), { textContent: `as of ${new Date().toLocaleTimeString()}` });
+const hold = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Hold" });
+heard.setAttribute("role", "status");
+told.append(heard, " ", hold);
+document.querySelector("main").append(told);
+let holding = false, touched = 0;
+hold.addEventListener("click", () => {
+  holding = !holding;
+  hold.textContent = holding ? "Go on" : "Hold";
+});
+for (const kind of ["keydown", "pointerdown", "wheel"]) addEventListener(kind, () => { touched = Date.now(); }, { passive: true });
+
+async function look() {
+  const busy = holding || document.hidden || Date.now() - touched < 1000 * live.quiet;
+  try {
+    const answer = busy ? null : await fetch(live.address, { cache: "no-store" });
+    if (answer?.ok && (await answer.text()) !== live.version) {
+      location.reload();
+      return;
+    }
+    told.classList.remove("lost");
+  } catch {
+    heard.textContent = "orchestrator watch does not answer: it has ended";
+    told.classList.add("lost");
+  }
+  setTimeout(look, 1000 * live.seconds);
+}
+setTimeout(look, 1000 * live.seconds);

@@ -1,0 +1,64 @@
+"""All searches of a storage as one page."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell, state_cell
+from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.storage.ledger import ENDED, STATES
+from orchestrator.text import counted, span
+
+
+def storage_page(
+    states: Sequence[Mapping[str, Any]],
+    storage: str,
+    *,
+    waiting: int = 0,
+    problems: Sequence[str] = (),
+    live: Live | None = None,
+) -> str:
+    """The HTML of the searches in these states, the newest first: a table for each data set and metric, because
+    scores of others cannot be compared. `waiting`: how many journals are not read yet."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for one in sorted(states, key=lambda state: -state["started"]):
+        groups.setdefault((one["dataset"], one["objective"]), []).append(one)
+    running = sum(one["state"] == "running" for one in states)
+    said = f"{counted(len(states), 'search', 'searches')}, {running} running"
+    if waiting:
+        said += f"; {waiting} more are being read"
+    values = {
+        "storage": storage,
+        "said": said,
+        "problems": problems,
+        "groups": [
+            {"title": f"{dataset}, {metric}" if dataset else "not begun", "table": _table(f"group-{place}", found)}
+            for place, ((dataset, metric), found) in enumerate(groups.items(), start=1)
+        ],
+    }
+    return rendered("storage.html", values, live=live)
+
+
+def _table(name: str, found: Sequence[Mapping[str, Any]]) -> Table:
+    heads = ["search", "method", "benchmark", "state", "trials", "best", "time", "GPU hours", "started (UTC)", "note"]
+    rows = []
+    for one in found:
+        ended, budget = sum(one["counts"][state] for state in ENDED), one["budget"]
+        of = budget["trials"]["of"]
+        best = None if one["best"] is None else one["best"]["objective"]
+        began = datetime.fromtimestamp(one["started"] / 1000, UTC)
+        rows.append(
+            [
+                Cell(one["name"], one["name"], link=f"searches/{one['name']}/"),
+                one["method"],
+                one["benchmark"] or "",
+                state_cell(one["state"], one["state"] if one["state"] in STATES else "failed", one["reason"] or ""),
+                number_cell(str(ended) if of is None else f"{ended} of {of}", ended),
+                score_cell(best),
+                number_cell(span(one["seconds"]), one["seconds"]),
+                budget.get("gpu_hours", {}).get("used"),
+                Cell(f"{began:%Y-%m-%d %H:%M}", str(one["started"])) if one["started"] else "",
+                one["note"] or "",
+            ]
+        )
+    return Table(name, heads, rows, wrap=[0, len(heads) - 1])

@@ -1,0 +1,186 @@
+"""The live pages of a storage: what they serve, to whom, and how they follow the journals."""
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_search_page import HOSTILE, Elements, made, spread
+
+from orchestrator.cli.serving import Server
+from orchestrator.report.html.storage_page import storage_page
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.places import Places
+
+
+@contextlib.contextmanager
+def served(storage: Path) -> Iterator[Server]:
+    with Server(Places(storage), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def asked(server: Server, path: str, host: str | None = None, verb: str = "GET") -> tuple[int, str, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=120)
+    connection.request(verb, path, headers={} if host is None else {"Host": host})
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode(), answer.headers
+    connection.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two searches on cub200, one of which has not ended, one on cars196, and a damaged one."""
+    storage = tmp_path_factory.mktemp("storage")
+    raw: dict[str, Any] = {"method": "pfml", "space": {"delta": {"low": 0.1, "high": 0.35}}}
+    points = [{"delta": point["delta"]} for point in spread(6)]
+    for name, dataset, end in (("first", "cub200", "done"), ("running", "cub200", None), ("cars", "cars196", "done")):
+        folder = storage / "searches" / name
+        folder.mkdir(parents=True)
+        made(folder, points, lambda p: p["delta"], raw=raw | {"dataset": dataset}, end=end)
+    damaged = storage / "searches" / "damaged"
+    damaged.mkdir()
+    (damaged / "journal.jsonl").write_text("{}\n", encoding="utf-8")
+    return storage
+
+
+def test_all_searches_by_what_can_be_compared(storage: Path) -> None:
+    with served(storage) as server:
+        end = time.monotonic() + 60
+        while not (len(server.shelf.states()) == 3 and server.shelf.problems) and time.monotonic() < end:
+            time.sleep(0.05)
+        status, html, _ = asked(server, "/")
+        assert status == 200
+        heads = re.findall(r'<h2 id="group-\d">(.*?)</h2>', html)
+        assert sorted(heads) == ["cars196, val/map_at_r", "cub200, val/map_at_r"]
+        tables = dict(zip(heads, re.findall(r"<tbody>(.*?)</tbody>", html, re.DOTALL), strict=True))
+        links = {head: set(re.findall(r'href="(.*?)"', table)) for head, table in tables.items()}
+        assert links["cub200, val/map_at_r"] == {"searches/first/", "searches/running/"}
+        assert links["cars196, val/map_at_r"] == {"searches/cars/"}
+        best = max(point["delta"] for point in spread(6)) * (1 - 0.5 * 2.718281828**-5)
+        assert f"{best:.4f}" in tables["cars196, val/map_at_r"]
+        text = "".join(Elements(html).text)
+        assert "lost" in text and "damaged" in text and "3 searches, 0 running" in text
+        assert {asked(server, f"/{link}")[0] for found in links.values() for link in found} == {200}
+
+
+def test_a_page_follows_its_journal(storage: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "searches" / "running"
+    shutil.copytree(storage / "searches" / "running", folder)
+    with served(tmp_path) as server:
+        _, html, _ = asked(server, "/searches/running/")
+        live = json.loads(re.findall(r'id="live">(.*?)</script>', html)[0])
+        version = asked(server, "/searches/running/version")[1]
+        assert live["version"] == version and live["address"] == "version"
+        with Journal(folder / "journal.jsonl") as journal:
+            journal.append("trial_ended", trial_id="0005", state="failed", reason="it was <b>too</b> large")
+        assert asked(server, "/searches/running/version")[1] != version
+        again = asked(server, "/searches/running/")[1]
+        assert "it was &lt;b&gt;too&lt;/b&gt; large" in again and "it was" not in html
+
+
+def test_only_this_machine_is_answered(storage: Path) -> None:
+    """A name of another machine that leads here (DNS rebinding) is refused, and so is what is not a page."""
+    with served(storage) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        own = f"localhost:{server.server_port}"
+        assert asked(server, "/version", own)[0] == 200
+        for host in ("evil.example", f"evil.example:{server.server_port}", "127.0.0.1", "", f"{own}.evil.example"):
+            status, text, _ = asked(server, "/", host)
+            assert status == 421 and "first" not in text, host
+        for path in ("/nope", "/searches/nope/", "/searches/..%2F..%2Fetc/", "/searches/../first/", "//etc/passwd"):
+            status, text, heads = asked(server, path)
+            assert status == 404 and heads["Content-Type"].startswith("text/plain"), path
+        assert asked(server, "/searches/first/trials/..")[0] == 404
+        assert asked(server, "/searches/first/model")[0] == 404
+        assert asked(server, "/", verb="POST")[0] == 501
+        status, text, heads = asked(server, "/", verb="HEAD")
+        assert status == 200 and text == "" and "default-src 'none'" in heads["Content-Security-Policy"]
+
+
+def test_hostile_names_stay_text() -> None:
+    """Names and notes of a storage that others may write to."""
+    counts = {"running": 0, "done": 1, "pruned": 0, "failed": 0, "interrupted": 0}
+    state: dict[str, Any] = {"name": "calm", "dataset": HOSTILE, "objective": HOSTILE, "method": HOSTILE}
+    state |= {"benchmark": HOSTILE, "state": HOSTILE, "reason": HOSTILE, "note": HOSTILE, "started": 1, "seconds": 2.0}
+    state |= {"counts": counts, "budget": {"trials": {"used": 1, "of": None}}, "best": None}
+    html = storage_page([state], HOSTILE, problems=[HOSTILE])
+    calm = json.loads(json.dumps(state).replace(json.dumps(HOSTILE)[1:-1], "calm"))
+    assert [tag for tag, _ in Elements(html).tags] == [
+        tag for tag, _ in Elements(storage_page([calm], "calm", problems=["calm"])).tags
+    ]
+
+
+RUN = """
+import sys
+from orchestrator.cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    heavy = [name for name in ("ray", "mlflow", "optuna", "faiss", "torchvision") if name in sys.modules]
+    print(ended.code, heavy, flush=True)
+"""
+
+
+def test_ctrl_c_ends_it_cleanly(storage: Path) -> None:
+    """The command prints its address, serves, and ends with 0 at Ctrl-C; Ray, MLflow and Optuna are never imported."""
+    folder = storage / "searches" / "today"
+    golden = Path(__file__).parent / "goldens" / "begun" / "journal.jsonl"
+    folder.mkdir()
+    events = [json.loads(line) for line in golden.read_text("utf-8").splitlines()]
+    for event in events:
+        del event["sum"]
+        event |= {"idle": {}} if event["event"] == "trial_started" else {}
+    (folder / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
+    cache = os.environ | {"ORCHESTRATOR_CACHE": str(storage / "cache")}  # the record of the methods, which needs torch
+    subprocess.run([sys.executable, "-m", "orchestrator", "methods"], env=cache, check=True, capture_output=True)
+    command = [sys.executable, "-c", RUN, "watch", "today", "--port", "0", "--no-browser", "--storage", str(storage)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    ) as process:
+        assert process.stdout is not None and process.stderr is not None
+        line = process.stderr.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/searches/today/", line)
+        assert found, line
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=120)
+        for path in ("/searches/today/", "/"):
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            assert answer.status == 200 and b"today" in answer.read()
+        connection.close()
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    assert out == "0 []\n" and errors == "no longer served\n"
+    shutil.rmtree(folder)
+
+
+def test_wrong_input(storage: Path) -> None:
+    def refused(*words: str) -> str:
+        command = [sys.executable, "-m", "orchestrator", "watch", "--no-browser", "--storage", str(storage), *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 2 and done.stdout == ""
+        return done.stderr
+
+    assert refused("firts") == (f"error: no search 'firts' under {storage} (did you mean 'first'?)\n")
+    with served(storage) as server:
+        said = refused("--port", str(server.server_port))
+    assert said.startswith(
+        f"error: --port: {server.server_port} cannot be used (Address already in use): another watch"
+    )
