@@ -145,7 +145,7 @@ function card(id, place) {
   keep.dataset.pin = id;
   keep.setAttribute("aria-pressed", String(pinned));
   keep.setAttribute("aria-label", `${pinned ? "Unpin" : "Pin"} trial ${id}`);
-  const facts = search.columns.slice(1, search.first).map((column, at) => [column, at + 1 === search.seconds ? more.time ?? shown(row[at + 1]) : shown(row[at + 1])]);
+  const facts = search.columns.slice(1, search.first).map((column, at) => at + 1 === search.seconds && more.time ? ["time", more.time] : [column, shown(row[at + 1])]);
   if (more.resources) facts.push(["machine", more.resources]);
   if (more.reason) facts.push(["note", more.reason]);
   const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", { text: name }), element("dd", { text })]));
