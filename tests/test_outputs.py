@@ -86,7 +86,17 @@ def test_what_is_printed_is_what_the_schema_says(
         seen.add(name)
     assert lines is not RUN or seen >= OUTPUTS.keys() - {
         "check",
-        *("resume", "stop", "pause", "evaluate", "export", "embed", "query", "ui"),  # they need a model or a run
+        *(
+            "resume",
+            "stop",
+            "pause",
+            "evaluate",
+            "export",
+            "embed",
+            "query",
+            "ui",
+            "watch",
+        ),  # they need a model or a run
         *("datasets prepare", "datasets publish"),
     }
 

@@ -227,6 +227,10 @@ class Served(Output):
     address: str
 
 
+class Watched(Output):
+    address: str
+
+
 class Plan(BaseModel):
     """The resolved search, with what it will cost, among other facts."""
 
@@ -263,6 +267,7 @@ OUTPUTS: dict[str, Any] = {
     "check": Checked,
     "new-method": Written,
     "ui": Served,
+    "watch": Watched,
     "datasets show": DataSet | list[DataSet],
     "datasets prepare": Prepared,
     "datasets publish": Published,

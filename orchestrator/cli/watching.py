@@ -1,12 +1,13 @@
 """The command for pages that follow a search: watch."""
 
 import errno
+import json
 from typing import Annotated
 
 import typer
 
 from orchestrator.cli import completing
-from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of, refuse_benchmark
+from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, places_of, refuse_benchmark
 from orchestrator.cli.terminal import echo, has_screen
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
@@ -25,6 +26,7 @@ def watch(
     storage: Storage = DEFAULT_STORAGE,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 takes a free one.")] = WATCH_PORT,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
+    json_: Json = False,
 ) -> None:
     """Serve the page of a search while it runs, or of all searches, to this machine only; Ctrl-C ends the serving.
 
@@ -50,6 +52,8 @@ def watch(
     address = f"http://127.0.0.1:{server.server_port}{path}"
     with server:
         echo(f"{name or paths.shown(storage)}: {address} (Ctrl-C ends the serving, not the search)", err=True)
+        if json_:
+            print(json.dumps({"address": address}), flush=True)
         if browser and has_screen():
             import webbrowser
 
