@@ -26,30 +26,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 LONGEST = [
-    "test_search",
-    "test_cli",
     "test_loop",
-    "test_check",
     "test_s3",
+    "test_cli",
+    "test_search",
+    "test_check",
     "test_streams",
     "test_faults",
-    "test_study",
-    "test_benchmark",
     "test_contract",
-    "test_evaluation",
-    "test_eager",
     "test_folds",
-    "test_kernels",
-    "test_protocols",
-    "test_backends",
-    "test_scaffold",
-    "test_one_file_each",
-    "test_tracking",
+    "test_evaluation",
+    "test_benchmark",
+    "test_imports",
     "test_readme",
-    "test_search_page",
     "test_parts",
+    "test_study",
+    "test_kernels",
+    "test_search_page",
+    "test_remote",
+    "test_eager",
+    "test_scaffold",
+    "test_retrieval",
 ]
-"""The files that take longest, from the longest on."""
+"""The files whose quick tests take longest, from the longest on."""
+LONGEST_SLOW = [
+    "test_search",
+    "test_cluster",
+    "test_shipped_spaces",
+    "test_faults",
+    "test_s3",
+    "test_backends",
+    "test_layouts",
+    "test_mlflow_pages",
+    "test_benchmark",
+    "test_lost",
+    "test_python",
+    "test_scaffold",
+    "test_waiting",
+    "test_search_page",
+    "test_imports",
+    "test_connected_page",
+]
+"""The same of the slow tests."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -58,7 +76,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     shared = "PYTEST_XDIST_WORKER" in os.environ
 
     def place(item: pytest.Item) -> int:
-        longest = LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        files = LONGEST_SLOW if item.get_closest_marker("slow") else LONGEST
+        longest = files.index(item.path.stem) if item.path.stem in files else len(files)
         return longest if shared else -longest
 
     items.sort(key=place)

@@ -376,7 +376,7 @@ BAD = [
     bad("report traned", "no search 'traned'", "did you mean 'trained'"),
     bad("report ../searches/trained", "NAME", "letters, digits"),
     bad("export traned --to pt2", "'traned'", "did you mean 'trained'"),
-    bad(f"export {TRAINED}", "--to: missing", "onnx, torchscript, pt2 and mlflow"),
+    bad(f"export {TRAINED}", "--to: missing", "onnx, torchscript, pt2, mlflow and hub"),
     bad(f"export {TRAINED} --to onx", "--to: 'onx' is unknown", "did you mean 'onnx'"),
     bad(f"export {TRAINED}/0007 --to pt2", f"'{TRAINED}/0007'", "no model"),
     bad(f"export {TRAINED} --to pt2", "no trial of this search has a model yet", prepare=nothing_trained),
