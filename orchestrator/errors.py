@@ -22,6 +22,7 @@ EXTRAS = {
     "onnxruntime": "export",
     "open_clip": "language",
     "psycopg": "server",
+    "mcp": "mcp",
 }
 """Packages that an extra brings."""
 HEAVY = (

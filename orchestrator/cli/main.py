@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from orchestrator.cli import (
+    agents,
     benchmark,
     datasets,
     embedding,
@@ -108,6 +109,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "new-method": methods.new_method,
     "ui": results.ui,
     "watch": watching.watch,
+    "mcp": agents.mcp,
 }
 
 

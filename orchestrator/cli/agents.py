@@ -1,0 +1,171 @@
+"""The command for programs that speak the Model Context Protocol: mcp."""
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orchestrator.cli import results, searches
+from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of
+from orchestrator.errors import InputError
+
+if TYPE_CHECKING:
+    from mcp.server import MCPServer
+
+CONSENT = ("start", "stop")
+"""The tools that start or stop work."""
+REFUSED = "refused: this server was started without --allow-start, which is the consent to start and stop work"
+START_SECONDS = 120.0
+"""How long `start` waits for a search to show that it runs."""
+DRIVE = """
+import json, sys
+import orchestrator as dml
+
+try:
+    dml.search(**json.loads(sys.argv[1]), progress=False)
+except (dml.InputError, dml.TrainingFailed) as error:
+    sys.exit(f"error: {error}")
+"""
+"""A process that drives a search beyond the server's end."""
+
+_one_at_a_time = threading.Lock()
+
+
+def mcp(
+    allow_start: Annotated[
+        bool, typer.Option("--allow-start", help="Also offer tools that start and stop searches.")
+    ] = False,
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Offer the searches of a storage to a program that speaks the Model Context Protocol (MCP), over stdin and stdout.
+
+    The program starts this command itself; its tools are list, status and report, and with --allow-start also start
+    and stop. Their answers are those of the commands with --json.
+
+    - `orchestrator mcp --storage runs`
+
+    - `orchestrator mcp --allow-start`
+    """
+    _server(storage, allow_start=allow_start).run("stdio")
+
+
+def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
+    """The server with its tools."""
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.types import ToolAnnotations
+
+    class Server(MCPServer):
+        """Says why a tool is not offered."""
+
+        async def call_tool(self, name: str, *arguments: Any, **more: Any) -> Any:
+            """Calls a tool. ToolError without the consent that it needs."""
+            if name in CONSENT and not allow_start:
+                raise ToolError(f"{name}: {REFUSED}")
+            return await super().call_tool(name, *arguments, **more)
+
+    def answer(command: Callable[..., None], *given: Any, **options: Any) -> str:
+        try:
+            return _answer(command, *given, storage=storage, **options)
+        except InputError as error:
+            raise ToolError("; ".join(str(error).splitlines())) from None
+
+    def list_() -> str:
+        """The searches and trainings of the storage, the newest first, each with its state, data set and best value."""
+        return answer(searches.list_)
+
+    def status(name: str) -> str:
+        """The progress of a search or a benchmark: state, trials, the best so far, seconds left."""
+        return answer(searches.status, name)
+
+    def report(name: str) -> str:
+        """What a search or a benchmark found out, also while it runs: its trials, the best one, the tests of the final
+        runs, and the next steps that its results suggest, each with a command."""
+        return answer(results.report, name)
+
+    def start(
+        search: str | dict[str, Any],
+        name: str | None = None,
+        dataset: str | None = None,
+        preset: str | None = None,
+        epochs: int | None = None,
+        num_trials: int | None = None,
+        settings: dict[str, Any] | None = None,
+        space: dict[str, Any] | None = None,
+    ) -> str:
+        """Start a search, and answer with its status once it runs. It goes on when this server ends.
+
+        Args:
+            search: a shipped search or a method by name, a search file, or a file's content.
+            space: what is searched, in place of the file's.
+            settings: fixed settings of each training.
+        """
+        given = {"dataset": dataset, "preset": preset, "epochs": epochs, "num_trials": num_trials}
+        given |= {"what": search, "settings": settings, "space": space}
+        given = {key: value for key, value in given.items() if value is not None}
+        try:
+            started = _start(given, name, storage)
+        except InputError as error:
+            raise ToolError("; ".join(str(error).splitlines())) from None
+        return answer(searches.status, started)
+
+    def stop(name: str) -> str:
+        """Stop a running search or benchmark; `orchestrator resume` continues from each trial's last validation."""
+        return answer(searches.stop, name)
+
+    server = Server("orchestrator", log_level="WARNING")
+    look = ToolAnnotations(read_only_hint=True)
+    for tool in (list_, status, report):
+        server.add_tool(tool, tool.__name__.rstrip("_"), annotations=look, structured_output=False)
+    if allow_start:
+        for tool in (start, stop):
+            server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=False), structured_output=False)
+    return server
+
+
+def _answer(command: Callable[..., None], *given: Any, **options: Any) -> str:
+    """What a command prints with `--json`; what it says beside that goes to standard error."""
+    said = io.StringIO()
+    with _one_at_a_time, contextlib.redirect_stdout(said):
+        command(*given, **options, json_=True)
+    return said.getvalue().splitlines()[-1]
+
+
+def _start(given: dict[str, Any], name: str | None, storage: Path) -> str:
+    """Start a search in a process of its own, and wait until it runs. Its name; InputError with what is wrong."""
+    from orchestrator.search.beginning import fresh_name
+    from orchestrator.storage.places import JOURNAL, has_started
+
+    what = given["what"]
+    name = name or fresh_name(Path(what).stem if isinstance(what, str) else "search")
+    places = places_of(storage)
+    places.new_journal(name)
+    folder = places.search(name)
+    arguments = json.dumps(given | {"name": name, "storage": str(places.storage)})
+    with tempfile.TemporaryFile() as log:
+        driver = subprocess.Popen(
+            [sys.executable, "-c", DRIVE, arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        end = time.monotonic() + START_SECONDS
+        while not has_started(folder / JOURNAL) and time.monotonic() < end:
+            if driver.poll() is not None:
+                log.seek(0)
+                lines = log.read().decode(errors="replace").strip().rpartition("error: ")[2].splitlines()
+                raise InputError(*(lines or [f"the search ended with code {driver.returncode}"]))
+            time.sleep(0.2)
+    return name
