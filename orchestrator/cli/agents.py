@@ -110,7 +110,7 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
             space: what is searched, in place of the file's.
             settings: fixed settings of each training.
         """
-        given = {"dataset": dataset, "preset": preset, "epochs": epochs, "num_trials": num_trials}
+        given: dict[str, Any] = {"dataset": dataset, "preset": preset, "epochs": epochs, "num_trials": num_trials}
         given |= {"what": search, "settings": settings, "space": space}
         given = {key: value for key, value in given.items() if value is not None}
         try:
@@ -125,7 +125,8 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
 
     server = Server("orchestrator", log_level="WARNING")
     look = ToolAnnotations(read_only_hint=True)
-    for tool in (list_, status, report):
+    looks: list[Callable[..., str]] = [list_, status, report]
+    for tool in looks:
         server.add_tool(tool, tool.__name__.rstrip("_"), annotations=look, structured_output=False)
     if allow_start:
         for tool in (start, stop):
