@@ -33,7 +33,7 @@ def test_they_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in NOTEBOOKS:
         folder = tmp_path / path.stem
         folder.mkdir()
-        book: Any = nbformat.read(path, as_version=4)
+        book: Any = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
         NotebookClient(book, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
         (shown,) = (one for one in book.cells[-1].outputs if one.output_type == "execute_result")
         assert RESULTS[path.stem] in shown.data["text/plain"]
