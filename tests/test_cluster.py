@@ -66,8 +66,9 @@ def namespaces() -> bool:
     """Whether this machine lets us make networks."""
     if os.geteuid() or not shutil.which("ip"):
         return False
-    done = subprocess.run(["ip", "netns", "add", "orchestrator-probe"], capture_output=True)
-    subprocess.run(["ip", "netns", "del", "orchestrator-probe"], capture_output=True)
+    probe = f"orchestrator-probe-{os.getpid()}"  # several test processes ask at once
+    done = subprocess.run(["ip", "netns", "add", probe], capture_output=True)
+    subprocess.run(["ip", "netns", "del", probe], capture_output=True)
     return done.returncode == 0
 
 
