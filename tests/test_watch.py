@@ -134,13 +134,14 @@ from orchestrator.cli.main import main
 try:
     main(sys.argv[1:])
 except SystemExit as ended:
-    heavy = [name for name in ("ray", "mlflow", "optuna", "faiss", "torchvision") if name in sys.modules]
+    heavy = [name for name in ("torch", "ray", "mlflow", "optuna", "faiss", "torchvision") if name in sys.modules]
     print(ended.code, heavy, flush=True)
 """
 
 
 def test_ctrl_c_ends_it_cleanly(storage: Path) -> None:
-    """The command prints its address, serves, and ends with 0 at Ctrl-C; Ray, MLflow and Optuna are never imported."""
+    """The command prints its address, serves, and ends with 0 at Ctrl-C; torch, Ray, MLflow and Optuna are never
+    imported."""
     folder = storage / "searches" / "today"
     golden = Path(__file__).parent / "goldens" / "begun" / "journal.jsonl"
     folder.mkdir()
@@ -150,11 +151,21 @@ def test_ctrl_c_ends_it_cleanly(storage: Path) -> None:
         event |= {"idle": {}} if event["event"] == "trial_started" else {}
     (folder / "journal.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events), encoding="utf-8")
     cache = os.environ | {"ORCHESTRATOR_CACHE": str(storage / "cache")}  # the record of the methods, which needs torch
-    subprocess.run([sys.executable, "-m", "orchestrator", "methods"], env=cache, check=True, capture_output=True)
-    command = [sys.executable, "-c", RUN, "watch", "today", "--port", "0", "--no-browser", "--storage", str(storage)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    ) as process:
+    subprocess.run([sys.executable, "-P", "-m", "orchestrator", "methods"], env=cache, check=True, capture_output=True)
+    command = [
+        sys.executable,
+        "-P",
+        "-c",
+        RUN,
+        "watch",
+        "today",
+        "--port",
+        "0",
+        "--no-browser",
+        "--storage",
+        str(storage),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cache) as process:
         assert process.stdout is not None and process.stderr is not None
         line = process.stderr.readline()
         found = re.search(r"http://127\.0\.0\.1:(\d+)/searches/today/", line)
