@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import statistics
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from orchestrator.report.note import note
 from orchestrator.report.steps import Step
 from orchestrator.report.summary import summary
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.presence import DRIVER
 from orchestrator.text import span
 
 ROOT = Path(__file__).parent.parent
@@ -351,6 +353,17 @@ def test_a_search_without_an_end(
     else:
         steps = commands.steps(spread(5), end=end)
     assert rules(steps) == [rule]
+
+
+def test_a_search_whose_process_is_gone_is_resumed(commands: Commands) -> None:
+    commands.steps(spread(5), end=None)
+    folder = commands.storage / "searches" / "made"
+    found = Findings.of(commands.ledger, storage=str(commands.storage), folder=folder)
+    assert found.lost and rules(next_steps(found)) == ["lost"]
+    commands.accept(next_steps(found))
+    beat = {"by": "me@there", "host": "there", "pid": 7, "time": time.time() * 1000}
+    (folder / DRIVER).write_text(json.dumps(beat))
+    assert not Findings.of(commands.ledger, folder=folder).lost
 
 
 def test_two_objectives(commands: Commands) -> None:

@@ -119,7 +119,7 @@ def report(
         from orchestrator.report.findings import Findings
         from orchestrator.report.html.search_page import write_page
 
-        findings = Findings.of(ledger, confused_classes(ledger, journal.parent), paths.option(storage))
+        findings = Findings.of(ledger, confused_classes(ledger, journal.parent), paths.option(storage), journal.parent)
         write_html("--html", html, lambda path: write_page(findings, path), f"report of {name}")
     if json_:
         print(json.dumps(summary(ledger, journal)))
@@ -128,7 +128,7 @@ def report(
     elif html is None:
         Terminal().print(leaderboard(ledger))
         terminal = Terminal()
-        terminal.print(next_steps(ledger, storage, terminal.width), soft_wrap=True)
+        terminal.print(next_steps(ledger, storage, terminal.width, journal.parent), soft_wrap=True)
 
 
 def ui(

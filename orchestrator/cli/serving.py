@@ -139,7 +139,7 @@ class Server(ThreadingHTTPServer):
                 return kept[1]
             journal = self.places.journal(name)
             ledger, folder = read_journal(journal)[1], journal.parent
-            findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage))
+            findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage), folder)
             images = "model" if (folder / MODEL_PAGE).exists() else ""
             own = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
             html = page(findings, images, own, Live("version", version)).encode()

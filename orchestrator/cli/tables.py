@@ -225,10 +225,11 @@ def _spread_cells(spread: Interval) -> list[str]:
     return [f"{spread.standard_deviation:.4f}", f"{spread.low:.4f} to {spread.high:.4f}"]
 
 
-def next_steps(ledger: Ledger, storage: Path, width: int) -> Text:
+def next_steps(ledger: Ledger, storage: Path, width: int, folder: Path | None = None) -> Text:
     """What to run next, with costs and reasons, wrapped, and commands, each on one line to copy."""
     text = Text.assemble(("what to run next", "bold"))
-    for number, step in enumerate(steps_of(Findings.of(ledger, storage=paths.option(storage))), start=1):
+    findings = Findings.of(ledger, storage=paths.option(storage), folder=folder)
+    for number, step in enumerate(steps_of(findings), start=1):
         cost = f" ({step.cost})" if step.cost else ""
         said = f"{step.what}{cost}: {step.why}"
         text.append("\n" + fill(said, width, initial_indent=f"  {number}. ", subsequent_indent="     "))

@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.training import VALIDATE_EVERY
 from orchestrator.data.catalog import datasets
+from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
@@ -27,6 +29,7 @@ from orchestrator.report.significance import Difference, between_confirmed, how_
 from orchestrator.report.standing import Comparable, comparable, side_by_side, standing
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.presence import driver
 from orchestrator.text import counted, params_text, span, value_text
 
 RISING = 0.01
@@ -69,11 +72,13 @@ class Findings:
     """Which classes its model confuses most; empty if that is not known."""
     storage: str = ""
     """Where the search is, for commands; empty for the default."""
+    lost: bool = False
+    """Whether it has not ended, and nobody drives it."""
 
     @classmethod
-    def of(cls, ledger: Ledger, confused: str = "", storage: str = "") -> "Findings":
+    def of(cls, ledger: Ledger, confused: str = "", storage: str = "", folder: Path | None = None) -> "Findings":
         """The findings of a ledger so far; `confused` is what the model's own insight says, `storage` where the search
-        is, if that is not the default."""
+        is, if that is not the default, `folder` its folder, which says whether it is driven."""
         winner = ledger.winner()
         anyone = winner or next(iter(ledger.everyone()), None)
         settings = {} if anyone is None else anyone.settings
@@ -103,6 +108,7 @@ class Findings:
             numbers=tuple(learning.yardstick_lines(ledger)),
             points=tuple(points),
             confused=confused,
+            lost=folder is not None and ledger.state == "running" and not _driven(folder),
             storage=storage,
         )
 
@@ -134,6 +140,14 @@ class Findings:
         """None where validations are counted in steps."""
         match = VALIDATE_EVERY.fullmatch(str(self.settings.get("validate_every", "")))
         return float(match[1]) if match and match[2] == "epoch" else None
+
+
+def _driven(folder: Path) -> bool:
+    """Whether somebody drives a search, or the record of that is damaged."""
+    try:
+        return driver(folder) is not None
+    except InputError:
+        return True
 
 
 def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed]) -> str:

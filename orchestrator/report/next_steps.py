@@ -71,6 +71,17 @@ def next_steps(findings: Findings) -> list[Step]:
 # A search that has not ended, or has no result ---------------------------------------------------------------
 
 
+def _lost(findings: Findings) -> Iterator[Step]:
+    if findings.lost:
+        yield Step(
+            "lost",
+            "Go on with it",
+            "Its process is gone; what has ended is kept.",
+            line(findings, ["orchestrator", "resume", findings.ledger.name]),
+            _left(findings),
+        )
+
+
 def _running(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if ledger.state == "running":
@@ -86,15 +97,19 @@ def _running(findings: Findings) -> Iterator[Step]:
 def _interrupted(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     if ledger.state == "interrupted":
-        wanted = ledger.config.get("num_trials")
-        left = None if wanted is None else max(0, wanted - len(ledger.finished()))
         yield Step(
             "interrupted",
             "Go on with it",
             "It was interrupted; what has ended is kept.",
             line(findings, ["orchestrator", "resume", ledger.name]),
-            None if left is None else of_trials(findings, left),
+            _left(findings),
         )
+
+
+def _left(findings: Findings) -> float | None:
+    """The seconds of the trials that have not ended; None if their number is not known."""
+    wanted = findings.ledger.config.get("num_trials")
+    return None if wanted is None else of_trials(findings, max(0, wanted - len(findings.ledger.finished())))
 
 
 def _failed(findings: Findings) -> Iterator[Step]:
@@ -342,6 +357,7 @@ def _stop(findings: Findings) -> Iterator[Step]:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule("lost", "it has not ended, and its process is gone", _lost, alone=True),
     Rule("running", "it still runs", _running, alone=True),
     Rule("interrupted", "it was interrupted", _interrupted, alone=True),
     Rule("failed", "no trial has a result", _failed, alone=True),

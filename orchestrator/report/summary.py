@@ -35,7 +35,7 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         }
 
     winner = ledger.winner()
-    findings = Findings.of(ledger, storage=paths.option(journal.parents[2]))
+    findings = Findings.of(ledger, storage=paths.option(journal.parents[2]), folder=journal.parent)
     steps = next_steps(findings)
     return {
         "name": ledger.name,

@@ -20,11 +20,10 @@ def learned_cell(ledger: Ledger, trial: TrialRecord) -> Cell:
     return state_cell(trial.state)
 
 
-def search_state(ledger: Ledger) -> Cell:
+def search_state(ledger: Ledger, lost: bool) -> Cell:
     """The state of a search; in red if it learned nothing."""
-    return (
-        state_cell(f"{ledger.state}, learned nothing", "failed") if verdict_line(ledger) else state_cell(ledger.state)
-    )
+    state = "lost" if lost else ledger.state
+    return state_cell(f"{state}, learned nothing", "failed") if verdict_line(ledger) else state_cell(state)
 
 
 def seeds_table(name: str, ledger: Ledger, group: Repeated) -> Table:

@@ -62,7 +62,7 @@ def page(findings: Findings, images: str = "", pages: Mapping[str, str] | None =
         "ledger": ledger,
         "images": images,
         "drawn": DRAWN,
-        "state": search_state(ledger),
+        "state": search_state(ledger, findings.lost),
         "facts": _facts(findings),
         "questions": {
             "How sure is it?": findings.certainty,
