@@ -249,6 +249,18 @@ def test_the_searchs_run_begins_with_the_verdict(reviewer: Reviewer) -> None:
 
 
 @pages
+def test_the_experiment_begins_with_the_verdict(reviewer: Reviewer) -> None:
+    """What MLflow opens, before any view is chosen: the note, with a link to the search's run."""
+    page = reviewer.open(f"#/experiments/{reviewer.experiment}/runs")
+    winner = reviewer.ledger.winner()
+    assert winner is not None
+    expect(page.get_by_text(f"Best: trial {winner.trial_id}").first).to_be_visible()
+    link = page.get_by_role("link", name=reviewer.ledger.name, exact=True).first
+    assert str(link.get_attribute("href")).endswith(f"#/experiments/{reviewer.experiment}/runs/{reviewer.parent}")
+    assert reviewer.complaints == []
+
+
+@pages
 def test_the_ten_best_have_their_charts(reviewer: Reviewer) -> None:
     page = reviewer.open(view_path(reviewer.experiment, reviewer.ledger.search_id, "best"))
     expect(page.get_by_text("10 matching runs").first).to_be_visible()

@@ -239,6 +239,11 @@ class MLflowStore:
         with self._errors():
             self._client.delete_run(run_id)
 
+    def describe(self, experiment_id: str, note: str) -> None:
+        """Set the note that MLflow shows above an experiment's runs."""
+        with self._errors():
+            self._client.set_experiment_tag(experiment_id, NOTE, note)
+
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
         with self._errors():
             version = _server_version(self.uri)

@@ -10,7 +10,7 @@ from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, read_events
 from orchestrator.storage.records import Position
 from orchestrator.tracking.address import one_line
-from orchestrator.tracking.projection import NOTE, Projection, Update
+from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Projection, Update
 from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
 
 EVENTS_PER_ROUND = 1000
@@ -144,6 +144,9 @@ class Sender:
         if update.status:
             with self._noting():
                 self.store.set_status(run_id, *update.status)
+        if NOTE in update.tags and trial_id is None:
+            with self._noting():
+                self.store.describe(str(self.cursor.experiment_id), self._of_experiment(update.tags[NOTE], projection))
         if update.views:
             try:
                 self.store.set_views(str(self.cursor.experiment_id), update.views)
@@ -156,6 +159,12 @@ class Sender:
         if not place.is_relative_to(self.journal.parent.resolve()):
             raise Refused(f"artifact {path} is not in the search's folder")
         return place
+
+    def _of_experiment(self, note: str, projection: Projection) -> str:
+        """What MLflow shows above the runs of an experiment: the note of the search that was described last."""
+        name, run_id = projection.identities[None].name, self.cursor.runs[None]
+        head = f"**[{name}](#/experiments/{self.cursor.experiment_id}/runs/{run_id})**, the search described last"
+        return f"{head}\n\n{note}"[:TAG_CHARACTERS]
 
     def _linked(self, note: str) -> str:
         """A note with links from trials to their runs; a trial without a run stays plain text."""

@@ -35,6 +35,7 @@ class Store(Protocol):
     def log_model(self, experiment_id: str, run_id: str, path: Path) -> str: ...
     def set_status(self, run_id: str, status: str, end_time: int | None) -> None: ...
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None: ...
+    def describe(self, experiment_id: str, note: str) -> None: ...
     def delete(self, run_id: str) -> None: ...
 
 
@@ -47,6 +48,7 @@ class MemoryStore:
     def __init__(self) -> None:
         self.experiments: dict[str, str] = {}
         self.views: dict[str, str] = {}
+        self.notes: dict[str, str] = {}
         self.runs: dict[str, dict[str, Any]] = {}
 
     def connect(self) -> None:
@@ -122,6 +124,9 @@ class MemoryStore:
 
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
         self.views |= views
+
+    def describe(self, experiment_id: str, note: str) -> None:
+        self.notes[experiment_id] = note
 
     def delete(self, run_id: str) -> None:
         self._run(run_id)

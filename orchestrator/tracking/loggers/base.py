@@ -78,5 +78,8 @@ class LoggerStore:
     def set_views(self, experiment_id: str, views: dict[str, str]) -> None:
         pass
 
+    def describe(self, experiment_id: str, note: str) -> None:
+        pass
+
     def delete(self, run_id: str) -> None:
         pass
