@@ -161,10 +161,12 @@ class Sender:
         return place
 
     def _of_experiment(self, note: str, projection: Projection) -> str:
-        """What MLflow shows above the runs of an experiment: the note of the search that was described last."""
+        """What MLflow shows above the runs of an experiment: the verdict of the search that was described last, without
+        the sections of its note, which would push the runs away."""
         name, run_id = projection.identities[None].name, self.cursor.runs[None]
         head = f"**[{name}](#/experiments/{self.cursor.experiment_id}/runs/{run_id})**, the search described last"
-        return f"{head}\n\n{note}"[:TAG_CHARACTERS]
+        verdict, _, _ = note.partition("\n\n**")
+        return f"{head}\n\n{verdict}"[:TAG_CHARACTERS]
 
     def _linked(self, note: str) -> str:
         """A note with links from trials to their runs; a trial without a run stays plain text."""
