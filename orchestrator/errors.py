@@ -39,6 +39,11 @@ def missing_part(package: str) -> str:
     return f"this needs the package {package}, which is not installed: uv pip install '{wanted}'"
 
 
+def missing_for(option: str, package: str, extra: str) -> str:
+    """The same of one value of an option, `--to onnx`."""
+    return f"{option}: needs the package {package}: uv pip install '{FULL}[{extra}]'"
+
+
 class InputError(ValueError):
     """Bad input. The message is one line: the file or option, the value, and what is allowed. It lists all problems
     if there are several.

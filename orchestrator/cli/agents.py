@@ -9,7 +9,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -74,11 +74,16 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
                 raise ToolError(f"{name}: {REFUSED}")
             return await super().call_tool(name, *arguments, **more)
 
-    def answer(command: Callable[..., None], *given: Any, **options: Any) -> str:
+    @contextlib.contextmanager
+    def refusals() -> Iterator[None]:
         try:
-            return _answer(command, *given, storage=storage, **options)
+            yield
         except InputError as error:
             raise ToolError("; ".join(str(error).splitlines())) from None
+
+    def answer(command: Callable[..., None], *given: Any) -> str:
+        with refusals():
+            return _answer(command, *given, storage=storage)
 
     def list_() -> str:
         """The searches and trainings of the storage, the newest first, each with its state, data set and best value."""
@@ -113,10 +118,8 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
         given: dict[str, Any] = {"dataset": dataset, "preset": preset, "epochs": epochs, "num_trials": num_trials}
         given |= {"what": search, "settings": settings, "space": space}
         given = {key: value for key, value in given.items() if value is not None}
-        try:
+        with refusals():
             started = _start(given, name, storage)
-        except InputError as error:
-            raise ToolError("; ".join(str(error).splitlines())) from None
         return answer(searches.status, started)
 
     def stop(name: str) -> str:

@@ -225,7 +225,7 @@ def search(
             tracking_uri=tracking_uri,
             watcher=Display(status=status, results=results),
         )
-    conclude(outcome, storage, results, as_json=json_, notification=notification)
+    conclude(outcome, results, notification)
 
 
 def resume(
@@ -328,7 +328,7 @@ def resume(
             final_trials=final_trials,
             final_seeds=final_seeds,
         )
-    conclude(outcome, storage, results, as_json=json_, notification=notification)
+    conclude(outcome, results, notification)
 
 
 def _warn_of_machine(search: "Search") -> None:

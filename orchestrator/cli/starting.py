@@ -283,20 +283,18 @@ class Results:
         self.shown = True
 
 
-def conclude(
-    outcome: "Outcome", storage: Path, results: Results, *, as_json: bool, notification: "Notification"
-) -> None:
+def conclude(outcome: "Outcome", results: Results, notification: "Notification") -> None:
     """Print the results, if they are not yet, and where to look, and send the notification; the exit code says how the
     search ended."""
     from orchestrator.cli.tables import closing
     from orchestrator.report.summary import summary
     from orchestrator.search.notify import end_of_search
 
-    console = Terminal(stderr=as_json)
+    console = Terminal(stderr=results.as_json)
     results.ensure(outcome.ledger)
-    for line in closing(outcome, storage, PORT):
+    for line in closing(outcome, results.storage, PORT):
         console.print(Text(line), soft_wrap=True)
-    if as_json:
+    if results.as_json:
         print(json.dumps(summary(outcome.ledger, outcome.journal)), flush=True)
     _notify(notification, end_of_search(outcome.ledger, outcome.state))
     if outcome.state == "failed":

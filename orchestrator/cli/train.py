@@ -103,4 +103,4 @@ def train(
         results = Results(storage, json_)
         watcher = Display(status=status, results=results)
         outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
-    conclude(outcome, storage, results, as_json=json_, notification=notification)
+    conclude(outcome, results, notification)

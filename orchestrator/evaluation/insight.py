@@ -23,7 +23,6 @@ from orchestrator.method import Embedded
 
 Floats = NDArray[np.floating[Any]]
 Integers = NDArray[np.int64]
-"""Column name -> column."""
 
 POINTS = 1000
 """Images of the sample: as many as t-SNE can place in seconds."""

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, missing_for
 from orchestrator.evaluation.claims import claimed
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import protocol_of
@@ -80,9 +80,7 @@ def check_packages(form: str) -> None:
         try:
             importlib.import_module(package)
         except ImportError:
-            raise InputError(
-                f"--to {form}: needs the package {package}: uv pip install 'dml-orchestrator[export]'"
-            ) from None
+            raise InputError(missing_for(f"--to {form}", package, "export")) from None
 
 
 def export(source: Source, form: Form, path: Path) -> Exported:

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, missing_for
 from orchestrator.tracking.projection import Identity, Point
 from orchestrator.tracking.store import Store
 
@@ -31,9 +31,7 @@ class Logger:
     def check(self) -> None:
         """InputError if its package is not installed."""
         if find_spec(self.package) is None:
-            raise InputError(
-                f"--to {self.name}: needs the package {self.package}: uv pip install 'dml-orchestrator[{self.name}]'"
-            )
+            raise InputError(missing_for(f"--to {self.name}", self.package, self.name))
 
 
 class LoggerStore:
