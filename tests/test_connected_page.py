@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
@@ -92,6 +93,27 @@ LINES = (
 SAID = "() => document.getElementById('selection-said').textContent.startsWith('{}')"
 
 
+def until(tab: Any, expected: Any, script: str, *of: Any, seconds: float = 30) -> None:
+    """Wait until a script's answer is what is expected: figures are drawn one after the other."""
+    end = time.monotonic() + seconds
+    while (found := tab.evaluate(script, *of)) != expected and time.monotonic() < end:
+        tab.wait_for_timeout(50)
+    assert found == expected
+
+
+def until_it_takes(tab: Any, gesture: Callable[[], None], expected: Any, script: str, *of: Any) -> None:
+    """Repeat a gesture of the mouse until the page has taken it: a figure drawn anew under the mouse loses it."""
+    for _ in range(5):
+        gesture()
+        try:
+            return until(tab, expected, script, *of, seconds=6)
+        except AssertionError:
+            tab.keyboard.press("Escape")
+            tab.wait_for_timeout(1000)
+    gesture()
+    until(tab, expected, script, *of, seconds=6)
+
+
 def opened(browser: Any, address: str, said: list[str], **options: Any) -> Any:
     tab = browser.new_page(**({"viewport": {"width": 1400, "height": 900}} | options))
     tab.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
@@ -113,61 +135,71 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
     tab.click("#leaderboard-table tbody tr:nth-child(3) td:nth-child(4)")
     third = findings.ledger.ranking()[2].trial_id
     for plot in ("history", "quality", "slice-0"):
-        tab.wait_for_function(f"() => ({LIT})('{plot}').join() === '{third}'")
+        until(tab, [third], LIT, plot)
+    until(tab, [third], LINES)
     assert tab.evaluate(CARDS) == [third]
     differing = [key for key in PFML_SPACE if winner.params[key] != findings.ledger.trials[third].params[key]]
     assert tab.eval_on_selector_all("#trial-panel tbody tr td:first-child", "all => all.map(c => c.innerText)") == (
         differing
     )
-    curves = tab.evaluate(CURVES)
     length = len(findings.ledger.trials[third].curve)
-    assert curves == [["val/map_at_r", length], ["train loss", length]]
-    lines = tab.evaluate(LINES)
-    assert lines == [third]
+    until(tab, [["val/map_at_r", length], ["train loss", length]], CURVES)
     # two pinned side by side
     tab.click(f'[data-pin="{third}"]')
     tab.click(f'#leaderboard-table [data-trial="{winner.trial_id}"]')
-    assert tab.evaluate(CARDS) == [third, winner.trial_id]
+    until(tab, [third, winner.trial_id], CARDS)
     assert "It is the winner." in tab.inner_text(f'[data-card="{winner.trial_id}"]')
     # the address holds it: another visit shows the same
     words = parse_qs(tab.evaluate("() => location.hash.slice(1)"))
     assert words == {"trials": [f"{third},{winner.trial_id}"], "pinned": [third]}
     again = opened(browser, tab.url, said)
-    assert again.evaluate(CARDS) == [third, winner.trial_id]
-    assert again.evaluate(LIT, "history") == sorted([third, winner.trial_id])
+    until(again, [third, winner.trial_id], CARDS)
+    until(again, sorted([third, winner.trial_id]), LIT, "history")
     again.close()
     tab.keyboard.press("Escape")
-    assert tab.evaluate(CARDS) == [] and tab.evaluate("() => location.hash") == ""
+    until(tab, [], CARDS)
+    assert tab.evaluate("() => location.hash") == ""
     # a point of a plot, as plotly reports a click on it, and a brush over a part of a plot
     tab.evaluate("() => document.getElementById('history').scrollIntoView({block: 'center'})")
-    tab.wait_for_timeout(300)
-    x, y, trial = tab.evaluate(POINT)
-    tab.mouse.move(x, y, steps=3)
-    tab.wait_for_selector("#history .hovertext")
-    tab.mouse.click(x, y)
-    tab.wait_for_function(f"() => ({CARDS})().join() === '{trial}'")
+    until(tab, [], LIT, "history")
+
+    def click_on_a_point() -> None:
+        x, y, _ = tab.evaluate(POINT)
+        tab.mouse.move(x - 40, y - 40)
+        tab.mouse.move(x, y, steps=3)
+        tab.wait_for_selector("#history .hovertext")
+        tab.mouse.click(x, y)
+
+    def brush() -> None:
+        left, top, right, bottom = tab.evaluate(BOX)
+        tab.mouse.move(left, top)
+        tab.mouse.down()
+        tab.mouse.move((left + right) / 2, bottom - 20, steps=4)
+        tab.mouse.move(right, bottom, steps=4)
+        tab.mouse.up()
+
+    until_it_takes(tab, click_on_a_point, [tab.evaluate(POINT)[2]], CARDS)
     tab.keyboard.press("Escape")
+    until(tab, [], LIT, "history")
     tab.hover("#history")
     tab.click('#history .modebar-btn[data-val="select"]')
-    box = tab.evaluate(BOX)
-    tab.mouse.move(box[0], box[1])
-    tab.mouse.down()
-    tab.mouse.move((box[0] + box[2]) / 2, box[3] - 20, steps=4)
-    tab.mouse.move(box[2], box[3], steps=4)
-    tab.mouse.up()
     brushed = [f"{n:04d}" for n in range(4, 9)]
-    tab.wait_for_function(f"() => ({LIT})('quality').join() === '{','.join(brushed)}'")
+    until_it_takes(tab, brush, brushed, LIT, "quality")
     marked = tab.eval_on_selector_all("#leaderboard-table tr.selected .pick", "all => all.map(b => b.dataset.trial)")
     assert sorted(marked) == brushed
     # an axis of the parallel coordinates
     tab.keyboard.press("Escape")
-    tab.evaluate("() => Plotly.restyle('parallel', { 'dimensions[0].constraintrange': [[0.1, 0.2]] })")
+    until(tab, [], LIT, "quality")
     low = sorted(t.trial_id for t in findings.ledger.finished() if t.params["delta"] <= 0.2)
     within = set(findings.comparable.values)
     axis = tab.evaluate("() => document.getElementById('parallel').data[0].dimensions[0].label")
     assert axis == "delta"
     expected = [trial for trial in low if trial in within]
-    tab.wait_for_function(f"() => [...({LIT})('quality')].join() === '{','.join(expected)}'")
+
+    def narrow_the_axis() -> None:
+        tab.evaluate("() => Plotly.restyle('parallel', { 'dimensions[0].constraintrange': [[0.1, 0.2]] })")
+
+    until_it_takes(tab, narrow_the_axis, expected, LIT, "quality")
     tab.keyboard.press("Escape")
     # a filter
     tab.keyboard.press("/")
@@ -181,7 +213,7 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
         f"() => document.getElementById('selection-said').textContent.startsWith('{len(fits)} of 24')"
     )
     assert fits and set(tab.evaluate(ROWS)) == fits
-    tab.wait_for_function(f"() => ({LIT})('quality').length === {len(fits)}")
+    until(tab, sorted(fits), LIT, "quality")
     tab.fill("#filter", "nu<1 lr<x")
     tab.wait_for_function("() => document.getElementById('filter').ariaInvalid === 'true'")
     assert "no column 'nu': trial, state, val/map_at_r" in tab.inner_text("#selection-said")
@@ -195,7 +227,7 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
     tab.keyboard.press("ArrowDown")
     tab.keyboard.press("Enter")
     second = findings.ledger.ranking()[1].trial_id
-    assert tab.evaluate(CARDS) == [second]
+    until(tab, [second], CARDS)
     assert tab.evaluate("() => document.activeElement.dataset.trial") == second
     stops = tab.eval_on_selector_all("#leaderboard-table .pick", "all => all.filter(b => b.tabIndex === 0).length")
     assert stops == 1
