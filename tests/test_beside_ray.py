@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from test_search_page import made, spread
 
 from orchestrator import plugins
 from orchestrator.cli import starting
@@ -98,3 +99,17 @@ def test_reading_a_search_once_more_imports_nothing(tmp_path: Path) -> None:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.split() == ["True", torch]
+
+
+def test_results_are_shown_while_the_output_of_ray_is_hidden(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = made(tmp_path, spread(3))
+    results = starting.Results(tmp_path, as_json=False)
+    with ray_start.quiet(ray_output=False):
+        print("a line of Ray's")
+        results(ledger)
+    results.ensure(ledger)
+    shown = capsys.readouterr()
+    assert shown.out.count("what to run next") == 1 and "a line of Ray's" not in shown.out
+    assert shown.err == ""

@@ -106,7 +106,8 @@ def until_it_takes(tab: Any, gesture: Callable[[], None], expected: Any, script:
     for _ in range(5):
         gesture()
         try:
-            return until(tab, expected, script, *of, seconds=6)
+            until(tab, expected, script, *of, seconds=6)
+            return
         except AssertionError:
             tab.keyboard.press("Escape")
             tab.wait_for_timeout(1000)

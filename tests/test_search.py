@@ -81,11 +81,13 @@ class Terminal:
         self.started.append(process)
         return process
 
-    def search(self, space: dict[str, Any], name: str, *words: str, **variables: str) -> subprocess.Popen[str]:
+    def search(
+        self, space: dict[str, Any], name: str, *words: str, answer: str = "--json", **variables: str
+    ) -> subprocess.Popen[str]:
         """`orchestrator search`, of a file that is written for it."""
         path = self.project / f"{name}.yaml"
         YAML(typ="safe", pure=True).dump({k: v for k, v in space.items() if v is not None}, path)
-        return self.begin("search", str(path), "--name", name, "--json", *words, **variables)
+        return self.begin("search", str(path), "--name", name, *filter(None, [answer]), *words, **variables)
 
     def finish(self, process: subprocess.Popen[str], code: int = 0, seconds: float = 240) -> tuple[str, str]:
         """Wait for the command; its stdout and stderr."""
@@ -117,6 +119,14 @@ class Terminal:
             return len(self.events(name, "validation")) >= count
 
         wait(enough, 120)
+
+
+def shows_results_then_pages(stdout: str) -> None:
+    """The leaderboard, the test and what to run next, once, and then where to look."""
+    parts = ("on held-out classes", "\nfinal test:", "\nwhat to run next", "\non a page:", "\nin MLflow:")
+    places = [stdout.find(part) for part in parts]
+    assert -1 not in places and places == sorted(places), stdout
+    assert all(stdout.count(part) == 1 for part in parts[1:])
 
 
 def wait(condition: Callable[[], object], seconds: float) -> None:
@@ -334,9 +344,12 @@ def test_a_training_over_several_seeds(terminal: Terminal) -> None:
 @pytest.fixture(scope="module")
 def undisturbed(terminal: Terminal) -> list[dict[str, Any]]:
     """The leaderboard of a search in one slot; twice, at the same time, on clusters of their own."""
-    twins = [terminal.search(TINY, name, "--max-concurrent", "1") for name in ("once", "again")]
-    for process in twins:
-        terminal.finish(process)
+    twins = [
+        terminal.search(TINY, name, "--max-concurrent", "1", answer=answer)
+        for name, answer in (("once", "--json"), ("again", ""))
+    ]
+    _, (stdout, _) = [terminal.finish(process) for process in twins]
+    shows_results_then_pages(stdout)
     return terminal.leaderboard("once")
 
 
@@ -359,7 +372,7 @@ def test_kill_and_resume(terminal: Terminal, undisturbed: list[dict[str, Any]]) 
     process.communicate()
     assert Ledger.of(terminal.events("killed")).state == "running"
     wait(lambda: not alive(processes), 30)
-    terminal.run("resume", "killed")
+    shows_results_then_pages(terminal.run("resume", "killed")[0])
     assert terminal.leaderboard("killed") == undisturbed
     check_records(terminal, "killed")
 

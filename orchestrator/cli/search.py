@@ -211,16 +211,16 @@ def search(
             check_tracking_uri(tracking_uri)
         return found
 
+    results = Results(storage, json_)
     with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
         warn_of_plugins()
         note_idle(resolved)
         from orchestrator.cli.live import Display
         from orchestrator.search.driver import start
 
-        runner, results = ray_runner(address, ray_output), Results(storage, json_)
         outcome = start(
             resolved,
-            runner,
+            ray_runner(address, ray_output),
             storage=storage,
             tracking_uri=tracking_uri,
             watcher=Display(status=status, results=results),
@@ -274,6 +274,7 @@ def resume(
     from orchestrator.search.notify import Notification
 
     notification = Notification.of(notify_command, notify_url)
+    results = Results(storage, json_)
     with waiting("resuming the search") as status:
         if (found := benchmark_of(name, storage)) is not None:
             for_one = {
@@ -314,10 +315,9 @@ def resume(
         from orchestrator.cli.live import Display
         from orchestrator.search.driver import resume as resume_search
 
-        runner, results = ray_runner(address, ray_output), Results(storage, json_)
         outcome = resume_search(
             name,
-            runner,
+            ray_runner(address, ray_output),
             storage=storage,
             tracking_uri=tracking_uri,
             watcher=Display(status=status, results=results),

@@ -256,7 +256,9 @@ class Results:
     """Shows the leaderboard and what to run next, once: as soon as all is tested, or where nothing ran, at the end."""
 
     def __init__(self, storage: Path, as_json: bool) -> None:
+        """Before Ray starts: standard output is hidden then, with all that Ray writes to it."""
         self.storage, self.as_json = storage, as_json
+        self.stream = sys.stderr if as_json else sys.stdout
         self.shown = False
         self.fault: Exception | None = None
 
@@ -277,7 +279,7 @@ class Results:
     def _show(self, ledger: "Ledger") -> None:
         from orchestrator.cli.tables import leaderboard, next_steps
 
-        console = Terminal(stderr=self.as_json)
+        console = Terminal(file=self.stream)
         console.print(leaderboard(ledger))
         console.print(next_steps(ledger, self.storage, console.width), soft_wrap=True)
         self.shown = True

@@ -73,6 +73,7 @@ def train(
     from orchestrator.search.notify import Notification
 
     notification = Notification.of(notify_command, notify_url)
+    results = Results(storage, json_)
     with waiting("starting") as status:
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = assignments(set_, given)
@@ -100,7 +101,6 @@ def train(
         if repeats > 1:
             runner = ray_runner()
         note_idle(training)
-        results = Results(storage, json_)
         watcher = Display(status=status, results=results)
         outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     conclude(outcome, results, notification)

@@ -2,38 +2,30 @@
 
 import hashlib
 import os
-from pathlib import Path
-from typing import Any
 
 from orchestrator.tracking.address import one_line
 from orchestrator.tracking.loggers.base import Logger, LoggerStore
-from orchestrator.tracking.projection import Point
+from orchestrator.tracking.projection import Identity, Point
 from orchestrator.tracking.store import TrackingError
 
 
 class WandbStore(LoggerStore):
     """Runs in the project of the data set, in groups of a search's trials; offline unless WANDB_MODE says otherwise."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
-        self.project = ""
-
-    def experiment(self, name: str) -> str:
-        self.project = name
-        return name
-
-    def create(self, experiment_id: str, identity: Any, parent: str | None) -> str:
-        self.project = experiment_id
-        return super().create(experiment_id, identity, parent)
+    def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
+        """`PROJECT:SEARCH`, `PROJECT:SEARCH/TRIAL`: all that a later call needs."""
+        name = super().create(experiment_id, identity, parent)
+        return name if parent is not None else f"{experiment_id.replace('/', '-')}:{name}"
 
     def log(self, run_id: str, points: list[Point], params: dict[str, str], tags: dict[str, str]) -> None:
         import wandb
 
         self.folder.mkdir(parents=True, exist_ok=True)
-        search, _, trial = run_id.partition("/")
+        above, _, trial = run_id.partition("/")
+        project, _, search = above.rpartition(":")
         try:
             run = wandb.init(
-                project=self.project.replace("/", "-") or None,
+                project=project,
                 group=search,
                 name=trial or search,
                 id=hashlib.sha256(run_id.encode()).hexdigest()[:16],  # the same at every call
