@@ -638,6 +638,7 @@ def test_a_training_is_found_from_another_machine(
             assert SECRET not in file.read().decode()
 
 
+@pytest.mark.slow
 def test_a_benchmark_goes_on_elsewhere(
     storage: str,
     server: Server,

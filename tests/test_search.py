@@ -238,6 +238,7 @@ def finished(terminal: Terminal) -> dict[str, Any]:
     return last_line(stdout)
 
 
+@pytest.mark.slow
 def test_the_json_names_everything(finished: dict[str, Any]) -> None:
     assert finished["name"] == "parallel"
     assert finished["objective"] == "val/map_at_r"
@@ -252,6 +253,7 @@ def test_the_json_names_everything(finished: dict[str, Any]) -> None:
     assert 0 < finished["final"]["metrics"]["test/map_at_r"] < 1
 
 
+@pytest.mark.slow
 def test_trials_overlap_and_some_are_stopped_early(terminal: Terminal, finished: dict[str, Any]) -> None:
     trials = list(Ledger.of(terminal.events("parallel")).trials.values())
     first, second = trials[:2]
@@ -262,6 +264,7 @@ def test_trials_overlap_and_some_are_stopped_early(terminal: Terminal, finished:
     assert "pruned" in [trial["state"] for trial in finished["trials"]]
 
 
+@pytest.mark.slow
 def test_mlflow_holds_the_search(terminal: Terminal, finished: dict[str, Any]) -> None:
     from mlflow import MlflowClient
 
@@ -305,6 +308,7 @@ def test_mlflow_holds_the_search(terminal: Terminal, finished: dict[str, Any]) -
     assert store["digest"].startswith(dataset.dataset.digest) and len(dataset.dataset.digest) == 36
 
 
+@pytest.mark.slow
 def test_a_finished_search_is_left_as_it_is(terminal: Terminal, finished: dict[str, Any]) -> None:
     before = terminal.journal("parallel").read_bytes()
     stdout, _ = terminal.run("resume", "parallel", "--json")

@@ -67,6 +67,7 @@ def ended() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["terminal", "pipe"])
 def test_a_training_whose_reader_has_gone_stops_in_order(
     storage: Path, ended: list[subprocess.Popen[bytes]], how: str
@@ -106,6 +107,7 @@ def test_a_search_whose_first_words_nobody_reads_ends_in_order(storage: Path) ->
     assert not (storage / "searches" / "t" / "driver.json").exists()
 
 
+@pytest.mark.slow
 def test_a_training_whose_results_cannot_be_shown_has_its_page(storage: Path) -> None:
     writes = os.open("/dev/full", os.O_WRONLY)
     words = [*LONG[: LONG.index("--epochs")], "--epochs", "1", "--name", "t", "--set", "device=cpu"]

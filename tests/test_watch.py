@@ -129,8 +129,9 @@ def test_hostile_names_stay_text() -> None:
 
 
 RUN = """
-import sys
+import signal, sys
 from orchestrator.cli.main import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a background job
 try:
     main(sys.argv[1:])
 except SystemExit as ended:
