@@ -6,14 +6,17 @@ import sys
 def main() -> None:
     """The entry point of the console script and of `python -m orchestrator`."""
     try:
-        from orchestrator.endings import prepare, unforeseen
+        from orchestrator.endings import leave, prepare, unforeseen
 
         prepare()
         try:
             from orchestrator.cli.main import main as run
         except Exception as error:  # an incomplete installation, for example
             sys.exit(unforeseen(error))
-        run()
+        try:
+            run()
+        except SystemExit as ended:
+            leave(ended.code)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

@@ -373,3 +373,26 @@ def test_a_storage_that_was_moved_knows_its_runs(tmp_path: Path) -> None:
     assert "/7" in landing(folder / "journal.jsonl", default_tracking_uri(tmp_path / "moved"), 5000)
     with pytest.raises(InputError, match="was not sent to"):
         landing(folder / "journal.jsonl", f"sqlite:///{tmp_path}/other.db", 5000)
+
+
+LEAVE = """
+import atexit, sys, threading, time
+from orchestrator.endings import leave
+class Freed:
+    def __del__(self):
+        print("freed")
+kept = Freed()
+atexit.register(print, "registered")
+threading.Thread(target=lambda: (time.sleep(0.3), print("thread"))).start()
+sys.stdout.write("unflushed ")
+leave({})
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "returned", "words"), [(None, 0, ""), (0, 0, ""), (130, 130, ""), ("why", 1, "why\n")]
+)
+def test_the_end_waits_for_threads_and_functions_and_frees_nothing(code: object, returned: int, words: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVE.format(repr(code))], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (returned, words)
+    assert done.stdout == "unflushed thread\nregistered\n"
