@@ -1,0 +1,70 @@
+"""The documentation as a site: the pages of this folder, the project's own, and a reference from the docstrings.
+
+    python docs/build_site.py [--to site]
+
+Zensical builds it; every link between pages is checked. Fonts and scripts are in the site: it needs no network.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/*.md", "examples/README.md")
+REFERENCE = {
+    "python": ("The Python interface", "orchestrator.api"),
+    "method": ("What a method is", "orchestrator.method"),
+    "objectives": ("Loss functions", "methods.objectives"),
+    "proxies": ("Proxies", "methods.proxies"),
+    "check": ("Conformance checks", "orchestrator.check"),
+}
+"""Page -> its title, and the module whose docstrings it shows."""
+LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+"""The file of a link."""
+
+
+def staged(folder: Path) -> None:
+    """Copy the pages, and what they link to, into a folder, each to its own place."""
+    pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
+    files = set(pages)
+    for page in pages:
+        targets = (page.parent / name for name in LINK.findall(page.read_text("utf-8")) if "://" not in name)
+        files |= {target.resolve() for target in targets if target.is_file()}
+    for path in sorted(files):
+        place = folder / path.relative_to(ROOT)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, place)
+    (folder / "reference").mkdir()
+    for name, (title, module) in REFERENCE.items():
+        (folder / "reference" / f"{name}.md").write_text(f"# {title}\n\n::: {module}\n", encoding="utf-8")
+
+
+def build(target: Path) -> None:
+    """Build the site into a folder, which is replaced. Exits with Zensical's words if a link leads nowhere."""
+    with tempfile.TemporaryDirectory() as place:
+        work = Path(place)
+        staged(work / "pages")
+        shutil.copyfile(ROOT / "docs" / "zensical.toml", work / "zensical.toml")
+        program = Path(sys.executable).parent / "zensical"
+        done = subprocess.run([program, "build", "--strict"], cwd=work, capture_output=True, text=True, check=False)
+        if done.returncode:
+            words = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
+            raise SystemExit(words.partition("Traceback")[0])
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(work / "site", target)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("--to", type=Path, default=ROOT / "site", help="the folder of the site")
+    target = parser.parse_args().to
+    build(target)
+    print(f"open it with: python -m http.server --bind 127.0.0.1 --directory {target}")
+
+
+if __name__ == "__main__":
+    main()
