@@ -13,7 +13,7 @@ PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscop
 # at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
-.PHONY: demo test test-slow gpu coverage lint setup ui site methods-page tables-page goldens clean
+.PHONY: demo test test-slow gpu coverage lint setup ui package site methods-page tables-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -43,6 +43,12 @@ lint: setup ## style, format and types
 
 ui: setup ## MLflow on this machine
 	@$(BIN)/orchestrator ui --storage runs
+
+package: setup ## the wheel and the source archive, checked, in dist/
+	@rm -rf dist
+	@$(UV) build --quiet
+	@$(UV) run --quiet --no-project --with twine twine check --strict dist/*
+	@$(UV) run --quiet --no-project --with check-wheel-contents check-wheel-contents --ignore W009 dist/*.whl
 
 site: setup ## the documentation as a site, in site/
 	@$(BIN)/python docs/build_site.py
