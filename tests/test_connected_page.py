@@ -215,6 +215,11 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
     )
     assert fits and set(tab.evaluate(ROWS)) == fits
     until(tab, sorted(fits), LIT, "quality")
+    edge = sorted(trial.params["proxies_per_class"] for trial in findings.ledger.trials.values())[8]
+    for sign, among in (("<", edge.__gt__), ("<=", edge.__ge__), (">", edge.__lt__), (">=", edge.__le__)):
+        count = sum(among(trial.params["proxies_per_class"]) for trial in findings.ledger.trials.values())
+        tab.fill("#filter", f"proxies_per_class{sign}{edge}")
+        tab.wait_for_function(SAID.format(f"{count} of 24"))
     tab.fill("#filter", "nu<1 lr<x")
     tab.wait_for_function("() => document.getElementById('filter').ariaInvalid === 'true'")
     assert "no column 'nu': trial, state, val/map_at_r" in tab.inner_text("#selection-said")

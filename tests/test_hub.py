@@ -32,6 +32,7 @@ MODELS: dict[str, tuple[dict[str, Any], set[str]]] = {
         {"method": "triplet", "backbone": "timm/test_vit", "lora_rank": 2, "pooling": "average"},
         set(),
     ),
+    "timm's, with both pools": ({"method": "triplet", "backbone": "timm/test_vit", "pooling": "average+max"}, set()),
     "timm's, with a layer between": ({"method": "triplet", "backbone": "timm/test_convnext"}, {"model.pt2"}),
     "ranked by its method": ({"method": "hyperbolic"}, {"model.pt2"}),
 }

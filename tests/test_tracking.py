@@ -567,6 +567,17 @@ def test_sqlite_holds_exactly_the_projection(
         assert report.parent_run_id == tracker.parent_run_id
     assert stored(uri) == runs
 
+    # The verdict alone stands above the experiment's runs, with a link to its search.
+    with Journal(journal.path) as more:
+        text = "Best: trial 0003.\n\n**Which classes are confused most?**\n\n- a with b"
+        more.append("note", text=text, important=[], least=None)
+    report = sync(journal.path, uri, tmp_path / "artifacts")
+    client = MlflowClient(tracking_uri=uri)
+    assert client.get_run(str(report.parent_run_id)).data.tags["mlflow.note.content"] == text
+    head = f"**[first](#/experiments/{report.experiment_id}/runs/{report.parent_run_id})**, the search described last"
+    said = client.get_experiment(str(report.experiment_id)).tags["mlflow.note.content"]
+    assert said == f"{head}\n\nBest: trial 0003."
+
 
 def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tmp_path: Path) -> None:
     uri = default_tracking_uri(tmp_path)
