@@ -26,8 +26,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "two batches of half the images": {"accumulate_batches": 2},
     "a quarter at once": {"images_per_pass": 4},
     "LoRA, rank 8, a quarter at once": {"lora_rank": 8, "images_per_pass": 4},
+    "LoRA, rank 8, two batches, a quarter at once": {"lora_rank": 8, "accumulate_batches": 2, "images_per_pass": 4},
 }
-"""`images_per_pass` counts quarters of the batch here."""
+"""`images_per_pass` counts quarters of all images here."""
 
 
 def measure(backbone: str, way: str, images: int, size: int) -> dict[str, float]:

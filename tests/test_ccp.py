@@ -26,7 +26,7 @@ from methods.ccp import (
 )
 from orchestrator.config.files import find_search, read_yaml
 from orchestrator.config.optimizers import OPTIMIZERS, optimizer_of
-from orchestrator.config.presets import find_preset
+from orchestrator.config.presets import find_preset, presets
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.training import Training
 from orchestrator.data.splits import class_split, train_labels
@@ -540,12 +540,24 @@ def test_runs_over_samples_have_the_covering_radius_too() -> None:
         assert found["mean_covering_radius"] == pytest.approx(expected)
 
 
-def test_the_batch_sizes_of_the_supplement_are_a_grid() -> None:
-    path = find_search("ccp_batch_size")
-    found = resolve_search(
-        read_yaml(path), name="x", source=path.name, preset=find_preset("ccp/cars196/bn_inception/c2"), seeds=5
-    )
-    sizes = [found.experiment(point).training.batch_size for point in found.space.grid()]
-    assert sorted(set(sizes)) == [16, 32, 64, 128] and len(sizes) == 20
-    assert {found.experiment(point).flat()["neg_margin"] for point in found.space.grid()} == {0.5409}
-    assert found.example().training.protocol == "mlrc"
+UNDER_MLRC = [
+    name
+    for name, preset in presets().items()
+    if preset.settings.get("protocol") == "mlrc" and not name.startswith("pfml/")
+]
+
+
+@pytest.mark.parametrize("name", UNDER_MLRC)
+def test_the_batch_sizes_of_the_supplement_are_a_grid_for_all_that_it_compares(name: str) -> None:
+    path, preset = find_search("ccp_batch_size"), find_preset(name)
+    of_classes = preset.settings["method"] in ("proxy_anchor", "proxy_nca_plus_plus", "soft_triple")
+    assert preset.settings["images_per_class"] == (1 if of_classes else 4)
+    more = {"images_per_class": 4} if of_classes else {}
+    found = resolve_search(read_yaml(path), name="x", source=path.name, preset=preset, overrides=more, seeds=5)
+    trained = [found.experiment(point) for point in found.space.grid()]
+    assert [one.training.batch_size for one in trained] == [16, 32, 64, 128] * 5
+    stated = {key: value for key, value in (preset.settings | more).items() if key not in ("classes_per_batch", "seed")}
+    expected = stated | {"selection_metric": None}  # a search chooses by its objective
+    for number, one in enumerate(trained):
+        flat = one.flat()
+        assert {key: flat[key] for key in expected} == expected and flat["seed"] == number // 4

@@ -12,6 +12,7 @@ import pytest
 import torch
 from test_cli import run
 from test_loop import resolved
+from test_recipes import after_patience, plateau
 
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.splits import Split, class_folds, class_split
@@ -34,10 +35,16 @@ def folds_of(store: Store) -> list[Split]:
     return [dataclasses.replace(fold, validation=fold.validation[:48]) for fold in class_folds(store)[:2]]
 
 
-def train(folder: Path | None, data: Path, take: int = 99, stop_after: int = VALIDATIONS) -> list[Validation]:
+def train(
+    folder: Path | None, data: Path, take: int = 99, stop_after: int = VALIDATIONS, **more: Any
+) -> list[Validation]:
     store = open_dataset("glyphs-small", data)
-    training = fit_folds(resolved(data, SETTINGS), store, folds_of(store), folder=folder, stop_after=stop_after)
+    training = fit_folds(resolved(data, SETTINGS | more), store, folds_of(store), folder=folder, stop_after=stop_after)
     return [validation for _, validation in zip(range(take), training, strict=False)]
+
+
+def seen(validations: list[Validation]) -> list[Any]:
+    return [(v.number, v.step, v.metrics, v.finished, v.reason) for v in validations]
 
 
 def test_every_training_class_is_held_out_once(glyphs: Store) -> None:
@@ -71,9 +78,6 @@ def test_folds_in_lockstep_are_each_as_if_alone(data_folder: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_an_interrupted_training_goes_on_exactly(data_folder: Path, tmp_path: Path, lost: int) -> None:
-    def seen(validations: list[Validation]) -> list[Any]:
-        return [(v.number, v.step, v.metrics, v.finished) for v in validations]
-
     whole = train(tmp_path / "whole", data_folder)
     train(tmp_path / "broken", data_folder, take=2)
     for number in range(lost):  # killed after some of the folds had saved: the others are a validation behind
@@ -96,6 +100,32 @@ def test_a_fold_that_ends_early_counts_with_its_last_validation(
     assert [validation.metrics["val/map_at_r"] for validation in found] == pytest.approx([0.1, 0.15, 0.2])
     assert [validation.seconds for validation in found] == [2.0, 1.0, 1.0]
     assert [validation.finished for validation in found] == [False, False, True]
+
+
+def test_each_fold_lowers_its_learning_rate_and_ends_by_its_own_scores(data_folder: Path, tmp_path: Path) -> None:
+    """Also where it is interrupted, before and after the first of them has ended."""
+    recipe: dict[str, Any] = {"lr_schedule": "plateau", "lr_patience": 0, "lr_gamma": 0.5, "stop_patience": 2}
+    settings: dict[str, Any] = {"method": "triplet", "lr": 0.03, "validate_every": "1 step", **recipe}
+    together = train(tmp_path / "whole", data_folder, stop_after=12, **settings)
+    ends, factors = [], []
+    saved = [load_checkpoint(fold_folder(tmp_path / "whole", number) / CHECKPOINT) for number in range(2)]
+    curves = [[one["metrics"]["val/map_at_r"] for one in state["history"]] for state in saved]
+    for state, scores in zip(saved, curves, strict=True):
+        ends.append(after_patience(scores, True, 2) or 0)
+        assert len(scores) == ends[-1] and state["history"][-1]["finished"]
+        factors.append(plateau(scores[:-1], True, 0)[-1])  # the last score comes after the last step
+        assert state["optimizer"]["param_groups"][0]["lr"] == pytest.approx(0.03 * factors[-1])
+    assert len({*ends}) == len({*factors}) == 2, "the folds differ, or else this test shows nothing"
+    for place, validation in enumerate(together):
+        assert validation.metrics["val/map_at_r"] == fmean(scores[: place + 1][-1] for scores in curves)
+        assert validation.finished == (place + 1 == max(ends))
+    assert together[-1].reason == "2 of 2 folds: stop_patience: no better val/map_at_r in 2 validations"
+    for take in (min(ends) - 1, min(ends) + 1):
+        train(tmp_path / str(take), data_folder, take=take, stop_after=12, **settings)
+        assert seen(train(tmp_path / str(take), data_folder, stop_after=12, **settings)) == seen(together)
+        for number, state in enumerate(saved):
+            again = load_checkpoint(fold_folder(tmp_path / str(take), number) / CHECKPOINT)["model"]["learner"]
+            assert all(torch.equal(again[name], value) for name, value in state["model"]["learner"].items())
 
 
 def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_path: Path) -> None:

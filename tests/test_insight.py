@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, opened
 
+from methods.uncertainty import certain_pairs_of_uncertain_items, gradient_weights
 from orchestrator.data.store import Store
 from orchestrator.evaluation.confusions import confused_most
 from orchestrator.evaluation.insight import (
@@ -30,13 +31,14 @@ from orchestrator.evaluation.insight import (
     similarity_table,
 )
 from orchestrator.evaluation.metrics import evaluate_queries
-from orchestrator.method import Embedded
-from orchestrator.report.html.charts import family
+from orchestrator.method import Diagnostics, Embedded
+from orchestrator.report.html.charts import family, weights_charts
 from orchestrator.report.html.gallery import write_gallery
 from orchestrator.report.html.model_page import model_page, neighbours
-from orchestrator.report.model_view import View, read_insight
-from orchestrator.storage.trial_folder import SAMPLE
+from orchestrator.report.model_view import SHOWN_PAIRS, View, read_insight, read_pairs, read_weights
+from orchestrator.storage.trial_folder import DIAGNOSTICS, SAMPLE
 from orchestrator.training.embed import keep_insight, look, save_insight
+from orchestrator.training.model_file import save_diagnostics
 
 IMAGES, WIDTH = 120, 6
 NAMES = [f"class {label}" for label in range(12)]
@@ -269,10 +271,65 @@ def test_the_page_is_whole_and_offline() -> None:
         assert words in text and words not in plain
 
 
+def uncertain_tables(seed: int) -> dict[str, dict[str, list[Any]]]:
+    """What IDML records of 40 of the images."""
+    s, u = (torch.from_numpy(np.random.default_rng(seed).normal(size=(40, 6))) for _ in range(2))
+    alpha, beta = torch.cdist(s, s), torch.cdist(u, -u)
+    rows, level = torch.from_numpy(ROWS[:40]), u.norm(dim=1)
+    return {
+        "gradient_weights_trained": gradient_weights(alpha, beta, tau=5.0, gamma=0.0),
+        "gradient_weights_held_out": gradient_weights(alpha, beta, tau=1.0, gamma=1.0),
+        "certain_pairs": certain_pairs_of_uncertain_items(
+            beta, level, {"sample": rows, "label": torch.from_numpy(LABELS[:40])}
+        ),
+    }
+
+
+def test_weights_of_gradients_and_certain_pairs_are_drawn(tmp_path: Path) -> None:
+    """Only where they were recorded; what the test recorded goes before the best validation."""
+    first, tested = uncertain_tables(0), uncertain_tables(1)
+    assert read_weights(tmp_path) == {} and read_pairs(tmp_path) is None
+    save_diagnostics(tmp_path / "fold-0" / DIAGNOSTICS, Diagnostics({}, {}, first))
+    assert list(read_weights(tmp_path)) == ["training images", "held-out images"]
+    assert read_pairs(tmp_path) == first["certain_pairs"]
+    save_diagnostics(tmp_path / "fold-0" / DIAGNOSTICS, Diagnostics({}, {}, tested), "test_")
+    weights, pairs = read_weights(tmp_path), read_pairs(tmp_path)
+    expected = {"training images": "gradient_weights_trained", "test images": "gradient_weights_held_out"}
+    of = {"training images": first, "test images": tested}
+    assert weights == {images: of[images][name] for images, name in expected.items()}
+    assert pairs == tested["certain_pairs"]
+
+    shown = view(gradient_weights=weights, certain_pairs=pairs)
+    charts = weights_charts(shown)
+    assert [chart.label for chart in charts] == ["semantic distance", "uncertainty", "relative uncertainty"]
+    for chart in charts:
+        rows = list(zip(*first["gradient_weights_trained"].values(), strict=True))
+        means = [row[4] for row in rows if row[0] == chart.label.replace(" ", "_")]
+        line, other = chart.curves
+        assert (line.name, other.name) == ("training images", "test images")
+        heights = [float(pair.split()[1]) for pair in line.path[1:].split("L")]
+        (zero, _), (tick, number) = chart.up[0], chart.up[1]
+        assert chart.up[0][1] == 0 and len(heights) == len(means) == 20
+        scale = (zero - tick) / number
+        assert [(zero - height) / scale for height in heights] == pytest.approx(means, abs=0.2 / scale)
+        assert line.band.endswith("Z") and line.band.count("L") == 39
+    html = model_page(shown)
+    elements = Elements(html)
+    text = "".join(elements.text)
+    assert "Uncertain pairs" in text and f"pair: u {pairs['uncertainty'][0]:.2f}" in text
+    plain = model_page(view())
+    pictures = len([tag for tag, _ in elements.tags if tag == "img"])
+    assert pictures == len([tag for tag, _ in Elements(plain).tags if tag == "img"]) + 2 * SHOWN_PAIRS
+    assert "Uncertain pairs" not in plain and "couples" not in re.sub(r"<style>.*?</style>", "", plain, flags=re.S)
+    (tmp_path / "fold-0" / DIAGNOSTICS / "test_certain_pairs.csv").write_text("sample_1,sample_2\n1,2\n")
+    assert read_pairs(tmp_path) == first["certain_pairs"], "a table without its columns is no table"
+
+
 def test_names_cannot_break_out() -> None:
     hostile = [f"{HOSTILE}{label}" for label in range(12)]
-    calm = [tag for tag, _ in Elements(model_page(view(neighbour_map=False))).tags]
-    html = model_page(view(hostile, neighbour_map=False))
+    more: dict[str, Any] = {"neighbour_map": False, "certain_pairs": uncertain_tables(0)["certain_pairs"]}
+    calm = [tag for tag, _ in Elements(model_page(view(**more))).tags]
+    html = model_page(view(hostile, **more))
     assert [tag for tag, _ in Elements(html).tags] == calm
     assert f"{HOSTILE}3" in "".join(Elements(html).text)
 

@@ -153,6 +153,24 @@ def test_one_process_equals_two_and_parts_equal_the_whole(photographs: Store, tm
     assert apart(weights(tmp_path / "parts"), weights(tmp_path / "plain")) < 1e-10
 
 
+def test_a_resnet_with_everything_too(photographs: Store, tmp_path: Path, pair: Pair) -> None:
+    """Its 1 x 1 convolutions, gradients of two batches, and one image at a time: on two processes, and resumed."""
+    settings = VIT | EVERYTHING | {"backbone": "timm/test_resnet"}
+    whole = train(tmp_path / "whole", photographs.path, settings)
+    pair.run(train, tmp_path / "two", photographs.path, settings)
+    assert apart(weights(tmp_path / "whole"), weights(tmp_path / "two")) < 1e-10
+    train(tmp_path / "broken", photographs.path, settings, take=1)
+    first = weights(tmp_path / "broken")
+    assert told(train(tmp_path / "broken", photographs.path, settings)) == told(whole)
+    found = weights(tmp_path / "whole")
+    assert apart(found, weights(tmp_path / "broken")) == 0
+    moved = {name for name in found if "lora_up" in name and not torch.equal(found[name], first[name])}
+    # the others are in branches that begin at zero, by the frozen weight of their last batch norm
+    assert {name.split("model.")[1].split(".lora")[0] for name in moved} == {
+        f"layer{stage}.0.downsample.1" for stage in (2, 3, 4)
+    }
+
+
 def test_an_exported_model_has_plain_weights_and_the_same_embeddings(photographs: Store, tmp_path: Path) -> None:
     validations = train(tmp_path, photographs.path, VIT | {"precision": "float32"})
     source = Source.of(tmp_path / BEST, photographs)

@@ -395,6 +395,7 @@ def test_the_lists(capsys: pytest.CaptureFixture[str]) -> None:
         ("train --method pfml", ["--dataset: missing"]),
         ("search pfml --preset pmfl/cub200/resnet50 --dry-run", ["'pmfl'", "did you mean 'pfml'?"]),
         ("search pfml --preset cpml/cub200/resnet50 --dry-run", ["is for 'cpml'", "pfml.yaml searches 'pfml'"]),
+        ("search ccp_grid --preset triplet/cub200/bn_inception", ["is for 'triplet'", "ccp_grid.yaml searches 'ccp'"]),
         ("search method_comparison --preset pfml/cub200/resnet50", ["is for one method", "searches over methods"]),
         ("presets pfml/cub20/resnet50", ["NAME: pfml/cub20/resnet50", "did you mean 'cub200'?"]),
         ("presets normalized_softmax", ["no presets with method 'normalized_softmax'"]),

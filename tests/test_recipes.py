@@ -1,6 +1,7 @@
 """What any method is trained with: schedules of the learning rate and when a training ends, beside slow references."""
 
 import io
+import math
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,9 @@ from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.execution.worker import results
 from orchestrator.method import registry
+from orchestrator.search.conductor import Conductor
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.embed import evaluate_model
@@ -204,3 +207,70 @@ def test_the_mean_gradient_of_several_batches_is_applied_once() -> None:
     own = Run(Subject(registry()["sharpness_aware"], {})).learner
     with pytest.raises(InputError, match="accumulate_batches: 3: method 'sharpness_aware' has a training step of its"):
         Engine(own, training, optimizer, scaler, run.rng, CPU)
+
+
+def carried_out(conductor: Conductor, die_after: float = math.inf) -> Ledger:
+    """The trials trained in this process, one at a time, without the final run; dead after so many reports."""
+    reports = 0
+    while (work := conductor.next()) is not None and not work.test:
+        for found in results(work):
+            if reports == die_after:
+                conductor.journal.close()
+                return conductor.ledger
+            reports += 1
+            if conductor.report(found):
+                break
+    conductor.journal.close()
+    return conductor.ledger
+
+
+def test_early_stops_plateaus_and_patience_over_folds(data_folder: Path, tmp_path: Path) -> None:
+    """A trial ends by whichever comes first, as the same training alone; a search that died goes on to the same end."""
+    settings = {key: value for key, value in SETTINGS.items() if key != "lr"} | {"protocol": "mlrc", "class_subset": 8}
+    settings |= {"classes_per_batch": 4, "validate_every": "1 step", "stop_patience": 2}
+    settings |= {"lr_schedule": "plateau", "lr_patience": 0, "lr_gamma": 0.1}
+    raw = {"method": "triplet", "dataset": "glyphs-small", "settings": settings, "space": {"lr": [0.1, 1e-30]}}
+    asha = {"name": "asha", "grace_validations": 2, "reduction_factor": 2}
+    search = search_of(raw | {"algorithm": "grid", "scheduler": asha})
+
+    def folder(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "glyphs-small").symlink_to(data_folder / "glyphs-small")
+        return tmp_path / name
+
+    def told(ledger: Ledger) -> list[Any]:
+        return [(one.trial_id, one.state, one.reason, one.curve, one.params) for one in ledger.trials.values()]
+
+    reason = "4 of 4 folds: stop_patience: no better val/map_at_r in 2 validations"
+    whole = carried_out(start(search, folder("whole")))
+    first, second = whole.trials.values()
+    assert (first.state, first.reason) == ("done", reason) and first.validations > 3
+    assert (second.state, second.reason, second.validations) == ("pruned", None, 2)
+    for trial in (first, second):
+        alone = list(results(Work("x", trial.settings, str(data_folder), str(tmp_path / "alone" / trial.trial_id))))
+        assert [found.metrics["val/map_at_r"] for found in alone][: trial.validations] == trial.curve  # type: ignore[union-attr]
+        assert isinstance(alone[-1], Validated) and alone[-1].reason == reason
+        assert len(alone) == trial.validations + (trial is second), "the scheduler was sooner than patience"
+    for reports in (first.validations - 2, first.validations + 1):
+        died = folder(f"died after {reports}")
+        carried_out(start(search, died), reports)
+        assert told(carried_out(start(search, died))) == told(whole)
+
+
+def test_patience_at_the_validation_of_an_early_stop_ends_the_trial(tmp_path: Path) -> None:
+    conductor = start(
+        search_of(TPE, scheduler={"name": "asha", "grace_validations": 2, "reduction_factor": 2}), tmp_path
+    )
+    states: list[str] = []
+    for reason in (None, "stop_patience: no better", None):
+        trial = conductor.next()
+        assert trial is not None
+        assert not conductor.report(result(trial, 1, 0.9 if not states else 0.1, 9))
+        last = 2 if reason else 9
+        assert conductor.report(replace(result(trial, 2, 0.9 if not states else 0.1, last), reason=reason)) == bool(
+            states
+        )
+        states.append(conductor.ledger.trials[trial.trial_id].state)
+        if not states[1:]:
+            assert conductor.report(result(trial, 3, 0.9, 3))
+    assert states == ["running", "done", "pruned"]

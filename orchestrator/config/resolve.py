@@ -22,7 +22,7 @@ from orchestrator.config.search import (
     chosen_by,
 )
 from orchestrator.config.space import parse_space
-from orchestrator.config.training import resolve_experiment
+from orchestrator.config.training import Training, resolve_experiment
 from orchestrator.contract import MethodConfig
 from orchestrator.errors import InputError, Problems, complaints, shown, suggestion, unknown
 from orchestrator.evaluation.measures import is_minimised
@@ -375,16 +375,20 @@ def _with_preset(
     """The settings and the space of a search, the preset's settings over the file's.
 
     Hyperparameters of a base objective belong to it: if the objective is searched, the preset's are left out.
+    A preset of another method takes the place of the file's with its hyperparameters, if the space has none of them.
     """
     method = preset.settings["method"]
     searched = set(named_settings(space)) - overrides.keys()
     if "method" in searched:
         raise InputError(f"--preset {preset.name}: is for one method, but {source} searches over methods")
-    if settings.get("method", method) != method:
-        raise InputError(
-            f"--preset {preset.name}: is for '{method}', but {source} searches '{settings['method']}': "
-            f"give a preset for that method, or a search of '{method}'"
-        )
+    if (other := settings.get("method", method)) != method:
+        if not searched <= Training.model_fields.keys():
+            raise InputError(
+                f"--preset {preset.name}: is for '{method}', but {source} searches '{other}': "
+                f"give a preset for that method, or a search of '{method}'"
+            )
+        own = find_installed(other).fields.model_fields
+        settings = {key: value for key, value in settings.items() if key not in own}
     dependent = find_installed(method).fields.dependent
     left_out = searched.union(*(dependent.get(key, ()) for key in searched))
     stated = {key: value for key, value in beneath(preset.settings, overrides).items() if key not in left_out}

@@ -38,14 +38,14 @@ def confused_classes(ledger: Ledger, folder: Path) -> str:
 
 
 def read_table(path: Path) -> Table:
-    """The columns of a table that an evaluation wrote."""
+    """The columns of a table that an evaluation or a method's diagnostics wrote."""
     with path.open(newline="", encoding="utf-8") as file:
         heads, *rows = csv.reader(file)
     return {head: [_value(head, row[place]) for row in rows] for place, head in enumerate(heads)}
 
 
 def _value(head: str, text: str) -> Any:
-    if head in ("class", "taken_for"):
+    if head in ("class", "taken_for", "axis"):
         return text
     if not text:
         return None

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from orchestrator.evaluation.confusions import Table
 from orchestrator.evaluation.insight import Insight
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 CURVES = "diagnostics/"
 THUMBNAIL, TILE = 64, 40
 """Pixels of the longer side: in the gallery, and of a point of the map."""
+WEIGHT_COLUMNS = ("axis", "value", "weight", "deviation")
+"""Of a table `gradient_weights_...`: an axis, and of each bin the mean on it, the mean weight, the deviation."""
+PAIR_COLUMNS = ("sample_1", "sample_2", "label_1", "label_2", "level_1", "level_2", "uncertainty")
+"""Of a table `certain_pairs`."""
+SHOWN_PAIRS = 12
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,9 @@ class View:
 
     `told` are the lines under the title, the most important first; `image` returns an image's pixels, uint8
     (H, W, channels), by its row in the data set; `curves` are numbers per validation, by name; `proxies` the
-    similarities of all pairs of proxies.
+    similarities of all pairs of proxies. `gradient_weights` has for each set of images, by its name, the columns
+    WEIGHT_COLUMNS; `certain_pairs` has the columns PAIR_COLUMNS: rows of the data set, classes and
+    levels of both, and the pair's uncertainty.
     """
 
     title: str
@@ -47,13 +55,17 @@ class View:
     image: Callable[[int], NDArray[np.uint8]]
     curves: Mapping[str, Sequence[float]] = field(default_factory=dict)
     proxies: NDArray[np.floating[Any]] | None = None
+    gradient_weights: Mapping[str, Table] = field(default_factory=dict)
+    certain_pairs: Table | None = None
     neighbour_map: bool = True
     """Whether t-SNE, which takes seconds, is among its maps."""
 
     @cached_property
     def thumbnails(self) -> dict[int, Image.Image]:
-        """Thumbnails of all images of the gallery, by row."""
+        """Thumbnails of all images of the gallery and of the pairs that are shown, by row."""
         rows = {*self.insight.query_K.tolist(), *self.insight.neighbour_KN.ravel().tolist()}
+        if self.certain_pairs is not None:
+            rows |= {row for side in PAIR_COLUMNS[:2] for row in self.certain_pairs[side][:SHOWN_PAIRS]}
         return {row: thumbnail(self.image(row), THUMBNAIL) for row in sorted(rows)}
 
 
@@ -111,6 +123,8 @@ def model_view(
         image=store.image,
         curves=curves,
         proxies=_proxy_similarity(place),
+        gradient_weights=read_weights(place),
+        certain_pairs=read_pairs(place),
         neighbour_map=neighbour_map,
     )
 
@@ -123,6 +137,31 @@ def _proxy_similarity(place: Path) -> NDArray[np.floating[Any]] | None:
                 matrix = np.load(folder / DIAGNOSTICS / f"{prefix}proxy_similarity.npy", allow_pickle=False)
                 if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
                     return np.asarray(matrix, np.float64)
+    return None
+
+
+def read_weights(place: Path) -> dict[str, Table]:
+    """The gradients' weights that the method saved, by the images whose pairs they are of."""
+    trained = _method_table(place, WEIGHT_COLUMNS, "gradient_weights_trained")
+    tested = _method_table(place, WEIGHT_COLUMNS, "test_gradient_weights_held_out")
+    held_out = None if tested else _method_table(place, WEIGHT_COLUMNS, "gradient_weights_held_out")
+    found = {"training images": trained, "test images": tested, "held-out images": held_out}
+    return {images: table for images, table in found.items() if table is not None}
+
+
+def read_pairs(place: Path) -> Table | None:
+    """The certain pairs that the method saved, of the test or else of the best validation."""
+    return _method_table(place, PAIR_COLUMNS, "test_certain_pairs", "certain_pairs")
+
+
+def _method_table(place: Path, columns: Sequence[str], *names: str) -> Table | None:
+    """The first of these tables that the method saved, with rows and these columns at least."""
+    for folder in dict.fromkeys([place, *model_folders(place)]):
+        for name in names:
+            with contextlib.suppress(*DAMAGED):
+                table = read_table(folder / DIAGNOSTICS / f"{name}.csv")
+                if all(table[column] and None not in table[column] for column in columns):
+                    return table
     return None
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from orchestrator.evaluation.insight import Insight
 from orchestrator.report.html.elements import Table
-from orchestrator.report.model_view import View
+from orchestrator.report.model_view import WEIGHT_COLUMNS, View
 from orchestrator.text import counted
 
 CHART, MARGINS = (420, 250), (48, 10, 22, 36)
@@ -26,12 +26,24 @@ QUALIFIERS = frozenset(("trained", "held", "out", "mixed", "class", "proxy", "me
 
 @dataclass(frozen=True)
 class Curve:
-    """A line of a chart, or the outline of a histogram."""
+    """A line of a chart, with the outline of what is shaded around it; or the outline of a histogram."""
 
     name: str
     path: str
     stroke: str
     dash: str
+    band: str = ""
+
+
+@dataclass(frozen=True)
+class Points:
+    """What a line goes through, and the ends of what is shaded around it; of a histogram the edges and heights of its
+    bars."""
+
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +73,7 @@ def similarities_chart(insight: Insight) -> Chart | None:
         return None
     part = slice(max(0, used[0] - 1), used[-1] + 2)
     edges = [*table["low"][part], table["high"][part][-1]]
-    series = {f"pairs of {name}": share[part].tolist() for name, share in shares.items()}
+    series = {f"pairs of {name}": Points(edges, share[part].tolist()) for name, share in shares.items()}
     rows = [
         [low, *(int(sides[name][place]) for name in sides)]
         for place, low in enumerate(table["low"])
@@ -70,7 +82,7 @@ def similarities_chart(insight: Insight) -> Chart | None:
     told = f"Share of the pairs by their cosine, of {counted(len(insight.sample_P), 'image')}."
     more = Table("similarities", ["cosine from", "pairs of one class", "pairs of two"], rows)
     title, label = "Similarity of pairs", "cosine similarity"
-    return _chart("histogram", title, told, edges, series, more, steps=True, label=label)
+    return _chart("histogram", title, told, series, more, steps=True, label=label)
 
 
 def recalls_chart(insight: Insight) -> Chart:
@@ -80,8 +92,8 @@ def recalls_chart(insight: Insight) -> Chart:
     rows = [[low, int(count)] for low, count in zip(edges.tolist(), counts, strict=False)]
     more = Table("recalls", ["recall@1 from", "classes"], rows)
     told = f"The {len(recalls)} classes by their recall@1."
-    title, series = "Recall@1 of the classes", {"classes": counts.tolist()}
-    return _chart("recalls", title, told, edges.tolist(), series, more, steps=True, label="recall@1")
+    title, series = "Recall@1 of the classes", {"classes": Points(edges.tolist(), counts.tolist())}
+    return _chart("recalls", title, told, series, more, steps=True, label="recall@1")
 
 
 def training_charts(view: View) -> list[Chart]:
@@ -96,10 +108,35 @@ def training_charts(view: View) -> list[Chart]:
         length = max(len(values) for values in curves.values())
         rows = [[i + 1, *(v[i] if i < len(v) else None for v in curves.values())] for i in range(length)]
         more = Table(f"curve-{number}", ["validation", *curves], rows)
-        series = {name: list(values) for name, values in list(curves.items())[: len(STROKES)]}
-        last = ", ".join(f"{name} {values[-1]:.4g}" for name, values in series.items())
-        x = list(range(1, length + 1))
-        charts.append(_chart(f"curves-{number}", title, f"At the end: {last}.", x, series, more, label="validation"))
+        series = {
+            name: Points(range(1, len(values) + 1), values) for name, values in list(curves.items())[: len(STROKES)]
+        }
+        last = ", ".join(f"{name} {points.y[-1]:.4g}" for name, points in series.items())
+        charts.append(_chart(f"curves-{number}", title, f"At the end: {last}.", series, more, label="validation"))
+    return charts
+
+
+def weights_charts(view: View) -> list[Chart]:
+    """The weights of gradients over each of their axes, one line per set of images."""
+    axes = dict.fromkeys(axis for table in view.gradient_weights.values() for axis in table["axis"])
+    charts = []
+    for axis in axes:
+        series, rows, told = {}, [], []
+        for images, table in view.gradient_weights.items():
+            bins = [bin_ for bin_ in zip(*(table[column] for column in WEIGHT_COLUMNS), strict=True) if bin_[0] == axis]
+            if not bins:
+                continue
+            x, y, deviation = (list(values) for values in list(zip(*bins, strict=True))[1:])
+            spread = list(zip(y, deviation, strict=True))
+            low = [max(0.0, mean - apart) for mean, apart in spread]
+            high = [min(1.0, mean + apart) for mean, apart in spread]
+            series[images] = Points(x, y, low, high)
+            rows += [[images, *bin_[1:]] for bin_ in bins]
+            told.append(f"of {images} from {y[0]:.3g} to {y[-1]:.3g}")
+        label = axis.replace("_", " ")
+        title, said = f"Weight of the gradient by the {label}", f"Mean H {', '.join(told)}; shaded: its deviation."
+        more = Table(f"weights-{axis}", ["images", label, "mean H", "deviation"], rows)
+        charts.append(_chart(f"weights-by-{axis}", title, said, series, more, label=label, low=0.0))
     return charts
 
 
@@ -137,20 +174,23 @@ def _chart(
     name: str,
     title: str,
     told: str,
-    x: Sequence[float],
-    series: Mapping[str, Sequence[float]],
+    series: Mapping[str, Points],
     more: Table,
     *,
     label: str,
     steps: bool = False,
+    low: float | None = None,
 ) -> Chart:
-    """Lines over `x`; with `steps` histograms, whose `x` are the edges of the bins."""
+    """Lines; with `steps` histograms. `low` is the lower end of the axis, by default 0 of a histogram and otherwise the
+    lowest value."""
     (width, height), (left, right, top, bottom) = CHART, MARGINS
-    values = [value for one in series.values() for value in one]
-    low, high = (0.0, max(values)) if steps else (min(values), max(values))
+    values = [value for one in series.values() for value in (*one.y, *one.low, *one.high)]
+    low, high = (0.0 if steps else min(values)) if low is None else low, max(values)
     if high == low:
         low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
-    first, last = float(x[0]), float(x[-1]) if x[-1] != x[0] else float(x[0]) + 1
+    places = [place for one in series.values() for place in one.x]
+    first, last = float(min(places)), float(max(places))
+    last += last == first
 
     def across(value: float) -> float:
         return round(left + (value - first) / (last - first) * (width - left - right), 1)
@@ -158,16 +198,20 @@ def _chart(
     def up(value: float) -> float:
         return round(height - bottom - (value - low) / (high - low) * (height - top - bottom), 1)
 
+    def line(x: Sequence[float], y: Sequence[float]) -> str:
+        return "M" + "L".join(f"{across(at)} {up(value)}" for at, value in zip(x, y, strict=True))
+
     drawn = []
     for number, (one, points) in enumerate(series.items()):
         if steps:
-            path = f"M{across(x[0])} {up(0)}" + "".join(
-                f"V{up(value)}H{across(edge)}" for value, edge in zip(points, x[1:], strict=True)
+            path = f"M{across(points.x[0])} {up(0)}" + "".join(
+                f"V{up(value)}H{across(edge)}" for value, edge in zip(points.y, points.x[1:], strict=True)
             )
             path += f"V{up(0)}Z"
         else:
-            path = "M" + "L".join(f"{across(at)} {up(value)}" for at, value in zip(x, points, strict=False))
-        drawn.append(Curve(one, path, STROKES[number % len(STROKES)], DASHES[number % len(DASHES)]))
+            path = line(points.x, points.y)
+        band = f"{line(points.x, points.high)}L{line(points.x[::-1], points.low[::-1])[1:]}Z" if points.low else ""
+        drawn.append(Curve(one, path, STROKES[number % len(STROKES)], DASHES[number % len(DASHES)], band))
     below = [(across(tick), tick) for tick in _ticks(first, last)]
     beside = [(up(tick), tick) for tick in _ticks(low, high)]
     return Chart(name, title, told, label, steps, drawn, below, beside, more)
@@ -178,4 +222,4 @@ def _ticks(low: float, high: float, most: int = 6) -> list[float]:
     rough = (high - low) / (most - 1)
     power = 10 ** math.floor(math.log10(rough))
     step = next(step * power for step in (1, 2, 5, 10) if step * power >= rough * 0.999)
-    return [round(n * step, 12) for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    return [float(f"{n * step:.12g}") for n in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]

@@ -17,10 +17,16 @@ from orchestrator.evaluation.insight import (
     separation,
 )
 from orchestrator.evaluation.measures import OF_CLASSES
-from orchestrator.report.html.charts import proxies_matrix, recalls_chart, similarities_chart, training_charts
+from orchestrator.report.html.charts import (
+    proxies_matrix,
+    recalls_chart,
+    similarities_chart,
+    training_charts,
+    weights_charts,
+)
 from orchestrator.report.html.elements import Cell, Table, number_cell, score_cell
 from orchestrator.report.html.rendering import rendered
-from orchestrator.report.model_view import TILE, View, image_source, thumbnail
+from orchestrator.report.model_view import PAIR_COLUMNS, SHOWN_PAIRS, TILE, View, image_source, thumbnail
 from orchestrator.storage.atomic import write_whole
 from orchestrator.text import counted
 
@@ -50,6 +56,7 @@ def model_page(view: View) -> str:
             "confusions": {"table": _confusions(insight), "shown": PAIRS},
             "classes": {"table": _classes(insight), "shown": CLASSES},
             "training": training_charts(view) or None,
+            "uncertainty": _uncertainty(view),
             "proxies": proxies_matrix(view),
         },
     }
@@ -143,6 +150,24 @@ def _picture(view: View, row: int, level: str) -> dict[str, Any]:
 def uncertainty_text(insight: Insight, part: str, place: Any) -> str:
     """`u 4.71`, the uncertainty of an image; nothing where the model has none."""
     return f"u {insight.uncertainty[part][place]:.2f}" if insight.uncertainty else ""
+
+
+# Uncertainty -------------------------------------------------------------------------------------------------
+
+
+def _uncertainty(view: View) -> dict[str, Any] | None:
+    """What uncertainty does to gradients, and pairs that are certain though both images are not."""
+    charts, table = weights_charts(view), view.certain_pairs
+    pairs = []
+    if table is not None:
+        columns = [table[name][:SHOWN_PAIRS] for name in PAIR_COLUMNS]
+        for row_1, row_2, label_1, label_2, level_1, level_2, uncertainty in zip(*columns, strict=True):
+            images = [
+                {"picture": _picture(view, row, f"u {level:.2f}"), "name": view.names[label]}
+                for row, label, level in ((row_1, label_1, level_1), (row_2, label_2, level_2))
+            ]
+            pairs.append({"images": images, "uncertainty": f"{uncertainty:.2f}"})
+    return {"charts": charts, "pairs": pairs} if charts or pairs else None
 
 
 # The map -----------------------------------------------------------------------------------------------------
