@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed
+from orchestrator.errors import InputError, TrainingFailed, shown
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ def search(
         path = find_search(str(what))
         source, raw = path.name, read_yaml(path)
     if space is not None:
+        alternatives = [space] if isinstance(space, Mapping) else space
+        if not isinstance(alternatives, Sequence) or not all(isinstance(one, Mapping) for one in alternatives):
+            raise InputError(f"search: space: {shown(space)} should map settings to ranges or choices")
         searched = set(space) if isinstance(space, Mapping) else {key for one in space for key in one}
         fixed = {key: value for key, value in dict(raw.get("settings", {})).items() if key not in searched}
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
@@ -135,6 +138,8 @@ def train(
 
 def load(name: str, *, storage: str | Path = DEFAULT_STORAGE) -> "Search":
     """A search or a training of a storage by its name, whatever its state. InputError if there is none."""
+    if not isinstance(name, str):
+        raise InputError(f"load: name: {shown(name)} should be the name of a search")
     places = _places(storage)
     places.journal(name)
     return Search(name, places.storage)

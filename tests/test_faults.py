@@ -28,7 +28,7 @@ from orchestrator.search.conductor import Conductor
 from orchestrator.search.driver import resume, start
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.places import Places
+from orchestrator.storage.places import PAGE, Places
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder
 from orchestrator.training import loop  # noqa: F401 (they bind what is patched here)
@@ -367,6 +367,27 @@ def test_a_search_that_could_not_be_recorded_has_not_begun(
         with pytest.raises(InputError, match="no search 's'"):
             places.journal("s")
     assert start(search, InlineRunner(), storage=tmp_path).state == "done"
+
+
+def test_pages_that_ctrl_c_cut_short_are_written_by_a_resume(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").symlink_to(data_folder)
+    page = tmp_path / "searches" / "s" / PAGE
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.report.html.search_page.write_page", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            start(single_training("s", SETTINGS), InlineRunner(), storage=tmp_path)
+    said = "all results are kept; the pages were not all written: write them with: orchestrator resume s --storage "
+    assert f"{said}{tmp_path}" in capsys.readouterr().err and not page.exists()
+    assert resume("s", InlineRunner(), storage=tmp_path).state == "done" and page.exists()
+    written = page.stat().st_mtime_ns
+    resume("s", InlineRunner(), storage=tmp_path)
+    assert page.stat().st_mtime_ns == written
 
 
 def test_a_resume_on_a_storage_that_is_read_only_says_what_to_do(

@@ -984,6 +984,7 @@ def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     said = capsys.readouterr().err
     told = f"note: few: cannot be trained on: 2 training classes are needed, and it has {classes // 2} of {classes}"
     assert said.startswith(told) if classes < 4 else not said
+    assert "classification" not in said  # it has no test images of its own
     few = Store.open(tmp_path / "data" / "few")
     assert set(few.labels[rows_for_testing(few)]) == set(range(classes // 2, classes))
     if classes < 4:

@@ -64,8 +64,18 @@ def test_with_consent_it_offers_start_and_stop(storage: Path) -> None:
     calls: list[tuple[str, dict[str, Any]]] = [
         ("start", {"search": "pfml", "dataset": "glyphs-small", "settings": {"learning_rate": 1}}),
         ("stop", {"name": "golden"}),
+        ("start", {"search": "demo", "num_trails": 3}),
+        ("list", {"bad": 1}),
+        ("status", {}),
     ]
-    offered, (start, stop) = talk(storage, calls, "--allow-start")
+    offered, (start, stop, *wrong) = talk(storage, calls, "--allow-start")
+    assert [failed for failed, _ in wrong] == [True] * 3
+    for (_, text), said in zip(
+        wrong,
+        ("start: no argument 'num_trails' (did you mean 'num_trials'?)", "has: none", "'name' is missing"),
+        strict=True,
+    ):
+        assert said in text and "pydantic" not in text
     assert offered == LOOK | {"start", "stop"}
     assert start[0] and "did you mean 'lr'?" in start[1]
     assert stop[0] and "is not running" in stop[1]

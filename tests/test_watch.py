@@ -183,6 +183,13 @@ def test_ctrl_c_ends_it_cleanly(storage: Path) -> None:
     shutil.rmtree(folder)
 
 
+def test_the_last_slash_is_put_there(storage: Path) -> None:
+    with served(storage) as server:
+        status, text, headers = asked(server, "/searches/first")
+        assert (status, headers["Location"], text) == (301, "/searches/first/", "")
+        assert asked(server, "/searches/../first")[0] == 404
+
+
 def test_wrong_input(storage: Path) -> None:
     def refused(*words: str) -> str:
         command = [sys.executable, "-m", "orchestrator", "watch", "--no-browser", "--storage", str(storage), *words]

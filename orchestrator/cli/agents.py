@@ -1,6 +1,7 @@
 """The command for programs that speak the Model Context Protocol: mcp."""
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -17,7 +18,7 @@ import typer
 
 from orchestrator.cli import results, searches
 from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, suggestion
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -65,14 +66,27 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations
 
+    from orchestrator.storage.provenance import versions
+
     class Server(MCPServer):
         """Says why a tool is not offered."""
 
-        async def call_tool(self, name: str, *arguments: Any, **more: Any) -> Any:
-            """Calls a tool. ToolError without the consent that it needs."""
+        async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any, **named: Any) -> Any:
+            """Calls a tool. ToolError without the consent that it needs, for an argument that it does not have, and for
+            one that is missing."""
             if name in CONSENT and not allow_start:
                 raise ToolError(f"{name}: {REFUSED}")
-            return await super().call_tool(name, *arguments, **more)
+            if (asked := schemas.get(name)) is not None:
+                known, needed = asked
+                problems = [
+                    f"no argument '{key}'{suggestion(key, known)}; it has: {', '.join(known) or 'none'}"
+                    for key in arguments
+                    if key not in known
+                ]
+                problems += [f"argument '{key}' is missing" for key in needed if key not in arguments]
+                if problems:
+                    raise ToolError(f"{name}: {'; '.join(problems)}")
+            return await super().call_tool(name, arguments, *more, **named)
 
     @contextlib.contextmanager
     def refusals() -> Iterator[None]:
@@ -126,14 +140,16 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
         """Stop a running search or benchmark; `orchestrator resume` continues from each trial's last validation."""
         return answer(searches.stop, name)
 
-    server = Server("orchestrator", log_level="WARNING")
-    look = ToolAnnotations(read_only_hint=True)
-    looks: list[Callable[..., str]] = [list_, status, report]
-    for tool in looks:
-        server.add_tool(tool, tool.__name__.rstrip("_"), annotations=look, structured_output=False)
-    if allow_start:
-        for tool in (start, stop):
-            server.add_tool(tool, annotations=ToolAnnotations(read_only_hint=False), structured_output=False)
+    package = "dml-orchestrator"
+    server = Server("orchestrator", version=versions([package]).get(package, ""), log_level="WARNING")
+    schemas: dict[str, tuple[list[str], list[str]]] = {}
+    offered: list[Callable[..., str]] = [list_, status, report, *((start, stop) if allow_start else ())]
+    for tool in offered:
+        name, about = tool.__name__.rstrip("_"), inspect.cleandoc(tool.__doc__ or "")
+        note = ToolAnnotations(read_only_hint=name not in CONSENT)
+        server.add_tool(tool, name, description=about, annotations=note, structured_output=False)
+        given = inspect.signature(tool).parameters.values()
+        schemas[name] = [one.name for one in given], [one.name for one in given if one.default is one.empty]
     return server
 
 

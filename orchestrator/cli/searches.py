@@ -1,6 +1,7 @@
 """The commands for existing searches: status, stop, pause, list, sync."""
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -27,6 +28,8 @@ STOP_SECONDS = 120.0
 """How long `stop` waits for a search to end cleanly."""
 
 
+WIDE = 500
+"""The width of tables that another program reads: no name is broken."""
 WATCH_SECONDS = 2.0
 """How often `status --watch` looks."""
 
@@ -349,6 +352,11 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
         Terminal().print(status_text(found, paths.shown(storage)), soft_wrap=True)
 
 
+def _width() -> int | None:
+    """The width of a table: that of the terminal; as wide as it is where another program reads it."""
+    return None if sys.stdout.isatty() or "COLUMNS" in os.environ else WIDE
+
+
 def _show_list(found: list[dict[str, Any]], sort: str, *, as_json: bool) -> None:
     from orchestrator.cli.states import by_comparability, sorted_states, status_table
 
@@ -359,7 +367,7 @@ def _show_list(found: list[dict[str, Any]], sort: str, *, as_json: bool) -> None
     groups = by_comparability(ordered)
     for (dataset, metric), its in groups.items():
         Terminal().print(Text(f"{dataset}, {metric}" if dataset else "not begun", style="bold"))
-        Terminal().print(status_table(its, listed=True))
+        Terminal().print(status_table(its, listed=True), width=_width())
 
 
 def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
@@ -368,4 +376,4 @@ def _show_statuses(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None
     if as_json:
         print(json.dumps(found))
     else:
-        Terminal().print(status_table(found))
+        Terminal().print(status_table(found), width=_width())

@@ -5,6 +5,7 @@ this machine as its `Host`; and nothing here changes anything.
 """
 
 import contextlib
+import re
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -187,8 +188,15 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_meant():
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this address is not served here\n", "text/plain")
             return
+        path = self.path.partition("?")[0]
+        if re.fullmatch(f"/searches/{paths.NAME.pattern}", path):  # the links of its page need the last slash
+            self.send_response(HTTPStatus.MOVED_PERMANENTLY)
+            self.send_header("Location", f"{path}/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
         try:
-            found = self._content(self.path.partition("?")[0])
+            found = self._content(path)
         except InputError as error:
             self._answer(HTTPStatus.NOT_FOUND, f"{one_line(str(error))}\n".encode(), "text/plain")
             return

@@ -104,7 +104,8 @@ def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) ->
     if listed and any(one["tags"] for one in found):
         columns["tags"] = lambda one: ", ".join(one["tags"])
     for head in ("search", *columns, "state", "trials", "best", "began"):
-        table.add_column(head, justify="right" if head in ("trials", "best") else "left", overflow="fold")
+        right = head in ("trials", "best")
+        table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=head == "search")
     for one in found if listed else sorted_states(found, "began"):
         ended = sum(one["counts"][state] for state in ENDED)
         of = one["budget"]["trials"]["of"]

@@ -47,7 +47,7 @@ def class_split(store: Store, *, validation_share: float, seed: int, class_subse
     training_half, test_classes = _halves(store, class_subset)
     held_out = max(2, round(validation_share * len(training_half))) if validation_share else 0
     if len(training_half) - held_out < 2:
-        remedy = "take a smaller share" if held_out > 2 else "the data set needs more classes"
+        remedy = "take a smaller share" if held_out > 2 else "take 0, or more classes: 4 training classes are the least"
         raise DataError(
             f"{store.name}: validation_share {validation_share} holds out {held_out} of {len(training_half)} training "
             f"classes (at least 2, unless it is 0) and leaves fewer than 2 to train on; {remedy}"
@@ -110,11 +110,12 @@ def too_few_classes(store: Store) -> str | None:
     classes = len(_halves(store, None)[0])
     if classes >= 2:
         return None
-    otherwise = "" if store.num_classes == 1 else ", or trained on with protocol=classification"
+    otherwise = ", or trained on with protocol=classification" if _divides_each_class(store) else ""
     return (
         f"{store.name}: cannot be trained on: 2 training classes are needed, and it has {classes} of "
         f"{store.num_classes} "
-        f"(by its own split, or else the first half of the classes); it can be tested on{otherwise}"
+        f"(by its own split, or else the first half of the classes: 4 classes are the least, and 8 with some held out "
+        f"for selection); it can be tested on{otherwise}"
     )
 
 
@@ -126,7 +127,7 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
     """
     own = store.splits == "train"
     classes = np.unique(store.labels[own])
-    if not len(classes) or not np.array_equal(classes, np.unique(store.labels[~own])):
+    if not _divides_each_class(store):
         raise InputError(
             f"protocol: 'classification': the data set {store.name} has no training and test images of every class: "
             "take protocol: conventional"
@@ -154,6 +155,13 @@ def image_split(store: Store, *, validation_share: float, seed: int, class_subse
         validation_classes=classes if validation_share else classes[:0],
         test_classes=classes,
     )
+
+
+def _divides_each_class(store: Store) -> bool:
+    """Whether a store's own split has training and other images of every class."""
+    own = store.splits == "train"
+    classes = np.unique(store.labels[own])
+    return bool(len(classes)) and np.array_equal(classes, np.unique(store.labels[~own]))
 
 
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:

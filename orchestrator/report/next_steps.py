@@ -18,6 +18,7 @@ from orchestrator.report.commands import train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.next_spaces import longer, narrow, widen
+from orchestrator.report.points import placed_points
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
@@ -90,7 +91,7 @@ def _running(findings: Findings) -> Iterator[Step]:
             "Wait for its end",
             f"The {ledger.noun} has not ended, and its results may still change what is best to do.",
             line(findings, ["orchestrator", "status", ledger.name]),
-            0.0,
+            _left(findings),
         )
 
 
@@ -207,7 +208,8 @@ def _confirm(findings: Findings) -> Iterator[Step]:
             )
         return
     if ledger.over_seeds:
-        return  # each point has its seeds
+        yield from _more_seeds(findings)
+        return
     leading = contenders(findings)
     real = {frozenset((d.one, d.other)) for d in findings.differences if d.real}
     rivals = [trial for trial in leading[1:] if frozenset((winner.trial_id, trial.trial_id)) not in real]
@@ -239,6 +241,24 @@ def _confirm(findings: Findings) -> Iterator[Step]:
         why,
         line(findings, ["orchestrator", "resume", ledger.name, *words]),
         of_finals(findings, runs),
+    )
+
+
+def _more_seeds(findings: Findings) -> Iterator[Step]:
+    """Train a grid's points over more seeds, if some cannot be told apart from the best."""
+    points = placed_points(findings.ledger)
+    alike = [other for other in points[1:] if other.told != "yes"]
+    fewest = min((len(placed.point.values) for placed in points), default=0)
+    if not alike or fewest >= SEEDS:
+        return
+    who = "the other point" if len(points) == 2 else f"{len(alike)} of the other {len(points) - 1} points"
+    share = SEEDS / max(1, max(len(placed.point.values) for placed in points))
+    yield Step(
+        "confirm",
+        f"Train the grid over {SEEDS} seeds",
+        f"Over {counted(fewest, 'seed')}, {who} cannot be told apart from the best.",
+        line(findings, ["orchestrator", "search", "--like", findings.ledger.name, "--seeds", str(SEEDS)]),
+        share * findings.seconds,
     )
 
 

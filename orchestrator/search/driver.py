@@ -17,7 +17,15 @@ from orchestrator.errors import InputError, describe, storage_fault, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.search.conductor import Conductor
 from orchestrator.search.control import driver_lease, starting
-from orchestrator.search.finish import Outcome, conclude, fetch_artifacts, imports_beside, write_report
+from orchestrator.search.finish import (
+    Outcome,
+    conclude,
+    fetch_artifacts,
+    has_report,
+    imports_beside,
+    in_storage,
+    write_report,
+)
 from orchestrator.search.preflight import check_data, check_hours, check_room
 from orchestrator.search.signals import interrupts, short_switch_interval
 from orchestrator.search.watcher import Watcher
@@ -138,6 +146,9 @@ def resume(
                         f"{option}: {value}: search '{name}' is {ledger.state}, nothing is left to train; "
                         "give it more trials (--num-trials) or another --budget too"
                     )
+            if ledger.state == "done" and not has_report(events):  # it was interrupted while they were written
+                watcher.stage("writing the pages and the model")
+                write_report(ledger, journal, places)
             return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
         try:
             search = Search.model_validate(ledger.config)
@@ -238,6 +249,11 @@ def run(
         conductor.end()
     watcher.results(conductor.ledger)
     watcher.stage("writing the pages and the model")
-    write_report(conductor.ledger, journal, places)
+    try:
+        write_report(conductor.ledger, journal, places)
+    except KeyboardInterrupt:
+        again = f"orchestrator resume {search.name}{in_storage(places)}"
+        print(f"all results are kept; the pages were not all written: write them with: {again}", file=sys.stderr)
+        raise
     watcher.stage("sending the rest to MLflow")
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)

@@ -2,9 +2,10 @@
 
 import contextlib
 import importlib
+import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,18 @@ def fetch_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) ->
             Folder(path.parent).fetch(name)
 
 
+def in_storage(places: Places) -> str:
+    """` --storage PLACE`, as a command needs it; empty for the default."""
+    place = paths.option(places.storage)
+    return f" --storage {shlex.quote(place)}" if place else ""
+
+
+def has_report(events: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the pages of an ended search were all written: its note comes last."""
+    ends = [number for number, event in enumerate(events) if event["event"] in ("search_ended", "search_resumed")]
+    return any(event["event"] == "note" for event in events[ends[-1] if ends else 0 :])
+
+
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     """Write the search's page, those of its best models, and its note for the tracker. An error here must not lose
     trained models: it is reported, and the command line can retry."""
@@ -103,8 +116,9 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
 
     if ledger.state == "done":
         dataset = ledger.config["settings"].get("dataset", Training.model_fields["dataset"].default)
-        evaluate = f"orchestrator evaluate {ledger.name} --dataset {dataset} --gallery FILE"
-        export = f"orchestrator export {ledger.name} --to mlflow"
+        place = in_storage(places)
+        evaluate = f"orchestrator evaluate {ledger.name} --dataset {dataset} --gallery FILE{place}"
+        export = f"orchestrator export {ledger.name} --to mlflow{place}"
         for write, what, again in (
             (write_models, "page of the model", evaluate),
             (write_mlflow_model, "MLflow model", export),
@@ -122,7 +136,7 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         least = best[-1].best if best else None
         journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:
-        again = f"orchestrator report {ledger.name} --html FILE"
+        again = f"orchestrator report {ledger.name} --html FILE{in_storage(places)}"
         print(visible(f"warning: no report was made ({error}); try again with: {again}"), file=sys.stderr)
 
 

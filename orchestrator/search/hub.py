@@ -92,6 +92,8 @@ def _write(
         embed = _timm_embedder(learner, f"local-dir:{folder}")
     example = _example(learner) if found is not None else PLAIN
     (folder / CARD).write_text(card(source, saved["experiment"], config, example), encoding="utf-8")
+    for path in folder.iterdir():  # safetensors writes for the owner only
+        path.chmod((folder / CARD).stat().st_mode)
     _check_own(source, folder)
     return embed
 

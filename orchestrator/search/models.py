@@ -84,6 +84,9 @@ def _models_in(folder: Path, named: str) -> list[Path]:
     for place in model_folders(folder):
         found = [place / name for name in (MODEL, BEST, CHECKPOINT) if (place / name).exists()]
         if not found:
-            raise InputError(f"'{named}': there is no model in {place} (only the best trials of a search keep theirs)")
+            why = f"it has {MODEL} or {BEST}, or of an exported model config.json and {HUB_WEIGHTS}"
+            if place.parent.name == "trials":
+                why = "only the best trials of a search keep theirs"
+            raise InputError(f"'{named}': there is no model in {place} ({why})")
         models.append(found[0])
     return models

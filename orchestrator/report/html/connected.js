@@ -16,6 +16,7 @@ const picks = (scope) => [...scope.querySelectorAll("button.pick")];
 
 /** The place of a column by its name, by its last part (`map_at_r`) or by how it begins, if only one does. */
 function columnOf(name) {
+  if (name === "time") return search.seconds;
   const tests = [(column) => column === name, (column) => column.endsWith(`/${name}`), (column) => column.startsWith(name)];
   for (const test of tests) {
     const found = search.columns.flatMap((column, place) => (test(column) ? [place] : []));
@@ -29,8 +30,12 @@ const SIGNS = { "<": (a, b) => a < b, ">": (a, b) => a > b, "<=": (a, b) => a <=
 /** The tests of a filter, one for each word, and what is wrong with it. */
 function parsed(text) {
   const tests = [], problems = [];
-  for (const word of text.trim().split(/\s+/).filter(Boolean)) {
-    const parts = word.match(/^([^<>=!]+)(<=|>=|!=|<|>|=)(.+)$/);
+  for (const word of text.trim().replace(/\s*(<=|>=|!=|<|>|=)\s*/g, "$1").split(/\s+/).filter(Boolean)) {
+    const parts = word.match(/^([^<>=!]+)(<=|>=|!=|<|>|=)([^<>=!]+)$/);
+    if (!parts && /[<>=]/.test(word)) {
+      problems.push(`${word}: write a column, one of < > <= >= = != and a value`);
+      continue;
+    }
     if (!parts) {
       const wanted = word.toLowerCase();
       tests.push((row) => row.some((value) => typeof value !== "number" && String(value ?? "").toLowerCase().includes(wanted)));
@@ -42,7 +47,7 @@ function parsed(text) {
     else if (sign in SIGNS) tests.push((row) => typeof row[place] === "number" && SIGNS[sign](row[place], number));
     else {
       tests.push((row) => {
-        const same = typeof row[place] === "number" ? row[place] === number : String(row[place] ?? "") === wanted;
+        const same = typeof row[place] === "number" ? row[place] === number || shown(row[place]) === wanted : String(row[place] ?? "") === wanted;
         return same === (sign === "=");
       });
     }

@@ -15,11 +15,25 @@ hold.addEventListener("click", () => {
 });
 for (const kind of ["keydown", "pointerdown", "wheel"]) addEventListener(kind, () => { touched = Date.now(); }, { passive: true });
 
+/** The element with the keyboard's focus is found again after the page was loaded again. */
+const FOCUS = `focus ${location.pathname}`;
+function keepFocus() {
+  const { id, dataset } = document.activeElement ?? {};
+  const mark = id ? `#${CSS.escape(id)}` : dataset?.trial ? `button.pick[data-trial="${CSS.escape(dataset.trial)}"]` : "";
+  try { sessionStorage.setItem(FOCUS, mark); } catch { /* a browser that keeps nothing */ }
+}
+try {
+  const mark = sessionStorage.getItem(FOCUS);
+  if (mark) document.querySelector(mark)?.focus({ preventScroll: true });
+  sessionStorage.removeItem(FOCUS);
+} catch { /* the same */ }
+
 async function look() {
   const busy = holding || document.hidden || Date.now() - touched < 1000 * live.quiet;
   try {
     const answer = busy ? null : await fetch(live.address, { cache: "no-store" });
     if (answer?.ok && (await answer.text()) !== live.version) {
+      keepFocus();
       location.reload();
       return;
     }

@@ -46,7 +46,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
-from orchestrator.text import counted, params_text, span
+from orchestrator.text import counted, params_text, span, value_text
 
 CURVES = 60
 """The number of learning curves drawn, the best."""
@@ -61,6 +61,7 @@ def page(findings: Findings, images: str = "", pages: Mapping[str, str] | None =
         "steps": next_steps(findings),
         "ledger": ledger,
         "images": images,
+        "example": _example(findings),
         "drawn": DRAWN,
         "state": search_state(ledger, findings.lost),
         "facts": _facts(findings),
@@ -83,6 +84,16 @@ def page(findings: Findings, images: str = "", pages: Mapping[str, str] | None =
     }
     data = {"trials": trials_data(findings, pages or {})} if ledger.trials else {}
     return rendered("search.html", values, more="connected" if ledger.trials else "", data=data, live=live)
+
+
+def _example(findings: Findings) -> str:
+    """A filter on a number of this search: `lr<0.01`."""
+    for setting in findings.searched:
+        values = [trial.params.get(setting.key) for trial in findings.ledger.trials.values()]
+        numbers = sorted(value for value in values if isinstance(value, int | float) and not isinstance(value, bool))
+        if numbers:
+            return f"{setting.key}<{value_text(numbers[len(numbers) // 2])}"
+    return "validations>1"
 
 
 def write_page(findings: Findings, path: Path) -> None:
