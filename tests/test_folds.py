@@ -148,6 +148,7 @@ def test_models_are_tested_one_by_one_and_side_by_side(data_folder: Path, tmp_pa
     assert (tmp_path / INSIGHT / "classes.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_over_folds(data_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = {
         "method": "proxy_anchor",

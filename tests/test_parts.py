@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = (Path(__file__).parent.parent / "docs" / "your_own_parts.md").read_text(encoding="utf-8")
 
 
@@ -45,6 +47,7 @@ TRAIN = (
 )
 
 
+@pytest.mark.slow
 def test_the_parts_of_the_page_train_and_are_reported(data_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "data").symlink_to(data_folder)

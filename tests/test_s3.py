@@ -594,6 +594,7 @@ def test_an_address_with_a_password_is_refused(storage: str, capfd: pytest.Captu
     assert "data sets are prepared on a disk" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_training_is_found_from_another_machine(
     storage: str,
     server: Server,
