@@ -88,7 +88,7 @@ def search(
         alternatives = [space] if isinstance(space, Mapping) else space
         if not isinstance(alternatives, Sequence) or not all(isinstance(one, Mapping) for one in alternatives):
             raise InputError(f"search: space: {shown(space)} should map settings to ranges or choices")
-        searched = set(space) if isinstance(space, Mapping) else {key for one in space for key in one}
+        searched = {key for one in alternatives for key in one}
         fixed = {key: value for key, value in dict(raw.get("settings", {})).items() if key not in searched}
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
         raw = {**raw, "settings": fixed}

@@ -18,7 +18,6 @@ from orchestrator.report.commands import train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.next_spaces import longer, narrow, widen
-from orchestrator.report.points import placed_points
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
@@ -246,7 +245,7 @@ def _confirm(findings: Findings) -> Iterator[Step]:
 
 def _more_seeds(findings: Findings) -> Iterator[Step]:
     """Train a grid's points over more seeds, if some cannot be told apart from the best."""
-    points = placed_points(findings.ledger)
+    points = findings.points
     alike = [other for other in points[1:] if other.told != "yes"]
     fewest = min((len(placed.point.values) for placed in points), default=0)
     if not alike or fewest >= SEEDS:

@@ -23,7 +23,6 @@ from orchestrator.search.finish import (
     fetch_artifacts,
     has_report,
     imports_beside,
-    in_storage,
     write_report,
 )
 from orchestrator.search.preflight import check_data, check_hours, check_room
@@ -249,11 +248,6 @@ def run(
         conductor.end()
     watcher.results(conductor.ledger)
     watcher.stage("writing the pages and the model")
-    try:
-        write_report(conductor.ledger, journal, places)
-    except KeyboardInterrupt:
-        again = f"orchestrator resume {search.name}{in_storage(places)}"
-        print(f"all results are kept; the pages were not all written: write them with: {again}", file=sys.stderr)
-        raise
+    write_report(conductor.ledger, journal, places)
     watcher.stage("sending the rest to MLflow")
     return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)

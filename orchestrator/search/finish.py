@@ -102,13 +102,22 @@ def in_storage(places: Places) -> str:
 
 def has_report(events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the pages of an ended search were all written: its note comes last."""
-    ends = [number for number, event in enumerate(events) if event["event"] in ("search_ended", "search_resumed")]
-    return any(event["event"] == "note" for event in events[ends[-1] if ends else 0 :])
+    latest = (event["event"] for event in reversed(events))
+    return next((kind == "note" for kind in latest if kind in ("note", "search_ended", "search_resumed")), False)
 
 
 def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     """Write the search's page, those of its best models, and its note for the tracker. An error here must not lose
-    trained models: it is reported, and the command line can retry."""
+    trained models: it is reported, and the command line can retry; so is Ctrl-C, after which `resume` does."""
+    try:
+        _write_report(ledger, journal, places)
+    except KeyboardInterrupt:
+        again = f"orchestrator resume {ledger.name}{in_storage(places)}"
+        print(f"all results are kept; the pages were not all written: write them with: {again}", file=sys.stderr)
+        raise
+
+
+def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     from orchestrator.report.confused import confused_classes
     from orchestrator.report.findings import Findings
     from orchestrator.report.html.search_page import write_page
