@@ -197,7 +197,8 @@ def train_in_super_classes(folder: Path | None, data: Path, settings: dict[str, 
 def training_of(variant: str) -> tuple[Callable[..., list[Any]], dict[str, Any]]:
     """What trains a variant, and its settings."""
     if variant in RECIPES:
-        settings = {"method": "proxy_anchor", **RECIPES[variant]}
+        large = {"backbone": TINY.name} if "images_per_class" in RECIPES[variant] else {}
+        settings = {"method": "proxy_anchor", **large, **RECIPES[variant]}
     else:
         settings = {"backbone": TINY.name, **VARIANTS[variant]}
     return (train_in_super_classes if settings.get("batches") == "hierarchical" else train), settings

@@ -92,15 +92,21 @@ def _accepts(kind: type[MethodConfig], values: dict[str, Any]) -> bool:
 def device(subject: Subject) -> None:
     """Its code names no accelerator: no `.cuda()`, no "cuda" but to compare with."""
     for where, node in _code(subject.method):
-        called = [part for part in ast.walk(node) if isinstance(part, ast.Call) and _is_of_accelerator(part.func)]
-        named = [part for part in ast.walk(node) if isinstance(part, ast.Constant) and _is_accelerator(part.value)]
-        if named:  # asking which device a tensor is on does not choose one
-            questions = [part for part in ast.walk(node) if isinstance(part, ast.Compare)]
-            asked = {id(part) for question in questions for part in ast.walk(question)}
-            named = [part for part in named if id(part) not in asked]
-        for part in (*called, *named):
+        for part in _of_accelerators(node):
             says = f"{where}:{part.lineno}: {ast.unparse(part)}"
             raise CheckFailed(f"{says}: take the device of a tensor that is given")
+
+
+@cache
+def _of_accelerators(node: ast.AST) -> list[ast.expr]:
+    """The calls and constants in a statement that choose an accelerator."""
+    called = [part for part in _parts(node) if isinstance(part, ast.Call) and _is_of_accelerator(part.func)]
+    named = [part for part in _parts(node) if isinstance(part, ast.Constant) and _is_accelerator(part.value)]
+    if named:  # asking which device a tensor is on does not choose one
+        questions = [part for part in _parts(node) if isinstance(part, ast.Compare)]
+        asked = {id(part) for question in questions for part in ast.walk(question)}
+        named = [part for part in named if id(part) not in asked]
+    return [*called, *named]
 
 
 def _is_of_accelerator(function: ast.expr) -> bool:
@@ -114,19 +120,26 @@ def _is_accelerator(value: object) -> bool:
 @check
 def distributed(subject: Subject) -> None:
     """Its code does not use torch.distributed: a method sees the whole global batch."""
-    doors = re.compile(r"(torch\.(distributed|nn\.parallel)|orchestrator\.training\.distributed)\b")
     for where, node in _code(subject.method):
-        for part in ast.walk(node):
-            found: list[str] = []
-            if isinstance(part, ast.Import):
-                found = [alias.name for alias in part.names]
-            elif isinstance(part, ast.ImportFrom):
-                found = [f"{part.module}.{alias.name}" for alias in part.names]
-            elif isinstance(part, ast.Attribute):
-                found = [ast.unparse(part)]
-            line = getattr(part, "lineno", 0)
-            for name in found:
-                require(not doors.match(name), f"{where}:{line}: {name}: every rank sees the whole batch already")
+        for line, name in _of_distribution(node):
+            raise CheckFailed(f"{where}:{line}: {name}: every rank sees the whole batch already")
+
+
+@cache
+def _of_distribution(node: ast.AST) -> list[tuple[int, str]]:
+    """(line, name) of what a statement takes of torch.distributed and its like."""
+    doors = re.compile(r"(torch\.(distributed|nn\.parallel)|orchestrator\.training\.distributed)\b")
+    found: list[tuple[int, str]] = []
+    for part in _parts(node):
+        names: list[str] = []
+        if isinstance(part, ast.Import):
+            names = [alias.name for alias in part.names]
+        elif isinstance(part, ast.ImportFrom):
+            names = [f"{part.module}.{alias.name}" for alias in part.names]
+        elif isinstance(part, ast.Attribute):
+            names = [ast.unparse(part)]
+        found += [(getattr(part, "lineno", 0), name) for name in names if doors.match(name)]
+    return found
 
 
 def _code(method: type[Method]) -> Iterator[tuple[str, ast.AST]]:
@@ -149,13 +162,19 @@ def _code(method: type[Method]) -> Iterator[tuple[str, ast.AST]]:
                 source = importlib.util.resolve_name(source, parent) if node.level else source
                 queue += [(source, alias.name) for alias in node.names if name in (alias.asname, alias.name)]
                 continue
-            for part in ast.walk(node):
+            for part in _parts(node):
                 if isinstance(part, ast.Name):
                     queue.append((module_name, part.id))
                 elif isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name):
                     owner = vars(module).get(part.value.id)
                     if inspect.ismodule(owner):
                         queue.append((owner.__name__, part.attr))
+
+
+@cache
+def _parts(node: ast.AST) -> tuple[ast.AST, ...]:
+    """A statement and all that is in it; many methods name the same."""
+    return tuple(ast.walk(node))
 
 
 @cache
