@@ -109,7 +109,6 @@ def _changes(wanted: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
     return {key: value for key, value in wanted.items() if settings.get(key) != value}
 
 
-@cache
 def _paper(file: str) -> Paper:
     return read_paper(PUBLISHED / f"{file}.yaml")
 

@@ -157,6 +157,7 @@ def test_a_broken_file_names_the_place(tmp_path: Path, change: tuple[str, str], 
     path.write_text(FILE)
     (row,) = read_paper(path).rows()
     assert row.values == {"auroc": Value(0.01)}
+    read_paper.cache_clear()
     path.write_text(FILE.replace(*change))
     with pytest.raises(InputError, match="p.yaml") as caught:
         read_paper(path)

@@ -177,8 +177,9 @@ def _value(metric: str, cell: str | float) -> Value:
     return Value(float(printed[1]) / unit, float(printed[2]) / unit)
 
 
+@cache
 def read_paper(path: Path) -> Paper:
-    """A file of published tables; InputError names the file and the place."""
+    """A file of published tables, read once; InputError names the file and the place."""
     try:
         return Paper.model_validate(read_yaml(path))
     except ValidationError as error:
