@@ -118,6 +118,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
     from orchestrator.training.repeatable import repeatable
+    from orchestrator.training.usage import Usage
 
     trial_id, data, anew = work.trial_id, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
@@ -132,6 +133,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
             if work.untrained:
                 yield Validated(trial_id, 0, untrained=untrained_score(work, data), anew=anew)
                 anew = None
+            usage = Usage(device)
             for validation in run(
                 work.settings,
                 data=data,
@@ -140,6 +142,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 stop_after=work.stop_after,
                 hold_out=work.hold_out,
             ):
+                used = usage.since()
                 if rank() == 0:
                     files.keep()  # before the validation is reported
                 tested: dict[str, float] = {}
@@ -157,6 +160,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                     reason=validation.reason,
                     test=tested,
                     unordered=tuple(sorted(unordered)),
+                    system=used,
                     anew=anew,
                 )
                 anew = None

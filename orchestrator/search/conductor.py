@@ -318,6 +318,7 @@ class Conductor:
                 seconds=result.seconds,
                 finished=result.finished,
                 **({"unordered": list(result.unordered)} if result.unordered else {}),
+                **({"system": dict(result.system)} if result.system else {}),
             )
             self.listener("validated", trial)
         if result.finished:

@@ -143,6 +143,7 @@ class _Validation(_Event):
     seconds: Seconds
     finished: bool = False
     unordered: list[str] = []
+    system: Metrics = {}
 
 
 class _Result(_Event):

@@ -178,7 +178,9 @@ class Projection:
             self._seen.add(key)
             if found := event.get("unordered"):
                 update(event["trial_id"]).tags |= mlflow_texts({"unordered": ", ".join(found)}, TAG_CHARACTERS)
-            update(event["trial_id"]).points += _points(event["metrics"], event["time"], event["validation"])
+            system = {f"system/{name}": value for name, value in event.get("system", {}).items()}
+            points = _points(event["metrics"] | system, event["time"], event["validation"])
+            update(event["trial_id"]).points += points
             self._at_first_stop(event, update)
 
     def _at_first_stop(self, event: Event, update: Any) -> None:
