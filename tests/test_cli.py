@@ -377,6 +377,8 @@ BAD = [
     bad("report ../searches/trained", "NAME", "letters, digits"),
     bad("export traned --to pt2", "'traned'", "did you mean 'trained'"),
     bad(f"export {TRAINED}", "--to: missing", "onnx, torchscript, pt2, mlflow and hub"),
+    bad("search demo --set num_trials=3", "--set num_trials: belongs to the search", "write --num-trials 3"),
+    bad("search demo --set num_trials=3 --num-trials 4", "--num-trials 4: --set num_trials=3 is given too; keep one"),
     bad(f"export {TRAINED} --to onx", "--to: 'onx' is unknown", "did you mean 'onnx'"),
     bad(f"export {TRAINED}/0007 --to pt2", f"'{TRAINED}/0007'", "no model"),
     bad(f"export {TRAINED} --to pt2", "no trial of this search has a model yet", prepare=nothing_trained),

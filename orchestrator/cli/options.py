@@ -253,7 +253,8 @@ def assignments(words: list[str], options: Mapping[str, object], problems: Probl
     overrides = parse_assignments(words, problems=found)
     for key, value in options.items():
         if value is not None and key in overrides:
-            found.found.append(f"--{key} {value}: --set {key}={overrides[key]} is given too; keep one")
+            option = f"--{key.replace('_', '-')} {value}"
+            found.found.append(f"{option}: --set {key}={overrides.pop(key)} is given too; keep one")
     if problems is None:
         found.tell()
     return overrides

@@ -143,7 +143,16 @@ def fixed_settings(
     words: list[str], changes: Mapping[str, object], epochs: int | None, problems: Problems | None = None
 ) -> dict[str, object]:
     """The settings fixed by `--set` and `--epochs`; none may be given twice, or by another option too."""
-    overrides = assignments(words, {**changes, "epochs": epochs}, problems)
+    from orchestrator.config.search import FILE_KEYS
+    from orchestrator.config.training import Training
+
+    found = Problems() if problems is None else problems
+    overrides = assignments(words, {**changes, "epochs": epochs}, found)
+    for key in [key for key in overrides if key in FILE_KEYS.keys() & changes.keys() - Training.model_fields.keys()]:
+        option = f"--{key.replace('_', '-')} {overrides.pop(key)}"
+        found.found.append(f"--set {key}: belongs to the search, not to its trainings; write {option}")
+    if problems is None:
+        found.tell()
     return overrides if epochs is None else overrides | {"epochs": epochs}
 
 
