@@ -44,9 +44,11 @@ lint: setup ## style, format and types
 ui: setup ## MLflow on this machine
 	@$(BIN)/orchestrator ui --storage runs
 
-package: setup ## the wheel and the source archive, checked, in dist/
+package: setup ## the wheels (all of it; what only looks, without torch) and the source archive, checked, in dist/
 	@rm -rf dist
 	@$(UV) build --quiet
+	@$(BIN)/python -c 'from orchestrator.plugins import Path, enclose; enclose(Path("deploy/review/methods.json"))'
+	@$(UV) build --quiet --wheel deploy/review --out-dir dist
 	@$(UV) run --quiet --no-project --with twine twine check --strict dist/*
 	@$(UV) run --quiet --no-project --with check-wheel-contents check-wheel-contents --ignore W009 dist/*.whl
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 
 FULL = "dml-orchestrator"
+REVIEW = "dml-orchestrator-review"
 EXTRAS = {
     "onnx": "export",
     "onnxscript": "export",
@@ -27,9 +28,9 @@ EXTRAS = {
 """Packages that an extra brings."""
 HEAVY = (
     *("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes"),
-    *("pyarrow", "PIL", "plotly", "jinja2", "markupsafe"),
+    *("pyarrow", "PIL"),
 )
-"""Packages that the full installation has, and the light one has not."""
+"""Packages that the full installation has, and the one that only looks at a storage has not (deploy/review)."""
 
 
 def missing_part(package: str) -> str:

@@ -4,7 +4,8 @@ To import the methods is to import torch, which takes seconds. So what a look or
 from a record of the last import, a file in the cache folder. It is valid as long as the plugins that are announced and
 every file imported then are unchanged, and so are the folders on Python's path and those of the plugins' packages. No
 record is kept while a plugin is left out: its reason may lie anywhere. In a process that has imported the methods, they
-are asked themselves.
+are asked themselves. Where torch is missing, the built-in ones are read from the file that comes with the installation
+for looking (deploy/review).
 """
 
 import contextlib
@@ -36,6 +37,8 @@ from orchestrator.storage.paths import cache_folder
 FORMAT = 1
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
+ENCLOSED = Path(__file__).with_name("methods.json")
+"""In the installation for looking only."""
 FREE = ("idle", "idle_within", "dependent")
 """What a configuration may override without a change of what it accepts."""
 
@@ -62,13 +65,14 @@ class Installed:
 
 
 def installed() -> Mapping[str, Installed]:
-    """Every installed method by name, sorted. InputError if the built-in ones cannot be found, or torch is missing."""
+    """Every installed method by name, sorted. InputError if the built-in ones cannot be found, or torch is missing and
+    what is known of them without it."""
     if not _imported() and (recorded := _recorded()) is not None:
         return recorded
     began = time.time_ns()
     fresh = not _imported()
-    if find_spec("torch") is None:
-        raise InputError(missing_part("torch"))
+    if not _can_import():
+        return _enclosed()
     from orchestrator.method import plugin_problems, registry
 
     methods = {
@@ -91,7 +95,7 @@ def installed() -> Mapping[str, Installed]:
 
 def plugin_problems() -> list[str]:
     """One line per plugin, or method or metric of a plugin, that was left out."""
-    if not _imported() and _recorded() is not None:
+    if not _imported() and (_recorded() is not None or not _can_import()):
         return [*parts.problems]
     from orchestrator.method import plugin_problems
 
@@ -122,13 +126,18 @@ def fields_alone() -> Iterator[None]:
 
 
 def config_of(name: str) -> type[MethodConfig]:
-    """A configuration that accepts what the method's own accepts; InputError for an unknown method."""
+    """A configuration that accepts what the method's own accepts, where that can be imported; InputError for an unknown
+    method."""
     found = find_installed(name)
-    if found.exact or _fields_alone:
+    if found.exact or _fields_alone or not _can_import():
         return found.fields
     from orchestrator.method import find_method
 
     return find_method(name).Config
+
+
+def _can_import() -> bool:
+    return _imported() or find_spec("torch") is not None
 
 
 def _imported() -> bool:
@@ -169,12 +178,28 @@ def _recorded() -> Mapping[str, Installed] | None:
         record = json.loads(text)
         if record["key"] != _key() or any(_state(path) != state for path, state in record["files"].items()):
             return None
-        return {
-            name: Installed(**known | {"fields": _built(name, known["fields"])})
-            for name, known in record["methods"].items()
-        }
+        return _known(record["methods"])
     except (ValueError, KeyError, TypeError, AttributeError):  # damaged
         return None
+
+
+def _known(methods: Mapping[str, Any]) -> dict[str, Installed]:
+    return {name: Installed(**known | {"fields": _built(name, known["fields"])}) for name, known in methods.items()}
+
+
+@cache
+def _enclosed() -> Mapping[str, Installed]:
+    """The built-in methods as the installation for looking describes them; InputError in others."""
+    try:
+        return _known(json.loads(ENCLOSED.read_bytes()))
+    except OSError:
+        raise InputError(missing_part("torch")) from None
+
+
+def enclose(path: Path) -> None:
+    """Write what is known of the built-in methods, for an installation without torch."""
+    plain = {name: _plain(found) for name, found in installed().items() if found.module.startswith("methods.")}
+    write_whole(path, json.dumps(plain).encode())
 
 
 def _record(methods: Mapping[str, Installed], began: int) -> None:
@@ -273,7 +298,10 @@ def _built(name: str, fields: Mapping[str, Any]) -> type[MethodConfig]:
 
 
 def own_config(name: str, config: MethodConfig) -> MethodConfig:
-    """The same values in the method's own configuration, which methods are made from; this imports the method."""
+    """The same values in the method's own configuration, which methods are made from; this imports the method.
+    InputError without torch."""
+    if not _can_import():
+        raise InputError(missing_part("torch"))
     from orchestrator.method import find_method
 
     kind = find_method(name).Config

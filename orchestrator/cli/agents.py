@@ -18,7 +18,7 @@ import typer
 
 from orchestrator.cli import results, searches
 from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import FULL, REVIEW, InputError, suggestion
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -140,8 +140,7 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
         """Stop a running search or benchmark; `orchestrator resume` continues from each trial's last validation."""
         return answer(searches.stop, name)
 
-    package = "dml-orchestrator"
-    server = Server("orchestrator", version=versions([package]).get(package, ""), log_level="WARNING")
+    server = Server("orchestrator", version="".join([*versions([FULL, REVIEW]).values()][:1]), log_level="WARNING")
     schemas: dict[str, tuple[list[str], list[str]]] = {}
     offered: list[Callable[..., str]] = [list_, status, report, *((start, stop) if allow_start else ())]
     for tool in offered:

@@ -34,7 +34,9 @@ from orchestrator.cli.terminal import echo
 from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
 from orchestrator.errors import (
     EXTRAS,
+    FULL,
     HEAVY,
+    REVIEW,
     ClusterFailed,
     InputError,
     TrainingFailed,
@@ -122,8 +124,8 @@ def _print_version(asked: bool) -> None:
     if asked:
         from orchestrator.storage.provenance import versions
 
-        package = "dml-orchestrator"
-        echo(f"{package} {versions([package]).get(package, 'is not installed: this is its source')}")
+        found = versions([FULL, REVIEW]) or {FULL: "is not installed: this is its source"}
+        echo(" ".join(next(iter(found.items()))))
         raise typer.Exit
 
 

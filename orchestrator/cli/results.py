@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 import webbrowser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +32,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import show_comparison, tell_notes, write_html
 from orchestrator.cli.terminal import Terminal, echo, has_screen
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, missing_part
 from orchestrator.storage import paths
 
 
@@ -154,6 +155,8 @@ def ui(
         ui_environment,
     )
 
+    if find_spec("mlflow") is None:
+        raise InputError(f"{missing_part('mlflow')}; pages without it: orchestrator watch")
     places = places_of(storage)
     uri = check_tracking_uri(tracking_uri) if tracking_uri else default_tracking_uri(places.storage)
     if tracking_uri is None and not (places.storage / "mlflow.db").exists():
