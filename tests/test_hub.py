@@ -83,9 +83,7 @@ def test_its_card_and_config_say_what_is_known(exported: tuple[Path, Source, set
     assert ("architecture" in config) == ("model.pt2" not in more)
     text = (folder / "README.md").read_text(encoding="utf-8")
     _, front, body = text.split("---\n", 2)
-    assert {"license", "library_name", "pipeline_tag", "tags"} == {
-        line.partition(":")[0] for line in front.splitlines()
-    }
+    assert {"library_name", "pipeline_tag", "tags"} == {line.partition(":")[0] for line in front.splitlines()}
     assert "| test/map_at_r | 0.5000 | 0.4000 to 0.6000 |" in body
     for fact in ("glyphs-small", source.about["dataset_digest"], "Protocol: ", "Licence: not stated", "trial final"):
         assert fact in body
@@ -122,7 +120,8 @@ def test_the_command_evaluates_the_folder_as_the_model(
     experiment = resolve_experiment({"method": "triplet", "dataset": "glyphs-small", "embedding_dim": 8}, "test")
     model, folder = tmp_path / "model.pt", tmp_path / "folder"
     save_checkpoint(model, model_state(experiment, glyphs, build_learner(experiment, glyphs, num_classes=5)))
-    done = answer("export", str(model), "--to", "hub", "--output", str(folder))
+    done = answer("export", str(model), "--to", "hub", "--output", str(folder), "--licence", "MIT")
+    assert (folder / "README.md").read_text("utf-8").startswith('---\nlicense: "mit"\n')
     assert done["path"] == str(folder) and done["difference"] <= 1e-6
     found, wanted = (answer("evaluate", str(path), "--dataset", "glyphs-small") for path in (folder, model))
     assert found["metrics"].keys() == wanted["metrics"].keys()

@@ -16,6 +16,10 @@ from orchestrator.cli.outputs import outputs_schema
 
 BEGUN = Path(__file__).parent / "goldens" / "begun"
 LOOK = {"list", "status", "report"}
+WRONG_TYPES = (
+    "status: name: 3: should be text",
+    "start: epochs: 'many': should be a whole number; settings: 3: should be a mapping",
+)
 Answers = list[tuple[bool, str]]
 
 
@@ -67,12 +71,19 @@ def test_with_consent_it_offers_start_and_stop(storage: Path) -> None:
         ("start", {"search": "demo", "num_trails": 3}),
         ("list", {"bad": 1}),
         ("status", {}),
+        ("status", {"name": 3}),
+        ("start", {"search": "demo", "epochs": "many", "settings": 3}),
     ]
     offered, (start, stop, *wrong) = talk(storage, calls, "--allow-start")
-    assert [failed for failed, _ in wrong] == [True] * 3
+    assert [failed for failed, _ in wrong] == [True] * 5
     for (_, text), said in zip(
         wrong,
-        ("start: no argument 'num_trails' (did you mean 'num_trials'?)", "has: none", "'name' is missing"),
+        (
+            "start: no argument 'num_trails' (did you mean 'num_trials'?)",
+            "has: none",
+            "'name' is missing",
+            *WRONG_TYPES,
+        ),
         strict=True,
     ):
         assert said in text and "pydantic" not in text
@@ -93,6 +104,22 @@ def test_a_search_that_was_started_goes_on_without_the_server(storage: Path, dat
     command = [sys.executable, "-m", "orchestrator", "status", "own", "--watch", "--json", "--storage", str(storage)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1])["state"] == "done"
+
+
+@pytest.mark.slow
+def test_it_stops_a_search_that_it_started(storage: Path, data_folder: Path) -> None:
+    (storage / "data").symlink_to(data_folder)
+    long = {"embedding_dim": 8, "epochs": 500, "validate_every": "20 steps"}
+    given = {"search": "pfml", "dataset": "glyphs-small", "name": "own", "num_trials": 9}
+    given |= {"settings": long, "space": {"delta": [0.1, 0.2]}}
+    calls: list[tuple[str, dict[str, Any]]] = [("start", given), ("stop", {"name": "own"}), ("status", {"name": "own"})]
+    _, answers = talk(storage, calls, "--allow-start")
+    assert [failed for failed, _ in answers] == [False] * 3, answers
+    states = [json.loads(text)["state"] for _, text in answers]
+    assert states[0] == "running" and states[2] in ("running", "interrupted")
+    command = [sys.executable, "-m", "orchestrator", "status", "own", "--watch", "--json", "--storage", str(storage)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert json.loads(done.stdout.splitlines()[-1])["state"] == "interrupted"
 
 
 def test_without_the_package_it_says_what_to_install(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import typer
 
 from orchestrator.cli import results, searches
 from orchestrator.cli.options import DEFAULT_STORAGE, Storage, places_of
-from orchestrator.errors import FULL, REVIEW, InputError, suggestion
+from orchestrator.errors import FULL, REVIEW, InputError, complaints, suggestion
 
 if TYPE_CHECKING:
     from mcp.server import MCPServer
@@ -65,6 +65,7 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp.types import ToolAnnotations
+    from pydantic import ValidationError
 
     from orchestrator.storage.provenance import versions
 
@@ -73,7 +74,7 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
 
         async def call_tool(self, name: str, arguments: dict[str, Any], *more: Any, **named: Any) -> Any:
             """Calls a tool. ToolError without the consent that it needs, for an argument that it does not have, and for
-            one that is missing."""
+            one that is missing or of a wrong type."""
             if name in CONSENT and not allow_start:
                 raise ToolError(f"{name}: {REFUSED}")
             if (asked := schemas.get(name)) is not None:
@@ -86,7 +87,12 @@ def _server(storage: Path, *, allow_start: bool) -> "MCPServer":
                 problems += [f"argument '{key}' is missing" for key in needed if key not in arguments]
                 if problems:
                     raise ToolError(f"{name}: {'; '.join(problems)}")
-            return await super().call_tool(name, arguments, *more, **named)
+            try:
+                return await super().call_tool(name, arguments, *more, **named)
+            except ToolError as error:
+                if isinstance(wrong := error.__cause__, ValidationError):
+                    raise ToolError(f"{name}: {'; '.join(complaints(wrong))}") from None
+                raise
 
     @contextlib.contextmanager
     def refusals() -> Iterator[None]:

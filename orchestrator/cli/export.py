@@ -1,6 +1,7 @@
 """The export of trained models."""
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,8 +20,11 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import say, waiting
 from orchestrator.cli.terminal import Terminal
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, shown
 from orchestrator.storage.files import output_place
+
+LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
+NO_LICENCE = "its card names no licence: state one with --licence ID, or add `license: ID` at the top of README.md"
 
 
 def export(
@@ -65,6 +69,15 @@ def export(
             callback=not_empty,
         ),
     ] = None,
+    licence: Annotated[
+        str | None,
+        typer.Option(
+            "--licence",
+            metavar="ID",
+            help="For --to hub: the model's licence as Hugging Face names it, such as mit or cc-by-nc-4.0.",
+            callback=not_empty,
+        ),
+    ] = None,
     storage: Storage = DEFAULT_STORAGE,
     tracking_uri: TrackingUri = None,
     json_: Json = False,
@@ -89,6 +102,10 @@ def export(
         raise InputError(f"--embedding: {embedding}: cannot be combined with --register; leave one out")
     if to == "hub" and embedding is not None:
         raise InputError(f"--embedding: {embedding}: --to hub writes the whole model; leave it out")
+    if licence is not None and to != "hub":
+        raise InputError(f"--licence: {licence}: only a model card names one: needs --to hub")
+    if licence is not None and not LICENCE.fullmatch(licence):
+        raise InputError(f"--licence: {shown(licence)}: should be an identifier, such as mit, apache-2.0 or other")
     with waiting("reading the model"):
         from orchestrator.data.catalog import open_dataset
         from orchestrator.search.models import find_models, owner_of
@@ -132,6 +149,8 @@ def export(
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
         known = facts(owner.ledger, owner.trial) if owner is not None else None
         source = Source.of(models[0], store, known, embedding=embedding)
+        if licence is not None:
+            source.about["licence"] = licence.lower()
     done: dict[str, Any] = {"model": str(models[0]), "input": source.about["input"], "output": source.about["output"]}
     if to is not None and path is not None:
         with waiting(f"exporting to {to}"):
@@ -141,6 +160,8 @@ def export(
             same = f"its embeddings differ by {exported.difference:.2g} at most from the trained model's"
             for line in (f"{exported.path}: {same}", f"  {done['input']}", f"  {done['output']}"):
                 Terminal().print(Text(line), soft_wrap=True)
+            if to == "hub" and licence is None:
+                Terminal().print(Text(f"  {NO_LICENCE}"), soft_wrap=True)
     if register is not None and owner is not None and owner.run_id is not None and uri is not None:
         with waiting("registering"), mlflow_form(source, models[0].parent) as folder:
             about = description(source)

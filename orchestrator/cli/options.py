@@ -151,16 +151,14 @@ Storage = Annotated[
     Path,
     typer.Option(
         help="Folder of data sets, searches and runs, or s3://bucket/prefix.",
-        envvar="ORCHESTRATOR_STORAGE",
+        envvar=paths.VARIABLE,
         parser=_storage,
         metavar="DIR",
     ),
 ]
 DiskStorage = Annotated[
     Path,
-    typer.Option(
-        help="Folder of data sets, searches and runs.", envvar="ORCHESTRATOR_STORAGE", parser=_disk, metavar="DIR"
-    ),
+    typer.Option(help="Folder of data sets, searches and runs.", envvar=paths.VARIABLE, parser=_disk, metavar="DIR"),
 ]
 TrackingUri = Annotated[
     str | None,

@@ -97,11 +97,11 @@ def _watch(name: str, storage: Path, *, as_json: bool) -> None:
                 return
             time.sleep(WATCH_SECONDS)
             state = _state(name, storage)
-    with Live(status_text(state, paths.shown(storage)), console=console, auto_refresh=False) as live:
+    with Live(status_text(state, storage), console=console, auto_refresh=False) as live:
         while state["driver"] is not None:
             time.sleep(WATCH_SECONDS)
             state = _state(name, storage)
-            live.update(status_text(state, paths.shown(storage)), refresh=True)
+            live.update(status_text(state, storage), refresh=True)
 
 
 def stop(name: SearchName, storage: Storage = DEFAULT_STORAGE, json_: Json = False) -> None:
@@ -241,7 +241,7 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
     from orchestrator.search.models import read_search
     from orchestrator.storage.presence import driver, pending_request
 
-    again = f"orchestrator resume {name} --storage {shlex.quote(paths.shown(storage))}"
+    again = f"orchestrator resume {name}{paths.in_command(storage)}"
     if (found_ := benchmark_of(name, storage)) is not None:
         _steer_benchmark(found_, storage, request, again, as_json=as_json)
         return
@@ -335,12 +335,12 @@ def _show_benchmark(found: "Benchmark", storage: Path, *, as_json: bool) -> None
     if as_json:
         return
     done = sum(one["state"] == "done" for one in states)
-    place = f"--storage {shlex.quote(paths.shown(storage))}"
+    place = paths.in_command(storage)
     echo(f"{done} of {counted(len(states), 'search', 'searches')} done")
     if begun:
-        echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name} {place}")
+        echo(f"the verdict{'' if done == len(states) else ' so far'}:  orchestrator report {found.name}{place}")
     if done < len(states) and not any(map(driver, _folders(found, storage))):
-        echo(f"continue with:  orchestrator resume {found.name} {place}")
+        echo(f"continue with:  orchestrator resume {found.name}{place}")
 
 
 def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> None:
@@ -349,7 +349,7 @@ def _show_status(found: Mapping[str, Any], storage: Path, *, as_json: bool) -> N
     if as_json:
         print(json.dumps(found))
     else:
-        Terminal().print(status_text(found, paths.shown(storage)), soft_wrap=True)
+        Terminal().print(status_text(found, storage), soft_wrap=True)
 
 
 def _width() -> int | None:

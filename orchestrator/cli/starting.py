@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -229,7 +228,7 @@ def run_benchmark(
     console.print(Text(f"on a page:  {result.page}"), soft_wrap=True)
     _notify(notification, end_of_benchmark(chosen.name, result.stopped))
     if result.stopped is not None:
-        again = f"orchestrator resume {chosen.name} --storage {shlex.quote(paths.shown(storage))}"
+        again = f"orchestrator resume {chosen.name}{paths.in_command(storage)}"
         console.print(Text(f"{result.stopped}; continue with:  {again}"), soft_wrap=True)
         raise typer.Exit(1 if result.fault else 130)
 

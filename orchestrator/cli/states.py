@@ -1,9 +1,9 @@
 """The states of searches as the terminal shows them; it imports nothing heavy, so that a look is quick."""
 
 import math
-import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,6 +11,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.storage import paths
 from orchestrator.storage.ledger import ENDED
 from orchestrator.text import counted, duration, span
 
@@ -30,7 +31,7 @@ def planned_trials(most: float, limits: Mapping[str, float]) -> str:
     return counted(int(most), "trial") + (f", until {ends} at most" if ends else "")
 
 
-def status_text(found: Mapping[str, Any], storage: str) -> Group:
+def status_text(found: Mapping[str, Any], storage: Path) -> Group:
     """A search in a few lines: its state, its budget, the best so far, what runs."""
     counts = "   ".join(f"{count} {state}" for state, count in found["counts"].items() if count)
     head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
@@ -68,9 +69,7 @@ def status_text(found: Mapping[str, Any], storage: str) -> Group:
         lines.append(Text(f"  note     {found['note']}"))
     if found["state"] in ("lost", "interrupted"):
         why = "its driver is gone; " if found["state"] == "lost" else ""
-        lines.append(
-            Text(f"  {why}continue with:  orchestrator resume {found['name']} --storage {shlex.quote(storage)}")
-        )
+        lines.append(Text(f"  {why}continue with:  orchestrator resume {found['name']}{paths.in_command(storage)}"))
     return Group(*lines)
 
 

@@ -285,22 +285,20 @@ def _spread(name: str, interval: Interval, classes: str) -> Text:
 
 def closing(outcome: Outcome, storage: Path, port: int) -> list[str]:
     """The lines after the leaderboard: how the search ended, and where to look at it (its page, MLflow)."""
-    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), shlex.quote(paths.shown(storage))
+    name, uri, place = outcome.ledger.name, redact(outcome.tracking_uri), paths.in_command(storage)
     lines = []
     if outcome.state == "interrupted":
-        lines.append(
-            f"{outcome.ledger.reason or 'interrupted'}; continue with:  orchestrator resume {name} --storage {place}"
-        )
+        lines.append(f"{outcome.ledger.reason or 'interrupted'}; continue with:  orchestrator resume {name}{place}")
     if outcome.problem:
         lines.append(f"tracker: {redact(outcome.problem)}")
-        lines.append(f"everything is in the journal; send it with:  orchestrator sync {name} --storage {place}")
+        lines.append(f"everything is in the journal; send it with:  orchestrator sync {name}{place}")
     if (outcome.journal.parent / PAGE).exists():
         lines.append(f"on a page:  {storage / 'searches' / name / PAGE}")
     if outcome.experiment_id is not None and outcome.parent_run_id is not None:
         if not uri.startswith("http"):
             own = outcome.tracking_uri == default_tracking_uri(storage.expanduser())
             elsewhere = "" if own else f" --tracking-uri {shlex.quote(uri)}"
-            lines.append(f"in MLflow:  orchestrator ui {name} --storage {place}{elsewhere}")
+            lines.append(f"in MLflow:  orchestrator ui {name}{place}{elsewhere}  (while it runs, these addresses work)")
         lines += [f"  {what + ':':<15}{address}" for what, address in links(outcome, port).items()]
         if outcome.no_views:
             lines.append(f"warning: {redact(outcome.no_views)}")
@@ -322,7 +320,8 @@ def landing(journal: Path, tracking_uri: str, port: int) -> str:
 
 
 def links(outcome: Outcome, port: int) -> dict[str, str]:
-    """Names and addresses of the views in MLflow; for a database, those once it is served at `port`."""
+    """Names and addresses of a few views in MLflow, the others are near these; for a database, those once it is served
+    at `port`."""
     if outcome.experiment_id is None or outcome.parent_run_id is None:
         return {}
     base, experiment = web_address(outcome.tracking_uri, port), outcome.experiment_id
@@ -331,11 +330,12 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
     found: dict[str, str] = {}
     if outcome.no_views is None:
-        views: dict[str, View] = {"leaderboard": "table", "charts": "charts", "methods": "methods"}
+        views: dict[str, View] = {"leaderboard": "table", "charts": "charts"}
         found = {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
     if len(best) > 1:
         viewed = outcome.no_views is None and ledger.second is None
         path = view_path(experiment, ledger.search_id, "best") if viewed else comparison_path(experiment, best)
         found[f"the best {len(best)}"] = path
-    found["the search"] = run_path(experiment, outcome.parent_run_id)
+    if outcome.no_views is not None:
+        found["the search"] = run_path(experiment, outcome.parent_run_id)
     return {what: f"{base}/{path}" for what, path in found.items()}

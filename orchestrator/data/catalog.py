@@ -72,8 +72,8 @@ def check_prepared(name: str, root: Path | str) -> None:
 
 def _not_prepared(name: str, path: Path) -> DataError:
     return DataError(
-        f"data set '{name}' is not prepared in {path.parent}: {_PREPARE.format(name)} "
-        f"--storage {shlex.quote(str(path.parent.parent))}"
+        f"data set '{name}' is not prepared in {path.parent}: {_PREPARE.format(name)}"
+        f"{paths.in_command(path.parent.parent)}"
     )
 
 

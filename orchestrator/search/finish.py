@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,12 +93,6 @@ def fetch_artifacts(path: Path, events: list[dict[str, Any]], ledger: Ledger) ->
             Folder(path.parent).fetch(name)
 
 
-def in_storage(places: Places) -> str:
-    """` --storage PLACE`, as a command needs it; empty for the default."""
-    place = paths.option(places.storage)
-    return f" --storage {shlex.quote(place)}" if place else ""
-
-
 def has_report(events: Sequence[Mapping[str, Any]]) -> bool:
     """Whether the pages of an ended search were all written: its note comes last."""
     latest = (event["event"] for event in reversed(events))
@@ -112,7 +105,7 @@ def write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
     try:
         _write_report(ledger, journal, places)
     except KeyboardInterrupt:
-        again = f"orchestrator resume {ledger.name}{in_storage(places)}"
+        again = f"orchestrator resume {ledger.name}{paths.in_command(places.storage)}"
         print(f"all results are kept; the pages were not all written: write them with: {again}", file=sys.stderr)
         raise
 
@@ -125,7 +118,7 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
 
     if ledger.state == "done":
         dataset = ledger.config["settings"].get("dataset", Training.model_fields["dataset"].default)
-        place = in_storage(places)
+        place = paths.in_command(places.storage)
         evaluate = f"orchestrator evaluate {ledger.name} --dataset {dataset} --gallery FILE{place}"
         export = f"orchestrator export {ledger.name} --to mlflow{place}"
         for write, what, again in (
@@ -145,7 +138,7 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
         least = best[-1].best if best else None
         journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
     except Exception as error:
-        again = f"orchestrator report {ledger.name} --html FILE{in_storage(places)}"
+        again = f"orchestrator report {ledger.name} --html FILE{paths.in_command(places.storage)}"
         print(visible(f"warning: no report was made ({error}); try again with: {again}"), file=sys.stderr)
 
 

@@ -197,7 +197,7 @@ def card(source: Source, trained: Mapping[str, Any], config: Mapping[str, Any], 
     about, settings = source.about, source.about["settings"]
     settings = settings | {"weights": Path(str(trained.get("weights", "default"))).name}
     front = {
-        "license": "unknown",
+        **({"license": about["licence"]} if "licence" in about else {}),
         "library_name": "timm" if "architecture" in config else "pytorch",
         "pipeline_tag": "image-feature-extraction",
         "tags": ["deep-metric-learning", "image-retrieval", str(about["method"])],
@@ -227,7 +227,7 @@ dml-orchestrator with the method `{about["method"]}`{origin}.{commit}
 - Input: {about["input"]}.
 - Preparation of a photograph: {order or "none; images come as they are in the data set"}.
 - Output: {about["output"]}.
-- Licence: {_licence(settings)}.
+- Licence: {about.get("licence") or _licence(settings)}.
 
 ## Scores
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -10,6 +11,8 @@ from orchestrator.storage.address import Address
 
 DEFAULT_STORAGE = Path("runs")
 """The storage where none is named."""
+VARIABLE = "ORCHESTRATOR_STORAGE"
+"""Its variable in the environment."""
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """The names of searches and trials."""
@@ -36,8 +39,16 @@ def shown(path: Path) -> str:
 
 
 def option(storage: Path) -> str:
-    """What `--storage` takes for a storage; empty for the default, `runs` in the working directory."""
-    return "" if storage.resolve() == DEFAULT_STORAGE.resolve() else shown(storage)
+    """What `--storage` takes for a storage; empty for the default, `runs` in the working directory, unless a variable
+    names another one."""
+    is_default = storage.expanduser().resolve() == DEFAULT_STORAGE.resolve() and not os.environ.get(VARIABLE)
+    return "" if is_default else shown(storage)
+
+
+def in_command(storage: Path) -> str:
+    """` --storage PLACE`, as a printed command needs it; empty for the default."""
+    place = option(storage)
+    return f" --storage {shlex.quote(place)}" if place else ""
 
 
 def portable(path: Path) -> str:

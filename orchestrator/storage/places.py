@@ -100,7 +100,7 @@ class Places:
         if has_started(path):
             raise InputError(
                 f"--name: '{name}' exists in {paths.shown(path.parent)}: continue it "
-                f"(orchestrator resume {name} --storage {paths.shown(self.storage)}) or choose another name"
+                f"(orchestrator resume {name}{paths.in_command(self.storage)}) or choose another name"
             )
         return path
 
