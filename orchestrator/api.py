@@ -321,9 +321,11 @@ class Search:
         return self
 
     def stop(self) -> None:
-        """Ask it to stop; `resume` continues from each trial's last validation."""
-        from orchestrator.storage.presence import send_request
+        """Ask it to stop; `resume` continues from each trial's last validation. InputError if it does not run."""
+        from orchestrator.storage.presence import driver, send_request
 
+        if driver(self.folder) is None:
+            raise InputError(f"stop: '{self.name}' is not running (it is {self.ledger.state})")
         send_request(self.folder, "stop")
 
     def resume(

@@ -1,10 +1,12 @@
 """Searches are tagged, renamed, listed, watched and deleted; one that runs is refused, and a kill leaves no half."""
 
+import errno
 import json
 import os
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from s3 import moto
@@ -15,7 +17,7 @@ from orchestrator.search.housekeeping import delete, label, rename, to_delete
 from orchestrator.storage import folder as folders
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
-from orchestrator.storage.labels import read_labels
+from orchestrator.storage.labels import LABELS, read_labels
 from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.paths import working_copy
 from orchestrator.storage.places import JOURNAL, Places
@@ -144,6 +146,19 @@ def test_a_running_search_is_refused(doing: str, places: Places) -> None:
     assert names(places) == ["one"]
     act()
     assert names(places) == ([] if doing == "delete" else ["two"])
+
+
+def test_a_tag_that_cannot_be_written_is_told_by_the_file_of_the_tags(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = search(places, "one")
+    full = OSError(errno.ENOSPC, "No space left on device", ".labels.json.x1")
+    monkeypatch.setattr(Folder, "write", Mock(side_effect=full))
+    code, said, told = run(capsys, "tag", "one", "paper", "--storage", str(places.storage))
+    assert (code, said) == (
+        2,
+        "",
+    ) and told == f"error: {folder / LABELS}: cannot be written (No space left on device)\n"
 
 
 def test_a_renamed_search_is_the_same_under_another_name(places: Places) -> None:

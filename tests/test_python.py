@@ -71,6 +71,11 @@ def test_its_results_are_those_of_the_command_line(trained: dml.Search) -> None:
     assert dml.load("trained", storage=trained.storage).best == trained.best
 
 
+def test_what_has_ended_cannot_be_stopped(trained: dml.Search) -> None:
+    with pytest.raises(dml.InputError, match=r"^stop: 'trained' is not running \(it is done\)$"):
+        trained.stop()
+
+
 def test_its_model_and_its_page(trained: dml.Search, storage: Path, tmp_path: Path) -> None:
     model = trained.model()
     found = model.evaluate("glyphs-small", storage=storage, device="cpu")

@@ -57,5 +57,9 @@ def read_labels(folder: Path) -> Labels:
 
 
 def write_labels(folder: Path, labels: Labels) -> None:
-    """Replace the tags and the note of the search in a folder."""
-    Folder(folder, patient=False).write(LABELS, labels.model_dump_json().encode())
+    """Replace the tags and the note of the search in a folder. InputError if that cannot be written."""
+    try:
+        Folder(folder, patient=False).write(LABELS, labels.model_dump_json().encode())
+    except OSError as error:
+        place = paths.shown(folder / LABELS)
+        raise InputError(f"{place}: cannot be written ({error.strerror or error})") from None
