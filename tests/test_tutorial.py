@@ -34,7 +34,6 @@ def test_it_ends_with_two_methods_compared(tmp_path: Path) -> None:
     environment |= {"PATH": os.pathsep.join(programs), "HOME": str(tmp_path / "home")}
     environment |= {"PYTHONPATH": f"{tmp_path / 'my_loss'}:{tmp_path / 'plugins'}"}  # as `-e` does
     (tmp_path / "home").mkdir()
-    said = {}
 
     def run(line: str) -> str:
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, env=environment, capture_output=True, text=True)
@@ -47,6 +46,7 @@ def test_it_ends_with_two_methods_compared(tmp_path: Path) -> None:
             continue
         for line in text.splitlines():
             if wanted := INSTALL.get(line, line):
-                said[line] = run(wanted)
+                run(wanted)
     compared = json.loads(run("orchestrator compare mine --json"))
-    assert {row["method"] for row in compared["methods"]} == {"my_loss", "proxy_anchor"}
+    tests = {member["label"]: member["test"]["seeds"] for member in compared["members"]}
+    assert {label: len(seeds) for label, seeds in tests.items()} == {"my_loss": 3, "proxy_anchor": 3}
