@@ -2,15 +2,18 @@
 
     python docs/build_site.py [--to site]
 
-Zensical builds it; every link between pages is checked. Fonts and scripts are in the site: it needs no network.
+Zensical builds it; every link between pages is checked. Fonts and scripts are in the site: it needs no network. Each
+version has a folder of its own, which a later version leaves as it is; the pages have a list of the versions.
 """
 
 import argparse
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -23,6 +26,12 @@ REFERENCE = {
     "check": ("Conformance checks", "orchestrator.check"),
 }
 """Page -> its title, and the module whose docstrings it shows."""
+NEWEST = """\
+<!doctype html>
+<title>dml-orchestrator</title>
+<meta http-equiv="refresh" content="0; url={version}/">
+<a href="{version}/">The documentation of {version}</a>
+"""
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 """The file of a link."""
 
@@ -58,11 +67,23 @@ def build(target: Path) -> None:
         shutil.copytree(work / "site", target)
 
 
+def release(site: Path) -> str:
+    """Build this version into its folder of the site, list the versions there, the newest first; returns its name."""
+    version = str(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"])
+    build(site / version)
+    found = [path.parent.name for path in site.glob("*/index.html") if re.fullmatch(r"\d+(\.\d+)+", path.parent.name)]
+    found.sort(key=lambda name: [int(part) for part in name.split(".")], reverse=True)
+    listed = [{"version": name, "title": name, "aliases": ["latest"] if name == found[0] else []} for name in found]
+    (site / "versions.json").write_text(json.dumps(listed) + "\n", encoding="utf-8")
+    (site / "index.html").write_text(NEWEST.format(version=found[0]), encoding="utf-8")
+    return version
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--to", type=Path, default=ROOT / "site", help="the folder of the site")
     target = parser.parse_args().to
-    build(target)
+    release(target)
     print(f"open it with: python -m http.server --bind 127.0.0.1 --directory {target}")
 
 

@@ -1,5 +1,6 @@
 """The documentation as a site: it builds without a dead link, and asks for nothing outside."""
 
+import json
 import re
 import shutil
 import sys
@@ -26,6 +27,21 @@ def test_it_builds_and_needs_no_network(tmp_path: Path) -> None:
     assert 'id="orchestrator.api.search"' in pages["reference/python.html"]
     (searched,) = tmp_path.rglob("search.js*")
     assert "coding rate" in searched.read_text("utf-8")
+
+
+def test_versions_stand_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def built(target: Path) -> None:
+        target.mkdir(exist_ok=True)
+        (target / "index.html").touch()
+
+    for name in ("0.9.0", "0.10.0", "notes"):
+        built(tmp_path / name)
+    monkeypatch.setattr(build_site, "build", built)
+    version = build_site.release(tmp_path)
+    listed = json.loads((tmp_path / "versions.json").read_text("utf-8"))
+    assert [one["version"] for one in listed] == ["0.10.0", "0.9.0", version]
+    assert [one["aliases"] for one in listed] == [["latest"], [], []]
+    assert "url=0.10.0/" in (tmp_path / "index.html").read_text("utf-8")
 
 
 def test_every_page_is_in_its_menu() -> None:
