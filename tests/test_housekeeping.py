@@ -19,7 +19,7 @@ from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.labels import LABELS, read_labels
 from orchestrator.storage.ledger import BENCHMARK
-from orchestrator.storage.paths import working_copy
+from orchestrator.storage.paths import in_command, working_copy
 from orchestrator.storage.places import JOURNAL, Places
 from orchestrator.storage.presence import DRIVER
 from orchestrator.storage.reading import read_journal
@@ -159,6 +159,16 @@ def test_a_tag_that_cannot_be_written_is_told_by_the_file_of_the_tags(
         2,
         "",
     ) and told == f"error: {folder / LABELS}: cannot be written (No space left on device)\n"
+
+
+def test_printed_commands_name_a_storage_only_where_it_must_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ORCHESTRATOR_STORAGE", raising=False)
+    assert in_command(Path("runs")) == in_command(tmp_path / "runs") == ""
+    assert in_command(Path("my runs")) == " --storage 'my runs'"
+    assert in_command(working_copy("s3://bucket/runs")) == " --storage s3://bucket/runs"
+    monkeypatch.setenv("ORCHESTRATOR_STORAGE", "other")  # it would be taken where none is named
+    assert in_command(Path("runs")) == " --storage runs"
 
 
 def test_a_renamed_search_is_the_same_under_another_name(places: Places) -> None:
