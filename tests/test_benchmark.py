@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
-from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, made, opened, spread
+from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, figures, made, opened, spread
 
 from orchestrator.cli import terminal as cli_terminal
 from orchestrator.cli.live import Display
@@ -25,7 +26,9 @@ from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, TrialSource, Validated
 from orchestrator.report.comparison import Comparison
+from orchestrator.report.deciding import deciding_steps
 from orchestrator.report.html.comparison_page import comparison_page
+from orchestrator.report.power import seeds_needed
 from orchestrator.search import benchmarking
 from orchestrator.search.benchmark import SEEDS, Benchmark, asked, known, members
 from orchestrator.search.benchmarking import Result
@@ -124,7 +127,20 @@ def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_
     assert verdict[0].startswith("Best: pfml, map_at_r 0.5") and "ahead of proxy_anchor" in verdict[0]
     assert "paired t-test over 5 seeds, Holm's correction for 3 comparisons" in verdict[0]
     assert all(difference.real for difference in result.comparison.differences)
-    assert result.page.read_text("utf-8").count("<h2") == 5
+    html = result.page.read_text("utf-8")
+    heads = re.findall(r'<h2 id="(\w+)-title">', html)
+    assert heads == ["sizes", "real", "decide", "methods", "budget", "cost", "reproduce"]
+    # its page leads to its searches' pages, and they lead back
+    links = {link for _, found in Elements(html).tags if (link := found.get("href") or "").endswith("search.html")}
+    assert links == {f"../../searches/b-{label}/report/search.html" for label in chosen.labels}
+    for link in links:
+        own = (result.page.parent / link).resolve()
+        back = next(
+            found["href"]
+            for _, found in Elements(own.read_text("utf-8")).tags
+            if "href" in found and "bench" in str(found["href"])
+        )
+        assert (own.parent / str(back)).resolve() == result.page.resolve()
 
 
 def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None:
@@ -374,6 +390,51 @@ def test_what_cannot_be_told_apart(tmp_path: Path) -> None:
     assert said.endswith(", each, with a chance of 80%.")
 
 
+def test_what_would_decide_it(tmp_path: Path) -> None:
+    """Too few seeds for a forecast: five of each; enough: as many as it says, of both; told apart: none."""
+    few = Comparison.of("x", side_by_side(tmp_path / "3", {"a": [0.52, 0.50, 0.54], "b": [0.51, 0.53, 0.50]}))
+    steps = deciding_steps(few)
+    assert [step.what for step in steps] == ["Test a over 5 seeds (2 more)", "Test b over 5 seeds (2 more)"]
+    assert all(step.command == "orchestrator resume made --final-seeds 5" for step in steps)
+    assert "have 3 seeds in common: at least 4 are needed" in steps[0].why
+    assert steps[0].seconds == 2 * 30.0 * 10  # two trainings of ten validations, 30 s each
+    near = {"a": [0.520, 0.500, 0.540, 0.530], "b": [0.505, 0.497, 0.520, 0.525]}
+    enough = Comparison.of("x", side_by_side(tmp_path / "4", near))
+    (difference,) = enough.differences
+    needed = seeds_needed(difference, 1)
+    assert not difference.real and needed is not None and needed.seeds is not None and 4 < needed.seeds <= 30
+    assert {step.command for step in deciding_steps(enough)} == {
+        f"orchestrator resume made --final-seeds {needed.seeds}"
+    }
+    far = {"a": [0.52, 0.50, 0.54, 0.53], "b": [0.22, 0.20, 0.24, 0.231]}
+    assert deciding_steps(Comparison.of("x", side_by_side(tmp_path / "5", far))) == []
+    level = {"a": [0.52, 0.50, 0.54, 0.53], "b": [0.52, 0.50, 0.54, 0.5299]}
+    assert deciding_steps(Comparison.of("x", side_by_side(tmp_path / "6", level))) == []  # hundreds of seeds
+
+
+def test_effect_sizes_come_with_their_intervals(tmp_path: Path) -> None:
+    tests = {"a": [0.52, 0.50, 0.54, 0.53], "b": [0.50, 0.49, 0.52, 0.52]}
+    html = comparison_page(Comparison.of("x", side_by_side(tmp_path, tests)))
+    apart = [one - other for one, other in zip(*tests.values(), strict=True)]
+    mean, spread = statistics.mean(apart), statistics.stdev(apart)
+    half = 3.182446 * spread / 2  # Student's t, 3 degrees of freedom
+    (row,) = re.findall(r'id="effects-table".*?<tbody>(.*?)</tbody>', html, re.DOTALL)
+    cells = [" ".join(cell.split()) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+    assert cells == [
+        "a",
+        "b",
+        "4",
+        *(f"{value:.4f}" for value in (mean, mean - half, mean + half)),
+        f"{mean / spread:.2f}",
+    ]
+    (point,) = figures(html)["effects"]["data"]
+    assert point["x"] == [pytest.approx(mean)] and point["meta"] == ["a", "b"]
+    assert point["error_x"]["array"] == [pytest.approx(half, rel=1e-4)]
+    few = {label: values[:3] for label, values in tests.items()}
+    assert "in <wbr>deviations" not in (fewer := comparison_page(Comparison.of("x", side_by_side(tmp_path / "3", few))))
+    assert "in deviations" in html and "in deviations" not in fewer
+
+
 def test_one_seed_each_may_be_chance(tmp_path: Path) -> None:
     found = Comparison.of("x", side_by_side(tmp_path, {"a": [0.5], "b": [0.4]}))
     assert found.verdict[0].startswith("Ahead: a, map_at_r 0.5000 on unseen classes, before b 0.4000; that may be")
@@ -410,7 +471,7 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
     seen = opened(path.as_uri(), "--dump-dom", folder=tmp_path)
     assert complaints(seen.stderr) == []
     plots = [found for _, found in Elements(seen.stdout).tags if "plot" in (found.get("class") or "").split()]
-    assert len(plots) == 3 and all(found.get("data-drawn") == "yes" for found in plots)
+    assert len(plots) == 4 and all(found.get("data-drawn") == "yes" for found in plots)
 
 
 @pytest.mark.slow

@@ -11,13 +11,15 @@ from urllib.parse import parse_qs
 import pytest
 from test_search_page import CHROMIUM, HOSTILE, PFML_SPACE, made, spread
 
+from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
+from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.html.connected import thinned, trials_data
 from orchestrator.report.html.search_page import page
 
 
 def held(html: str) -> dict[str, Any]:
-    (found,) = re.findall(r'<script type="application/json" id="trials">(.*?)</script>', html)
+    (found,) = re.findall(r'<script type="application/json" id="records">(.*?)</script>', html)
     return dict(json.loads(found))
 
 
@@ -33,8 +35,8 @@ def test_the_page_carries_each_trial_once(findings: Findings) -> None:
     carried = held(html)
     ledger = findings.ledger
     assert carried["columns"][: carried["first"]] == ["trial", "state", "val/map_at_r", "validations", "seconds"]
-    assert [row[0] for row in carried["trials"]] == list(ledger.trials)
-    for row in carried["trials"]:
+    assert [row[0] for row in carried["rows"]] == list(ledger.trials)
+    for row in carried["rows"]:
         trial = ledger.trials[row[0]]
         assert row[2] == (None if trial.best is None else pytest.approx(trial.best, rel=1e-5))
         point = dict(zip(carried["columns"][carried["first"] :], row[carried["first"] :], strict=True))
@@ -90,6 +92,12 @@ CURVES = "() => document.querySelector('.panel-plot').data.map((trace) => [trace
 LINES = (
     "() => document.getElementById('learning').data.filter((trace) => trace.opacity > 0.9).map((trace) => trace.meta)"
 )
+BRIGHT = """(name) => [...new Set(document.getElementById(name).data.filter((trace) => (trace.opacity ?? 1) > 0.5)
+  .map((trace) => JSON.stringify(trace.meta)))].sort().map((text) => JSON.parse(text))"""
+CHOSEN = "() => [...document.querySelectorAll('#methods-table tr.selected .pick')].map((one) => one.dataset.trial)"
+DIFFERENCE = """() => { const node = document.getElementById('effects'), { xaxis, yaxis } = node._fullLayout;
+  const box = node.getBoundingClientRect(), trace = node.data.find((one) => one.meta.join() === 'b,c');
+  return [box.x + xaxis._offset + xaxis.d2p(trace.x[0]), box.y + yaxis._offset + yaxis.d2p(trace.y[0])]; }"""
 SAID = "() => document.getElementById('selection-said').textContent.startsWith('{}')"
 
 
@@ -122,6 +130,61 @@ def opened(browser: Any, address: str, said: list[str], **options: Any) -> Any:
     tab.goto(address)
     tab.wait_for_function(DRAWN, timeout=120_000)
     return tab
+
+
+@pytest.mark.slow
+def test_one_selection_of_searches(browser: Any, tmp_path: Path) -> None:
+    """On the page of a comparison a row, a point, a filter, the address and the keyboard select searches everywhere."""
+    points, said = spread(12), list[str]()
+    best = max(range(12), key=lambda n: points[n]["delta"])
+    tests = {"a": [0.52, 0.50, 0.54, 0.53], "b": [0.50, 0.49, 0.52, 0.52], "c": [0.2, 0.21, 0.19, 0.2]}
+    ledgers = {
+        label: made(tmp_path / label, points, lambda p: p["delta"], finals={f"{best:04d}": values})
+        for label, values in tests.items()
+    }
+    path = tmp_path / "comparison.html"
+    path.write_text(comparison_page(Comparison.of("three", ledgers), {"b": "b.html"}), encoding="utf-8")
+    tab = opened(browser, path.as_uri(), said)
+    tab.click("#methods-table tbody tr:nth-child(2) td:nth-child(4)")
+    until(tab, ["b"], CARDS)
+    assert tab.inner_text('[data-card="b"] h2') == "Search b" and "best val/map_at_r so far" in str(
+        tab.evaluate(CURVES)
+    )
+    assert tab.get_attribute('[data-card="b"] a', "href") == "b.html"
+    until(tab, [["a", "b"], ["b", "c"]], BRIGHT, "effects")
+    for plot in ("tests", "course", "quality"):
+        until(tab, ["b"], BRIGHT, plot)
+    assert parse_qs(tab.evaluate("() => location.hash.slice(1)")) == {"searches": ["b"]}
+    again = opened(browser, tab.url, said)
+    until(again, ["b"], CARDS)
+    again.close()
+    tab.keyboard.press("Escape")
+    until(tab, [], CARDS)
+    # a point of a difference selects both of its searches
+    tab.evaluate("() => document.getElementById('effects').scrollIntoView({block: 'center'})")
+    until(tab, [["a", "b"], ["a", "c"], ["b", "c"]], BRIGHT, "effects")
+
+    def click_on_a_difference() -> None:
+        x, y = tab.evaluate(DIFFERENCE)
+        tab.mouse.move(x - 40, y - 20)
+        tab.mouse.move(x, y, steps=3)
+        tab.wait_for_selector("#effects .hovertext")
+        tab.mouse.click(x, y)
+
+    until_it_takes(tab, click_on_a_difference, ["b", "c"], CHOSEN)
+    tab.keyboard.press("Escape")
+    tab.keyboard.press("/")
+    tab.keyboard.type("test/map_at_r>0.4")
+    tab.wait_for_function(SAID.format("2 of 3"))
+    until(tab, ["a", "b"], BRIGHT, "course")
+    tab.click("#clear")
+    tab.focus("#methods-table .pick")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("ArrowDown")
+    tab.keyboard.press("Enter")
+    until(tab, ["c"], CARDS)
+    assert said == []
+    tab.close()
 
 
 @pytest.mark.slow

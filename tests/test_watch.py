@@ -96,6 +96,39 @@ def test_a_page_follows_its_journal(storage: Path, tmp_path: Path) -> None:
         assert "it was &lt;b&gt;too&lt;/b&gt; large" in again and "it was" not in html
 
 
+def test_a_benchmark_is_served_with_its_searches(storage: Path, tmp_path: Path) -> None:
+    shutil.copytree(storage / "searches", tmp_path / "searches", ignore=shutil.ignore_patterns("cars", "damaged"))
+    for label in ("first", "running"):
+        (tmp_path / "searches" / label).rename(tmp_path / "searches" / f"both-{label}")
+        path = tmp_path / "searches" / f"both-{label}" / "journal.jsonl"
+        events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        events[0]["tags"]["orchestrator.benchmark"] = "both"
+        for event in events:
+            del event["sum"]
+        path.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
+    record = tmp_path / "benchmarks" / "both" / "benchmark.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"name": "both", "methods": ["first", "running"]}), encoding="utf-8")
+    with served(tmp_path) as server:
+        status, html, _ = asked(server, "/benchmarks/both/")
+        assert status == 200, html
+        assert asked(server, "/benchmarks/both")[2]["Location"] == "/benchmarks/both/"
+        links = {str(found["href"]) for _, found in Elements(html).tags if "searches/" in str(found.get("href"))}
+        assert links == {"../../searches/both-first/", "../../searches/both-running/"}
+        status, own, _ = asked(server, "/searches/both-first/")
+        assert status == 200 and 'href="../../benchmarks/both/"' in own
+        version = asked(server, "/benchmarks/both/version")[1]
+        assert json.loads(re.findall(r'id="live">(.*?)</script>', html)[0])["version"] == version
+        with Journal(tmp_path / "searches" / "both-running" / "journal.jsonl") as journal:
+            journal.append("trial_ended", trial_id="0005", state="failed", reason="full")
+        assert asked(server, "/benchmarks/both/version")[1] != version
+        assert asked(server, "/benchmarks/nope/")[0] == asked(server, "/benchmarks/../both/")[0] == 404
+        end = time.monotonic() + 60
+        while len(server.shelf.states()) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert 'href="benchmarks/both/"' in asked(server, "/")[1]
+
+
 def test_only_this_machine_is_answered(storage: Path) -> None:
     """A name of another machine that leads here (DNS rebinding) is refused, and so is what is not a page."""
     with served(storage) as server:

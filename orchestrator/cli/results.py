@@ -63,7 +63,7 @@ def compare(
     places = places_of(storage)
     found = known(places, names[0]) if len(names) == 1 else None
     if found is not None:
-        comparison = compared(found, places)
+        comparison, searches = compared(found, places), {label: found.member(label) for label in found.labels}
     else:
         if len(set(names)) < 2:
             what = "is named twice" if len(names) > 1 else "is one search"
@@ -73,11 +73,13 @@ def compare(
         ledgers = {name: read_search(name, storage)[0] for name in names}
         for ledger in ledgers.values():
             tell_notes(ledger)
-        comparison = Comparison.of(" and ".join(names), ledgers)
+        comparison = Comparison.of(" and ".join(names), ledgers, storage=paths.option(storage))
+        searches = {name: name for name in names}
     if html is not None:
         from orchestrator.report.html.comparison_page import write_comparison
 
-        write_html("--html", html, lambda path: write_comparison(comparison, path), "comparison")
+        pages = places.pages_seen_from(html.parent, searches)
+        write_html("--html", html, lambda path: write_comparison(comparison, path, pages), "comparison")
     if format_ != "table":
         print(format_of(format_).comparison(comparison), end="")
     elif json_ or html is None:

@@ -11,16 +11,19 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, one_line
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, has_started
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
+
+if TYPE_CHECKING:
+    from orchestrator.search.benchmark import Benchmark
 
 LOOK_SECONDS = 5.0
 """How often the journals of a storage are looked at."""
@@ -143,9 +146,41 @@ class Server(ThreadingHTTPServer):
             findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage), folder)
             images = "model" if (folder / MODEL_PAGE).exists() else ""
             own = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
-            html = page(findings, images, own, Live("version", version)).encode()
+            part_of = str(ledger.tags.get(BENCHMARK, ""))
+            known = paths.NAME.fullmatch(part_of) and self.places.has_benchmark(part_of)
+            above = f"../../benchmarks/{part_of}/" if known else ""
+            html = page(findings, images, own, Live("version", version), above).encode()
             self.built = {name: (version, html)}
             return html
+
+    def benchmark_version(self, name: str) -> str:
+        """Of a benchmark's page: another one with each version of its searches."""
+        found = self._benchmark(name)
+        started = [one for one in map(found.member, found.labels) if has_started(self.places.search(one) / JOURNAL)]
+        return str(hash(tuple(self.version(one) for one in started)))
+
+    def benchmark(self, name: str) -> bytes:
+        """The comparison of a benchmark's searches."""
+        from orchestrator.report.html.comparison_page import comparison_page
+        from orchestrator.report.html.rendering import Live
+        from orchestrator.search.benchmark import compared
+
+        with self.building:
+            version, found = self.benchmark_version(name), self._benchmark(name)
+            if (kept := self.built.get(f"benchmarks/{name}")) is not None and kept[0] == version:
+                return kept[1]
+            comparison = compared(found, self.places)
+            pages = {member.label: f"../../searches/{member.ledger.name}/" for member in comparison.members}
+            html = comparison_page(comparison, pages, Live("version", version)).encode()
+            self.built = {f"benchmarks/{name}": (version, html)}
+            return html
+
+    def _benchmark(self, name: str) -> "Benchmark":
+        from orchestrator.search.benchmark import known
+
+        if not paths.NAME.fullmatch(name) or (found := known(self.places, name)) is None:
+            raise InputError(f"no benchmark '{name}'")
+        return found
 
     def storage(self) -> bytes:
         """The page of all searches."""
@@ -158,6 +193,7 @@ class Server(ThreadingHTTPServer):
             paths.shown(self.places.storage),
             waiting=self.shelf.waiting,
             problems=list(self.shelf.problems.values()),
+            benchmarks=Folder(self.places.storage / "benchmarks").folders(),
             live=Live("version", version),
         ).encode()
 
@@ -189,7 +225,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(HTTPStatus.MISDIRECTED_REQUEST, b"this address is not served here\n", "text/plain")
             return
         path = self.path.partition("?")[0]
-        if re.fullmatch(f"/searches/{paths.NAME.pattern}", path):  # the links of its page need the last slash
+        if re.fullmatch(
+            f"/(searches|benchmarks)/{paths.NAME.pattern}", path
+        ):  # the links of its page need the last slash
             self.send_response(HTTPStatus.MOVED_PERMANENTLY)
             self.send_header("Location", f"{path}/")
             self.send_header("Content-Length", "0")
@@ -227,6 +265,10 @@ class _Handler(BaseHTTPRequestHandler):
         match path.split("/")[1:]:
             case ["searches", name, ""]:
                 return server.search(name), html
+            case ["benchmarks", name, ""]:
+                return server.benchmark(name), html
+            case ["benchmarks", name, "version"]:
+                return server.benchmark_version(name).encode(), "text/plain"
             case ["searches", name, "version"]:
                 return server.version(name).encode(), "text/plain"
             case ["searches", name, "model"]:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from orchestrator.cli import completing
-from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, places_of, refuse_benchmark
+from orchestrator.cli.options import DEFAULT_STORAGE, Json, Storage, benchmark_of, places_of
 from orchestrator.cli.terminal import echo, has_screen
 from orchestrator.errors import InputError
 from orchestrator.storage import paths
@@ -20,7 +20,9 @@ def watch(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The search; without a name, all of the storage.", metavar="NAME", autocompletion=completing.searches
+            help="A search or a benchmark; without a name, all searches of the storage.",
+            metavar="NAME",
+            autocompletion=completing.searches,
         ),
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
@@ -28,7 +30,7 @@ def watch(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, where there is one.")] = True,
     json_: Json = False,
 ) -> None:
-    """Serve the page of a search while it runs, or of all searches, to this machine only; Ctrl-C ends the serving.
+    """Serve the page of a search or benchmark while it runs, or of all, to this machine only; Ctrl-C ends the serving.
 
     - `orchestrator watch my-search`
 
@@ -40,9 +42,11 @@ def watch(
     places.check_exists()
     path = "/"
     if name is not None:
-        refuse_benchmark(name, storage, "watch a search of it, or all of the storage (no NAME)")
-        places.journal(name)
-        path = f"/searches/{name}/"
+        if benchmark_of(name, storage) is not None:
+            path = f"/benchmarks/{name}/"
+        else:
+            places.journal(name)
+            path = f"/searches/{name}/"
     try:
         server = Server(places, port)
     except OSError as error:

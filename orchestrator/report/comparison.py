@@ -117,8 +117,11 @@ class Comparison:
     """What differs, so that the comparison may not be fair, and what is missing."""
 
     @classmethod
-    def of(cls, name: str, ledgers: Mapping[str, Ledger], missing: Sequence[str] = ()) -> "Comparison":
-        """Compare searches, known by their labels; `missing` are those that have not begun.
+    def of(
+        cls, name: str, ledgers: Mapping[str, Ledger], missing: Sequence[str] = (), storage: str = ""
+    ) -> "Comparison":
+        """Compare searches, known by their labels; `missing` are those that have not begun, `storage` is where they
+        are, if that is not the default.
 
         Raises:
             InputError: they do not measure the same thing; names what differs.
@@ -128,7 +131,7 @@ class Comparison:
         metric = metrics.pop() if len(metrics) == 1 else YARDSTICK
         found = []
         for label, ledger in ledgers.items():
-            findings = Findings.of(ledger)
+            findings = Findings.of(ledger, storage=storage)
             found.append(Member(label, findings, metric, tests_by_seed(ledger, findings.winner, metric)))
         members = sorted(found, key=lambda member: math.inf if member.mean is None else -member.mean)
         compared = differences({member.label: member.tests for member in members})

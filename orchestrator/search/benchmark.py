@@ -15,6 +15,7 @@ from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError, describe, suggestion
 from orchestrator.plugins import installed
+from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger
@@ -123,7 +124,12 @@ def compared(benchmark: Benchmark, places: Places) -> "Comparison":
     started = members(benchmark, places)
     if not started:
         raise InputError(f"benchmark '{benchmark.name}': none of its searches has started")
-    return Comparison.of(benchmark.name, started, [label for label in benchmark.labels if label not in started])
+    return Comparison.of(
+        benchmark.name,
+        started,
+        [label for label in benchmark.labels if label not in started],
+        paths.option(places.storage),
+    )
 
 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:

@@ -16,11 +16,9 @@ from orchestrator.search.preflight import check_data, check_hours
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.ledger import BENCHMARK
-from orchestrator.storage.places import BENCHMARK_RECORD, JOURNAL, Places, has_started, writable
+from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD, JOURNAL, Places, has_started, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
-
-PAGE = "report.html"
 
 
 @dataclass(frozen=True)
@@ -71,8 +69,9 @@ def run(
                         stopped = outcome.fault or outcome.ledger.reason or "interrupted"
                         break
     comparison = compared(benchmark, places)
-    with own.output(PAGE) as page:
-        write_comparison(comparison, page)
+    with own.output(BENCHMARK_PAGE) as page:
+        names = {label: benchmark.member(label) for label in benchmark.labels}
+        write_comparison(comparison, page, places.pages_seen_from(own.path, names))
     return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
 
 

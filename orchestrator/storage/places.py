@@ -1,6 +1,8 @@
 """The locations in a storage, the allowed names of searches, and the check that a folder is writable."""
 
+import os
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +33,7 @@ def check_name(name: str, option: str = "--name") -> str:
 JOURNAL = "journal.jsonl"
 LEADERBOARD = "leaderboard.csv"
 BENCHMARK_RECORD = "benchmark.json"
+BENCHMARK_PAGE = "report.html"
 PAGE = "report/search.html"
 MODEL_PAGE = str(Path(PAGE).with_name(IMAGES))
 
@@ -66,6 +69,15 @@ class Places:
             return Folder(self.benchmark(name), patient=False).read(BENCHMARK_RECORD) is not None
         except (OSError, ValueError):
             return True
+
+    def pages_seen_from(self, folder: Path, searches: Mapping[str, str]) -> dict[str, str]:
+        """The pages of searches that have one, by label, as links of a page in this folder."""
+        pages = {label: self.search(name) / PAGE for label, name in searches.items()}
+        return {
+            label: Path(os.path.relpath(page.absolute(), folder.absolute())).as_posix()
+            for label, page in pages.items()
+            if page.exists()
+        }
 
     def check_exists(self) -> None:
         """InputError if it is a folder that does not exist."""

@@ -1,12 +1,16 @@
 """A comparison as one page."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from orchestrator.report.comparison import Comparison, Member
+from orchestrator.report.deciding import deciding_steps
+from orchestrator.report.html.connected import searches_data
 from orchestrator.report.html.elements import (
+    Cell,
     Figure,
     Plot,
     Table,
@@ -14,33 +18,42 @@ from orchestrator.report.html.elements import (
     number_cell,
     score_cell,
     state_cell,
+    trial_cell,
 )
-from orchestrator.report.html.rendering import rendered
+from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.report.power import SEEDS_TO_FORECAST
+from orchestrator.report.significance import Difference
 from orchestrator.storage.atomic import write_whole
-from orchestrator.text import params_text, span
+from orchestrator.text import counted, params_text, span
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a63d2", "#7f7f7f")
 """Okabe and Ito's colours, for colour-blind readers, on light and dark."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "pentagon")
+MOST_PAIRS = 15
+"""The maximum number of differences in the figure, those from the best search first."""
 
 
-def comparison_page(comparison: Comparison) -> str:
-    """The HTML of the verdict over several searches."""
+def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = None, live: Live | None = None) -> str:
+    """The HTML of the verdict over several searches; `pages` are the addresses of their own pages, by label."""
+    pages = pages or {}
     values = {
         "comparison": comparison,
         "subtitle": _subtitle(comparison),
-        "methods": _table(comparison),
+        "effects": _effects(comparison),
+        "methods": _table(comparison, pages),
         "tests": _tests(comparison),
         "differences": difference_table("differences", comparison.differences, "search"),
+        "steps": deciding_steps(comparison),
         "course": _course(comparison),
         "quality": _quality(comparison),
     }
-    return rendered("comparison.html", values)
+    data = {"records": searches_data(comparison, pages)}
+    return rendered("comparison.html", values, more="connected", data=data, live=live)
 
 
-def write_comparison(comparison: Comparison, path: Path) -> None:
+def write_comparison(comparison: Comparison, path: Path, pages: Mapping[str, str] | None = None) -> None:
     """The page as a file, whole or not at all."""
-    write_whole(path, comparison_page(comparison).encode())
+    write_whole(path, comparison_page(comparison, pages).encode())
 
 
 def _subtitle(comparison: Comparison) -> str:
@@ -50,17 +63,17 @@ def _subtitle(comparison: Comparison) -> str:
     return " · ".join([*parts, f"test {comparison.metric} (higher is better)"])
 
 
-def _table(comparison: Comparison) -> Table:
-    rows = []
+def _table(comparison: Comparison, pages: Mapping[str, str]) -> Table:
+    rows: list[list[Any]] = []
     for rank, member in enumerate(comparison.members, start=1):
         winner, spread = member.winner, member.interval
+        ends = (None, None, None) if spread is None else (spread.standard_deviation, spread.low, spread.high)
         rows.append(
             [
                 rank if member.tests else None,
-                member.label,
+                trial_cell(member.label),
                 state_cell(member.ledger.state),
-                score_cell(member.mean),
-                score_cell(None if spread is None else spread.standard_deviation),
+                *map(score_cell, (member.mean, *ends)),
                 len(member.tests),
                 score_cell(None if winner is None else winner.best),
                 len(member.ledger.trials),
@@ -68,12 +81,65 @@ def _table(comparison: Comparison) -> Table:
                 number_cell(span(3600 * member.hours), member.hours),
                 number_cell(span(member.training_seconds), member.training_seconds),
                 "" if winner is None else params_text(winner.params),
+                Cell("open", member.label, link=pages[member.label]) if member.label in pages else "",
             ]
         )
-    heads = ["#", "search", "state", f"test {comparison.metric}", "deviation", "seeds", "held-out best", "trials"]
-    heads += ["epochs", "time of trials", "one training", "its best point"]
+    heads = ["#", "search", "state", f"test {comparison.metric}", "deviation", "mean: low", "high", "seeds"]
+    heads += ["held-out best", "trials", "epochs", "time of trials", "one training", "its best point", "its page"]
     best = 0 if comparison.members and comparison.members[0].tests else None
-    return Table("methods", heads, rows, best=best, wrap=[len(heads) - 1])
+    return Table("methods", heads, rows, best=best, wrap=[len(heads) - 2])
+
+
+def _effects(comparison: Comparison) -> Plot | None:
+    """How large the differences are, with their intervals: what is looked at before any test."""
+    if not comparison.differences:
+        return None
+    tested = [member for member in comparison.members if member.tests]
+    best = tested[0].label
+    ordered = sorted(comparison.differences, key=lambda d: d.one != best)
+    shown = ordered[:MOST_PAIRS]
+    data: list[Figure] = []
+    for place, d in enumerate(shown[::-1]):
+        ends = [] if d.interval is None else [d.interval.low, d.interval.high]
+        point: Figure = {"type": "scatter", "mode": "markers", "x": [d.mean], "y": [place], "showlegend": False}
+        colour = "var(--ink)" if d.real else "var(--soft)"
+        point["marker"] = {"color": colour, "size": 10, "symbol": "circle" if d.real else "circle-open"}
+        if ends:
+            bar: Figure = {"type": "data", "symmetric": False, "array": [ends[1] - d.mean]}
+            point["error_x"] = bar | {"arrayminus": [d.mean - ends[0]], "color": colour, "thickness": 2}
+        told = Markup("{} less {}, over {}: %{{x:+.4f}}").format(d.one, d.other, counted(d.seeds, "seed"))
+        between = "" if d.interval is None else f" (95%: {d.interval.low:+.4f} to {d.interval.high:+.4f})"
+        told += between + Markup("<extra></extra>")
+        data.append(point | {"meta": [d.one, d.other], "hovertemplate": told})
+    line = {"type": "line", "xref": "x", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1}
+    layout = {
+        "height": 120 + 40 * len(shown),
+        "xaxis": {"title": {"text": f"difference in test {comparison.metric}"}, "rangemode": "tozero"},
+        "yaxis": {
+            "tickvals": list(range(len(shown))),
+            "ticktext": [f"{d.one} less {d.other}" for d in shown[::-1]],
+            "range": [-0.6, len(shown) - 0.4],
+            "automargin": True,
+        },
+        "shapes": [line | {"line": {"color": "var(--soft)", "dash": "dash", "width": 1}}],
+        "margin": {"l": 150, "r": 16, "t": 16, "b": 48},
+    }
+    said = "The mean difference over the seeds that both have, and its 95% interval (Student's t, uncorrected)."
+    said += " Filled: the test below says that it is real."
+    if len(shown) < len(ordered):
+        said += f" {len(shown)} of {len(ordered)} pairs are drawn; the table has all."
+    rows = [_effect_row(d) for d in ordered]
+    heads = ["search", "against", "seeds", "difference", "low", "high", "in deviations"]
+    return Plot("effects", "Differences", said, data, layout, Table("effects", heads, rows))
+
+
+def _effect_row(d: Difference) -> list[Any]:
+    """A difference, and as a multiple of the standard deviation of the pairs' differences where that can be known."""
+    ends = (None, None) if d.interval is None else (d.interval.low, d.interval.high)
+    spread = 0.0 if d.interval is None else d.interval.standard_deviation
+    known = spread > 0 and d.seeds >= SEEDS_TO_FORECAST
+    relative = number_cell(f"{d.mean / spread:.2f}", d.mean / spread) if known else None
+    return [d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), relative]
 
 
 def _tests(comparison: Comparison) -> Plot | None:
@@ -90,13 +156,14 @@ def _tests(comparison: Comparison) -> Plot | None:
             "text": [f"seed {seed}" for seed in member.tests],
             "hovertemplate": Markup("{}, %{{text}}: %{{x:.4f}}").format(member.label),
         }
-        data.append(points | {"showlegend": False})
+        data.append(points | {"showlegend": False, "meta": member.label})
         mean: Figure = {"type": "scatter", "mode": "markers", "x": [member.mean], "y": [place], "showlegend": False}
         mean |= {"marker": {"color": colour, "size": 12, "symbol": "line-ns", "line": {"width": 3, "color": colour}}}
         if spread is not None:
             ends = {"type": "data", "symmetric": False, "array": [spread.high - spread.mean]}
             mean["error_x"] = ends | {"arrayminus": [spread.mean - spread.low], "color": colour, "thickness": 2}
-        data.append(mean | {"hovertemplate": Markup("{}: %{{x:.4f}}<extra></extra>").format(member.label)})
+        mean |= {"hovertemplate": Markup("{}: %{{x:.4f}}<extra></extra>").format(member.label)}
+        data.append(mean | {"meta": member.label})
     ticks = {"tickvals": list(range(len(tested))), "ticktext": [member.label for member in tested[::-1]]}
     layout = {
         "height": 120 + 46 * len(tested),
@@ -107,7 +174,7 @@ def _tests(comparison: Comparison) -> Plot | None:
     said = "A point for each seed, the mean, and the 95% interval of the mean (Student's t)."
     rows = [[m.label, seed, score_cell(value)] for m in tested for seed, value in sorted(m.tests.items())]
     table = Table("tests", ["search", "seed", f"test {comparison.metric}"], rows)
-    return Plot("tests", "Tests over seeds", said, data, layout, table)
+    return Plot("tests", "Tests of the winners over seeds", said, data, layout, table)
 
 
 def _course(comparison: Comparison) -> Plot | None:
@@ -125,7 +192,8 @@ def _course(comparison: Comparison) -> Plot | None:
                 "line": {"shape": "hv", "width": 2, "color": _colour(comparison, member), "dash": dash},
                 "x": [spent for spent, _ in steps],
                 "y": [best for _, best in steps],
-                "hovertemplate": Markup("{}: %{{y:.4f}} after %{{x:g}} epochs<extra></extra>").format(member.label),
+                "hovertemplate": Markup("{}: %{{y:.4f}} after %{{x}} epochs<extra></extra>").format(member.label),
+                "meta": member.label,
             }
         )
         rows += [[member.label, spent, score_cell(best)] for spent, best in _changes(steps)]
@@ -164,6 +232,7 @@ def _quality(comparison: Comparison) -> Plot | None:
                 "error_y": {"type": "data", "array": [deviation], "color": "var(--soft)"},
                 "marker": {"size": 12, "color": _colour(comparison, member), "symbol": symbol},
                 "hovertemplate": Markup("{}: %{{y:.4f}}, %{{x:.1f}} s<extra></extra>").format(member.label),
+                "meta": member.label,
             }
         )
     layout = {

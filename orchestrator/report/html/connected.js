@@ -1,9 +1,9 @@
 
-// One selection for the whole page: tables, figures, the panel and the address show the same trials.
+// One selection for the whole page: tables, figures, the panel and the address show the same records: trials or searches.
 
-const search = JSON.parse(document.getElementById("trials").textContent);
-const records = new Map(search.trials.map((row) => [row[0], row]));
-const state = { trials: [], pinned: [], filter: "" };
+const search = JSON.parse(document.getElementById("records").textContent);
+const records = new Map(search.rows.map((row) => [row[0], row]));
+const state = { chosen: [], pinned: [], filter: "" };
 const PINS = 2, framed = window.parent !== window;
 const field = document.getElementById("filter"), said = document.getElementById("selection-said");
 const panel = document.getElementById("trial-panel"), clear = document.getElementById("clear");
@@ -56,7 +56,7 @@ function parsed(text) {
 }
 
 /** The trials that stand out: the selected ones, else those that the filter finds; null for all. */
-const lit = () => (state.trials.length ? new Set(state.trials) : matched);
+const lit = () => (state.chosen.length ? new Set(state.chosen) : matched);
 
 function hover(id) {
   const row = records.get(id);
@@ -64,7 +64,7 @@ function hover(id) {
     const value = row[search.first + place];
     return value === null ? [] : [`${literal(key)}: ${literal(shown(value))}`];
   });
-  return [`trial ${literal(id)}, ${literal(row[1])}`, ...point].join("<br>");
+  return [`${search.noun} ${literal(id)}, ${literal(row[1])}`, ...point].join("<br>");
 }
 
 hooks.before = (figure) => {
@@ -77,9 +77,10 @@ hooks.before = (figure) => {
           colorscale: [[0, colour.getPropertyValue("--line").trim()], [1, colour.getPropertyValue("--best").trim()]] };
       }
       trace.uirevision = byAxes ? "axes" : `all-${round}`;
-    } else if (typeof trace.meta === "string" && records.has(trace.meta)) {
-      if (among) trace.opacity = among.has(trace.meta) ? 1 : 0.08;
-      if (among?.has(trace.meta)) trace.line.width = 3;
+    } else if (listOf(trace.meta).length) {
+      const found = among && listOf(trace.meta).some((id) => among.has(id));
+      if (among) trace.opacity = found ? 1 : 0.08;
+      if (found && trace.line) trace.line.width = 3;
     } else if (Array.isArray(trace.customdata) && ["scatter", "bar"].includes(trace.type)) {
       if (String(trace.hovertemplate).includes("%{text}") && !trace.text) trace.text = trace.customdata.map(hover);
       if (among) {
@@ -116,13 +117,13 @@ hooks.after = (node) => {
 
 function choose(ids, axes = false) {
   byAxes = axes && ids.length > 0;
-  state.trials = [...new Set(ids)].filter((id) => records.has(id));
+  state.chosen = [...new Set(ids)].filter((id) => records.has(id));
   apply();
 }
 
 function toggle(ids) {
-  const known = new Set(state.trials), all = ids.every((id) => known.has(id));
-  choose(all ? state.trials.filter((id) => !ids.includes(id)) : [...state.trials, ...ids]);
+  const known = new Set(state.chosen), all = ids.every((id) => known.has(id));
+  choose(all ? state.chosen.filter((id) => !ids.includes(id)) : [...state.chosen, ...ids]);
 }
 
 function pin(id) {
@@ -149,26 +150,26 @@ function card(id, place) {
   const keep = element("button", { type: "button", className: "copy", text: pinned ? "Unpin" : "Pin", onclick: () => pin(id) });
   keep.dataset.pin = id;
   keep.setAttribute("aria-pressed", String(pinned));
-  keep.setAttribute("aria-label", `${pinned ? "Unpin" : "Pin"} trial ${id}`);
+  keep.setAttribute("aria-label", `${pinned ? "Unpin" : "Pin"} ${search.noun} ${id}`);
   const facts = search.columns.slice(1, search.first).map((column, at) => at + 1 === search.seconds && more.time ? ["time", more.time] : [column, shown(row[at + 1])]);
   if (more.resources) facts.push(["machine", more.resources]);
   if (more.reason) facts.push(["note", more.reason]);
   const list = element("dl", {}, ...facts.flatMap(([name, text]) => [element("dt", { text: name }), element("dd", { text })]));
-  const parts = [element("h2", { text: `Trial ${id}` }), keep, list];
+  const parts = [element("h2", { text: `${search.noun[0].toUpperCase()}${search.noun.slice(1)} ${id}` }), keep, list];
   if (id === search.winner) parts.push(element("p", { text: "It is the winner." }));
   else if (winner) {
     const rows = search.columns.slice(search.first).flatMap((key, at) => {
       const [mine, its] = [row[search.first + at], winner[search.first + at]];
       return mine === its ? [] : [[key, shown(mine), shown(its)]];
     });
-    parts.push(rows.length ? tableOf(["setting", `trial ${id}`, `winner ${search.winner}`], rows, "Settings that differ from the winner's")
+    parts.push(rows.length ? tableOf(["setting", `${search.noun} ${id}`, `winner ${search.winner}`], rows, "Settings that differ from the winner's")
       : element("p", { text: "Its searched settings are the winner's." }));
   }
   const box = element("div", { className: "panel-plot" });
   if (more.curve) parts.push(element("p", { className: "empty", text: more.thinned ? "Curves, thinned out for this page" : "Curves" }), box);
-  else parts.push(element("p", { className: "empty", text: "The page of so many trials holds no curve of this one." }));
+  else parts.push(element("p", { className: "empty", text: `The page of so many ${search.plural} holds no curve of this one.` }));
   if (more.page) {
-    const text = "Its images: worst queries, confused classes";
+    const text = search.leads;
     parts.push(element("p", {}, framed ? element("span", { text: `${text} (${more.page})` }) : element("a", { href: more.page, text })));
   }
   const made = element("article", {}, ...parts);
@@ -189,7 +190,7 @@ function plot(box, id, more) {
 }
 
 function fill() {
-  const current = state.trials.at(-1);
+  const current = state.chosen.at(-1);
   const ids = [...new Set([...state.pinned, ...(current ? [current] : [])])].slice(0, PINS);
   const focused = document.activeElement?.dataset?.pin;
   panel.hidden = !ids.length;
@@ -205,9 +206,9 @@ function fill() {
 function apply(write = true) {
   round += 1;
   const { tests, problems } = parsed(state.filter);
-  matched = tests.length && !problems.length ? new Set(search.trials.filter((row) => tests.every((test) => test(row))).map(([id]) => id)) : null;
+  matched = tests.length && !problems.length ? new Set(search.rows.filter((row) => tests.every((test) => test(row))).map(([id]) => id)) : null;
   field.setAttribute("aria-invalid", String(problems.length > 0));
-  const selected = new Set(state.trials);
+  const selected = new Set(state.chosen);
   for (const button of picks(document)) {
     const id = button.dataset.trial, row = button.closest("tr");
     button.setAttribute("aria-pressed", String(selected.has(id)));
@@ -216,7 +217,7 @@ function apply(write = true) {
   }
   rove();
   const words = [];
-  if (matched) words.push(`${matched.size} of ${records.size} trials match`);
+  if (matched) words.push(`${matched.size} of ${records.size} ${search.plural} match`);
   if (selected.size) words.push(`${selected.size} selected`);
   said.textContent = problems.length ? problems.join("; ") : words.join(", ");
   clear.hidden = !selected.size && !state.filter && !state.pinned.length;
@@ -250,7 +251,7 @@ function rove() {
 
 function remember() {
   const words = new URLSearchParams();
-  if (state.trials.length) words.set("trials", state.trials.join(","));
+  if (state.chosen.length) words.set(search.plural, state.chosen.join(","));
   if (state.pinned.length) words.set("pinned", state.pinned.join(","));
   if (state.filter) words.set("filter", state.filter);
   const address = words.size ? `#${words}` : location.hash.includes("=") ? location.pathname + location.search : null;
@@ -262,7 +263,7 @@ function recall() {
   if (!location.hash.includes("=")) return;
   const words = new URLSearchParams(location.hash.slice(1));
   const ids = (name) => (words.get(name) ?? "").split(",").filter((id) => records.has(id));
-  state.trials = ids("trials");
+  state.chosen = ids(search.plural);
   state.pinned = ids("pinned").slice(0, PINS);
   state.filter = field.value = words.get("filter") ?? "";
   apply(false);

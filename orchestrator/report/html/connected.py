@@ -1,8 +1,10 @@
-"""What a search's page knows of its trials, once for all figures, the filter and the panel."""
+"""What a page knows of its records, once for all figures, the filter and the panel: a search's of its trials, a
+comparison's of its searches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.text import span
@@ -43,13 +45,59 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
             more[trial.trial_id] = about
     winner = findings.winner
     return {
+        "noun": "trial",
+        "plural": "trials",
+        "leads": "Its images: worst queries, confused classes",
         "metric": ledger.metric,
         "winner": None if winner is None else winner.trial_id,
         "unit": "epoch" if findings.epochs_per_validation else "validation",
         "columns": [*columns, *keys],
         "first": len(columns),
         "seconds": len(columns) - 1,
-        "trials": rows,
+        "rows": rows,
+        "more": more,
+    }
+
+
+def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str, Any]:
+    """The searches of a comparison in the same form: the best point of each, and its best value over epochs spent."""
+    members = comparison.members
+    keys = list(dict.fromkeys(key for member in members if member.winner for key in member.winner.params))
+    metrics = dict.fromkeys(member.ledger.metric for member in members)
+    held_out = next(iter(metrics)) if len(metrics) == 1 else "held-out"
+    columns = ["search", "state", f"test/{comparison.metric}", "seeds", held_out, "trials", "epochs", "seconds"]
+    rows, more = [], {}
+    for member in members:
+        winner, seconds = member.winner, 3600 * member.hours
+        best = None if winner is None else winner.best
+        params = {} if winner is None else winner.params
+        cells = [
+            member.label,
+            member.ledger.state,
+            member.mean,
+            len(member.tests),
+            best,
+        ]
+        cells += [len(member.ledger.trials), member.ledger.epochs, round(seconds, 1)]
+        rows.append([*cells, *(_plain(params.get(key)) for key in keys)])
+        about: dict[str, Any] = {"time": span(seconds)}
+        about |= {"page": pages[member.label]} if member.label in pages else {}
+        if steps := member.progress():
+            places = thinned(len(steps))
+            about |= {"at": [steps[place][0] for place in places], "curve": [steps[place][1] for place in places]}
+            about |= {"thinned": True} if len(places) < len(steps) else {}
+        more[member.label] = about
+    return {
+        "noun": "search",
+        "plural": "searches",
+        "leads": "Its page",
+        "metric": f"best {held_out} so far",
+        "winner": members[0].label if members[0].tests else None,
+        "unit": "epochs spent",
+        "columns": [*columns, *keys],
+        "first": len(columns),
+        "seconds": len(columns) - 1,
+        "rows": rows,
         "more": more,
     }
 

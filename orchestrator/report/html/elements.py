@@ -23,7 +23,7 @@ class Cell:
     style: str = ""
     why: str = ""
     trial: str = ""
-    """The trial that the cell selects on the page."""
+    """The trial, or the search, that the cell selects on the page."""
     link: str = ""
     """Where the cell leads."""
 
@@ -112,7 +112,7 @@ def state_cell(state: str, style: str = "", why: str = "") -> Cell:
 
 
 def trial_cell(trial_id: str) -> Cell:
-    """A trial's name, which selects it."""
+    """The name of a trial, or of a search, which selects it."""
     return Cell(trial_id, trial_id, trial=trial_id)
 
 

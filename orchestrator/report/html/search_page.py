@@ -44,7 +44,9 @@ from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
+from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord, value_columns
+from orchestrator.storage.paths import NAME
+from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
 from orchestrator.text import counted, params_text, span, value_text
 
@@ -52,15 +54,22 @@ CURVES = 60
 """The number of learning curves drawn, the best."""
 
 
-def page(findings: Findings, images: str = "", pages: Mapping[str, str] | None = None, live: Live | None = None) -> str:
+def page(
+    findings: Findings,
+    images: str = "",
+    pages: Mapping[str, str] | None = None,
+    live: Live | None = None,
+    benchmark: str = "",
+) -> str:
     """The HTML of a search's report; `images` is the address of its model's page, if there is one, `pages` those of
-    trials' own pages."""
+    trials' own pages, `benchmark` that of the benchmark which it is part of."""
     ledger = findings.ledger
     values = {
         "findings": findings,
         "steps": next_steps(findings),
         "ledger": ledger,
         "images": images,
+        "benchmark": {"name": str(ledger.tags.get(BENCHMARK, "")), "page": benchmark},
         "example": _example(findings),
         "drawn": DRAWN,
         "state": search_state(ledger, findings.lost),
@@ -82,7 +91,7 @@ def page(findings: Findings, images: str = "", pages: Mapping[str, str] | None =
             "reproduce": reproduce_section(findings),
         },
     }
-    data = {"trials": trials_data(findings, pages or {})} if ledger.trials else {}
+    data = {"records": trials_data(findings, pages or {})} if ledger.trials else {}
     return rendered("search.html", values, more="connected" if ledger.trials else "", data=data, live=live)
 
 
@@ -99,7 +108,16 @@ def _example(findings: Findings) -> str:
 def write_page(findings: Findings, path: Path) -> None:
     """The report as a file, whole or not at all; the model's page is looked for beside it."""
     images = IMAGES if path.with_name(IMAGES).exists() else ""
-    write_whole(path, page(findings, images, pages_of(findings, path)).encode())
+    html = page(findings, images, pages_of(findings, path), benchmark=_benchmark_of(findings.ledger, path))
+    write_whole(path, html.encode())
+
+
+def _benchmark_of(ledger: Ledger, path: Path) -> str:
+    """The page of a search's benchmark, seen from the search's own page at `path`; empty where there is none."""
+    name = str(ledger.tags.get(BENCHMARK, ""))
+    folder = Path("..", "..", "..", "benchmarks", name)
+    known = NAME.fullmatch(name) and (path.parent / folder / BENCHMARK_RECORD).exists()
+    return (folder / BENCHMARK_PAGE).as_posix() if known else ""
 
 
 def pages_of(findings: Findings, path: Path) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """All searches of a storage as one page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,10 +16,11 @@ def storage_page(
     *,
     waiting: int = 0,
     problems: Sequence[str] = (),
+    benchmarks: Collection[str] = (),
     live: Live | None = None,
 ) -> str:
     """The HTML of the searches in these states, the newest first: a table for each data set and metric, because
-    scores of others cannot be compared. `waiting`: how many journals are not read yet."""
+    scores of others cannot be compared. `waiting`: how many journals are not read yet; `benchmarks` have a page."""
     groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for one in sorted(states, key=lambda state: -state["started"]):
         groups.setdefault((one["dataset"], one["objective"]), []).append(one)
@@ -32,26 +33,30 @@ def storage_page(
         "said": said,
         "problems": problems,
         "groups": [
-            {"title": f"{dataset}, {metric}" if dataset else "not begun", "table": _table(f"group-{place}", found)}
+            {
+                "title": f"{dataset}, {metric}" if dataset else "not begun",
+                "table": _table(f"group-{place}", found, benchmarks),
+            }
             for place, ((dataset, metric), found) in enumerate(groups.items(), start=1)
         ],
     }
     return rendered("storage.html", values, live=live)
 
 
-def _table(name: str, found: Sequence[Mapping[str, Any]]) -> Table:
+def _table(name: str, found: Sequence[Mapping[str, Any]], benchmarks: Collection[str]) -> Table:
     heads = ["search", "method", "benchmark", "state", "trials", "best", "time", "GPU hours", "started (UTC)", "note"]
     rows = []
     for one in found:
         ended, budget = sum(one["counts"][state] for state in ENDED), one["budget"]
         of = budget["trials"]["of"]
+        part_of = one["benchmark"] or ""
         best = None if one["best"] is None else one["best"]["objective"]
         began = datetime.fromtimestamp(one["started"] / 1000, UTC)
         rows.append(
             [
                 Cell(one["name"], one["name"], link=f"searches/{one['name']}/"),
                 one["method"],
-                one["benchmark"] or "",
+                Cell(part_of, part_of, link=f"benchmarks/{part_of}/" if part_of in benchmarks else ""),
                 state_cell(one["state"], one["state"] if one["state"] in STATES else "failed", one["reason"] or ""),
                 number_cell(str(ended) if of is None else f"{ended} of {of}", ended),
                 score_cell(best),

@@ -1,0 +1,62 @@
+"""What would decide a comparison: how many final runs of which searches, and what these cost."""
+
+from collections.abc import Sequence
+
+from orchestrator.report.comparison import Comparison, Member
+from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
+from orchestrator.report.significance import Difference
+from orchestrator.report.steps import Step, line, of_finals
+from orchestrator.text import counted
+
+MOST_SEEDS = 30
+"""With more, the difference is too small to be worth its trainings; the page says how many it would take."""
+SEEDS = 5
+"""Final runs of each search before a forecast: one more than the fewest that allow it."""
+
+
+def deciding_steps(comparison: Comparison) -> list[Step]:
+    """Final runs that would tell the best search from those that it was not told apart from: as many as the forecast
+    says, or, before it can be made, SEEDS of each. None where all are told apart, or where no number would do."""
+    if not comparison.members or not comparison.members[0].tests:
+        return []
+    best = comparison.members[0]
+    tests = sum(difference.tested for difference in comparison.differences)
+    seeds: dict[str, tuple[int, str]] = {}
+    for other in comparison.members[1:]:
+        found = next((d for d in comparison.differences if (d.one, d.other) == (best.label, other.label)), None)
+        if found is not None and (found.real or (found.seeds > 1 and not found.tested)):
+            continue
+        wanted, why = _wanted(best, other, found, tests)
+        for member in (best, other):
+            if wanted > max(len(member.tests), seeds.get(member.label, (0, ""))[0]):
+                seeds[member.label] = wanted, why
+    return [
+        _step(member, *seeds[member.label])
+        for member in comparison.members
+        if member.label in seeds and member.winner is not None and member.ledger.has_ended
+    ]
+
+
+def _wanted(best: Member, other: Member, found: Difference | None, tests: int) -> tuple[int, str]:
+    """The number of seeds of both, and why; 0 where no number that can be run is known."""
+    pair = f"{best.label} and {other.label}"
+    if found is None or found.seeds < SEEDS_TO_FORECAST:
+        have = 0 if found is None else found.seeds
+        return SEEDS, (
+            f"{pair} have {counted(have, 'seed')} in common: at least {SEEDS_TO_FORECAST} are needed before it can be "
+            "said how many would tell them apart."
+        )
+    forecast = seeds_needed(found, tests)
+    if forecast is None or forecast.seeds is None or forecast.seeds > MOST_SEEDS:
+        return 0, ""
+    return forecast.seeds, (
+        f"A difference as large as that of {pair}, {found.mean:+.4f}, would be found over {forecast.text} with a "
+        f"chance of {POWER:.0%}."
+    )
+
+
+def _step(member: Member, seeds: int, why: str) -> Step:
+    words: Sequence[str] = ["orchestrator", "resume", member.ledger.name, "--final-seeds", str(seeds)]
+    missing = seeds - len(member.tests)
+    what = f"Test {member.label} over {counted(seeds, 'seed')} ({missing} more)"
+    return Step("seeds", what, why, line(member.findings, words), of_finals(member.findings, missing))
