@@ -1,5 +1,6 @@
 """What a search says of its settings, where the right answer is known: importances, ranges, settings without effect."""
 
+import math
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_search_page import made
+from test_search_page import PFML_SPACE, figures, made, spread
 from test_study import start as begun
 
 from orchestrator.config.resolve import resolve_search
@@ -293,3 +294,36 @@ def test_a_memory_that_no_training_reaches_is_told_before_the_search(
         "settings": {k: v for k, v in MEMORY["settings"].items() if k not in space} | settings,  # type: ignore[attr-defined]
     }
     assert list(unreached(resolve_search({**raw, "num_trials": 3}, name="m", source="m.yaml"), 21 * 32)) == lines
+
+
+def test_each_objective_has_its_own_importances(tmp_path: Path) -> None:
+    """delta decides the objective and alpha the recall, in the trials that trained to their end."""
+    ledger = made(tmp_path, spread(60), pruned=lambda number: number % 3 == 1)
+    for trial in ledger.trials.values():
+        recall = math.log(trial.params["alpha"]) if trial.state == "done" else 100.0
+        trial.best_metrics = trial.best_metrics | {"val/recall_at_1": recall}
+    found = Findings.of(ledger)
+    assert found.importances.mattered == ["delta"]
+    assert {name: other.mattered for name, other in found.other_importances.items()} == {"val/recall_at_1": ["alpha"]}
+    basis = found.other_importances["val/recall_at_1"].basis
+    assert "val/recall_at_1 of the 40 trials that were not stopped early, at their best val/map_at_r" in basis
+    html = page(found)
+    assert "Importance of each setting for val/map_at_r" in html and "for val/recall_at_1" in html
+    drawn = figures(html)
+    assert drawn["importances"]["data"][0]["y"][-1] == "delta" and drawn["importances-1"]["data"][0]["y"][-1] == "alpha"
+
+
+def test_two_objectives_have_two_answers(tmp_path: Path) -> None:
+    raw = {"method": "pfml", "dataset": "cub200", "space": PFML_SPACE, "objectives": ["val/map_at_r", "cost/seconds"]}
+    ledger = made(tmp_path, spread(40), raw=raw)
+    for trial in ledger.trials.values():
+        trial.second = 10.0 + trial.params["proxies_per_class"]
+    said = Findings.of(ledger).what_mattered
+    first, second = said.split(" cost/seconds: ")
+    assert first.startswith("val/map_at_r: delta (") and second.startswith("proxies_per_class (")
+
+
+def test_one_setting_alone_has_no_noise_level(tmp_path: Path) -> None:
+    found = Findings.of(made(tmp_path, [point | {"alpha": 1.0, "proxies_per_class": 5} for point in spread(40)]))
+    assert found.importances.answer == "No importances: delta alone was varied."
+    assert found.other_importances == {} and "noise level" not in page(found)

@@ -1,9 +1,13 @@
 """The figures that stand for themselves, recomputed from made searches whose truth is known."""
 
+import statistics
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_search_page import bowl, made, spread
+from test_study import TPE, play, search_of
+from test_study import start as begin
 
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.plots import PLOTS, plots_of
@@ -11,6 +15,7 @@ from orchestrator.report.html.plots.distribution import distribution
 from orchestrator.report.html.plots.ranks import ranks
 from orchestrator.report.html.plots.thresholds import thresholds
 from orchestrator.report.html.plots.timeline import timeline
+from orchestrator.report.stopping import stops
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 
@@ -51,13 +56,66 @@ def test_what_it_took_to_go_on(stopped: Findings) -> None:
     assert plot is not None and plot.table is not None
     early = [trial.curve for trial in stopped.ledger.trials.values() if trial.state == "pruned"]
     later = [trial.curve for trial in stopped.ledger.trials.values() if trial.state == "done"]
-    ((age, count, went, best, worst),) = plot.table.rows
+    ((age, count, went, best, worst, *_),) = plot.table.rows
     assert (age, count, went) == (3, 20, 10)
     assert best.text == f"{max(max(curve) for curve in early):.4f}"
     assert worst.text == f"{min(max(curve[:3]) for curve in later):.4f}"
     assert {x for trace in plot.data for x in trace["x"]} == {3}
     none = made_with_all_done(stopped)
     assert thresholds(none) is None
+
+
+@pytest.mark.parametrize(
+    "scheduler",
+    [
+        {"name": "asha", "grace_validations": 1, "reduction_factor": 2},
+        {"name": "asha", "grace_validations": 2, "reduction_factor": 3},
+        {"name": "median", "grace_validations": 2, "startup_trials": 3},
+    ],
+)
+def test_what_a_stopped_trial_was_asked_for(tmp_path: Path, scheduler: dict[str, Any]) -> None:
+    """What is drawn tells apart whom a real study stopped, with three trials at a time: each stopped trial was worse
+    than what was asked, as a slow replay of the journal says too; and nobody who went on was, at that moment."""
+    conductor = begin(search_of(TPE, num_trials=30, algorithm="random", scheduler=scheduler), tmp_path, slots=3)
+    play(conductor)
+    ledger = conductor.ledger
+    found = {stop.trial_id: stop for stop in stops(ledger)}
+    assert len(found) > 5 and set(found) == {t.trial_id for t in ledger.trials.values() if t.state == "pruned"}
+    best: dict[str, list[float]] = {}
+    done: list[str] = []
+    for event in Journal.read(tmp_path / "journal.jsonl"):
+        if event["event"] == "trial_ended" and event["state"] == "done":
+            done.append(event["trial_id"])
+        if event["event"] != "validation" or event["trial_id"] not in ledger.trials:
+            continue
+        name = event["trial_id"]
+        course = best.setdefault(name, [])
+        course.append(max([event["metrics"]["val/map_at_r"], *course]))
+        age = len(course)
+        if scheduler["name"] == "median":
+            others = [best[other][age - 1] for other in done]
+            decided = age >= 2 and len(done) >= 3
+            asked = statistics.median(others) if others else 0.0
+        else:
+            at = sorted((other[age - 1] for other in best.values() if len(other) >= age), reverse=True)
+            decided = age in {scheduler["grace_validations"] * scheduler["reduction_factor"] ** n for n in range(6)}
+            asked = at[max(1, len(at) // scheduler["reduction_factor"]) - 1]
+        if name in found and age == found[name].age:
+            assert decided and found[name].asked == pytest.approx(asked) and found[name].value == course[-1] < asked
+        elif decided and not event.get("finished"):
+            assert course[-1] >= asked
+    plot = thresholds(Findings.of(ledger))
+    assert plot is not None
+    (ticks,) = [trace for trace in plot.data if trace["name"] == "asked of a stopped one"]
+    assert ticks["y"] == [found[name].asked for name in ticks["customdata"]] and len(ticks["y"]) == len(found)
+
+
+def test_nothing_is_invented_of_brackets(tmp_path: Path) -> None:
+    scheduler = {"name": "hyperband", "grace_validations": 1, "reduction_factor": 2}
+    conductor = begin(search_of(TPE, num_trials=20, algorithm="random", scheduler=scheduler), tmp_path)
+    play(conductor)
+    assert any(trial.state == "pruned" for trial in conductor.ledger.trials.values())
+    assert stops(conductor.ledger) == []
 
 
 def made_with_all_done(found: Findings) -> Findings:

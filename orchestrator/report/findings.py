@@ -26,7 +26,7 @@ from orchestrator.report.points import Placed, apart_text, best_text, placed_poi
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
-from orchestrator.report.standing import Comparable, comparable, side_by_side, standing
+from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.presence import driver
@@ -119,6 +119,26 @@ class Findings:
             return Importances({}, "no importances: nothing was searched that this version can read")
         params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
         return importances_of(self.searched, self.comparable, params)
+
+    @cached_property
+    def other_importances(self) -> dict[str, Importances]:
+        """The same for the second objective, and for the other metrics that were recorded beside the objective."""
+        if space_of(self.ledger) is None or not self.importances.shares:
+            return {}
+        params = {trial_id: trial.params for trial_id, trial in self.ledger.trials.items()}
+        found = {
+            name: importances_of(self.searched, compared, params)
+            for name, compared in beside_values(self.ledger).items()
+        }
+        return {name: importances for name, importances in found.items() if importances.shares}
+
+    @property
+    def what_mattered(self) -> str:
+        """For the objective, or for both."""
+        first, second = self.importances, self.other_importances.get(self.ledger.second or "")
+        if second is None:
+            return first.answer
+        return f"{self.ledger.metric}: {first.answer} {self.ledger.second}: {second.answer}"
 
     @property
     def keys(self) -> list[str]:

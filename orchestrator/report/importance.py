@@ -70,6 +70,8 @@ def importances_of(
     varied, basis = [setting for setting in searched if setting.varied], comparable.basis
     if not varied:
         return Importances({}, "no importances: one value of each setting was tried")
+    if len(varied) == 1:
+        return Importances({}, f"no importances: {varied[0].key} alone was varied")
     ids = list(comparable.values)
     if len(ids) < needed(searched):
         return Importances(
@@ -82,8 +84,8 @@ def importances_of(
         basis += f" ({MOST_TRIALS} of them, evenly from best to worst)"
     common = [setting for setting in varied if all(setting.key in params[name] for name in ids)]
     values = [comparable.values[name] for name in ids]
-    if not common or len(set(values)) < 2:
-        return Importances({}, "no importances: the objective does not vary, or no setting is in every trial")
+    if len(common) < 2 or len(set(values)) < 2:
+        return Importances({}, "no importances: the objective does not vary, or no two settings are in every trial")
     shares, noise = explained(common, [params[name] for name in ids], values)
     said = f"share of the variance of {basis}, that each explains by itself; fANOVA, ± over trials drawn again"
     return Importances(shares, said, noise)

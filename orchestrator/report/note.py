@@ -66,7 +66,7 @@ def note(findings: Findings) -> str:
     finals = [f"[{text(run.trial_id)}]({TRIAL_LINK}{run.trial_id}) ({run.state})" for run in ledger.finals.values()]
     if finals:
         parts.append("Final runs: " + ", ".join(finals[:LEADERS]))
-    parts.append(f"**What mattered?** {text(findings.importances.answer)}")
+    parts.append(f"**What mattered?** {text(findings.what_mattered)}")
     if findings.searched:
         coverage = [[text(s.key), text(s.range_text), text(_tried(s))] for s in findings.searched]
         parts.append("**Coverage**\n\n" + markdown_table(["setting", "range", "tried"], coverage))

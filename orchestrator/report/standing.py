@@ -5,6 +5,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orchestrator.evaluation.measures import BESIDE
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
 
@@ -104,6 +105,22 @@ def comparable(ledger: Ledger, needed: int) -> Comparable:
     return Comparable(
         ordered, f"{ledger.metric} after {counted(age, 'validation')}, which {len(aged)} trials reached", age
     )
+
+
+def beside_values(ledger: Ledger) -> dict[str, Comparable]:
+    """The second objective and the other recorded metrics of the trials that trained to their end, at the validation of
+    their best objective: what else they had at other ages is not known."""
+    done = [trial for trial in ledger.finished() if trial.state == "done"]
+    early = "" if len(done) == len(ledger.finished()) else " that were not stopped early"
+    names = [f"val/{metric.name}" for metric in BESIDE if f"val/{metric.name}" not in (ledger.metric, ledger.second)]
+    values = {name: {t.trial_id: t.best_metrics[name] for t in done if name in t.best_metrics} for name in names}
+    if ledger.second is not None:
+        values = {ledger.second: {t.trial_id: t.second for t in done if t.second is not None}} | values
+    return {
+        name: Comparable(found, f"{name} of the {len(found)} trials{early}, at their best {ledger.metric}", None)
+        for name, found in values.items()
+        if found
+    }
 
 
 def to_confirm(ledger: Ledger, count: int) -> list[TrialRecord]:

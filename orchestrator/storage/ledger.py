@@ -34,6 +34,8 @@ class TrialRecord:
     curve: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
     """The mean training loss before each value of the curve."""
+    places: list[int] = field(default_factory=list)
+    """The place in the journal of each value of the curve."""
     best: float | None = None
     best_validation: int | None = None
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -53,6 +55,8 @@ class TrialRecord:
     hours: dict[str, float] = field(default_factory=dict)
     """The CPU-hours and GPU-hours that it used."""
     ended: int | None = None
+    ended_at: int | None = None
+    """The place in the journal of its end."""
     restarted: list[int] = field(default_factory=list)
     """When it began again, after an interruption or the loss of its process."""
     note: str | None = None
@@ -111,6 +115,8 @@ class Ledger:
     notes: list[str] = field(default_factory=list, compare=False)
     """Notes on what could not be checked in its journal, or was skipped."""
     # redundant with the above, so that the cost of an event does not grow with the number of trials
+    _taken: int = field(default=0, repr=False)
+    """The number of events so far."""
     _unfinished: dict[str, TrialRecord] = field(default_factory=dict, repr=False)
     _ranked: list[tuple[tuple[float, ...], int, str]] = field(default_factory=list, repr=False)
     """The trials that have a value, sorted by losses and numbers."""
@@ -147,6 +153,7 @@ class Ledger:
     def apply(self, event: Mapping[str, Any]) -> None:
         """Apply one event; a known validation changes nothing."""
         kind = event["event"]
+        self._taken += 1
         self.elapsed = event.get("elapsed", self.elapsed)
         if kind == "search_started":
             self.name, self.search_id = event["name"], event["search_id"]
@@ -173,6 +180,7 @@ class Ledger:
         elif kind == "trial_ended":
             trial = self.find(event["trial_id"])
             trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
+            trial.ended_at = self._taken
             if trial.state != "interrupted":
                 self._unfinished.pop(trial.trial_id, None)
             if trial.kind == "trial" and trial.state != "interrupted":
@@ -220,6 +228,7 @@ class Ledger:
             return
         trial.curve.append(value)
         trial.losses.append(event["metrics"].get("train/loss"))
+        trial.places.append(self._taken)
         if trial.best is None or self.better(value, trial.best):
             before = self._losses(trial)
             trial.best, trial.best_validation, trial.best_metrics = value, trial.validations, event["metrics"]

@@ -1,5 +1,6 @@
 """Successive halving, asynchronous."""
 
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -21,6 +22,16 @@ class Asha(Scheduler):
     def first_stop(self) -> int:
         """After its grace."""
         return self.grace_validations
+
+    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
+        """The loss of place max(1, n // reduction_factor) among the n that had come to this rung."""
+        rung = self.grace_validations
+        while rung < age:
+            rung *= self.reduction_factor
+        if rung != age or not reached:
+            return None
+        place = max(1, len(reached) // self.reduction_factor)
+        return reached[place - 1], f"place {place} of the {len(reached)} that had come there"
 
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """Of each bracket, the first with a rung after `grace_validations`, each later one a rung later."""

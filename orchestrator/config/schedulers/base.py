@@ -49,6 +49,17 @@ class Scheduler(BaseModel):
         """How many trials each bracket gets in turn."""
         return [1] * brackets
 
+    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
+        """What a trial had to have after `age` validations to go on, and what that is; None where it does not follow
+        from what the journal holds.
+
+        Args:
+            reached: the best losses so far, at this age, of the trials that had come to it by then, its own included;
+                sorted, less is better.
+            done: the same of the trials that had trained to their end by then, without its own.
+        """
+        return None
+
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """A pruner for each bracket, of Optuna's module `optuna.pruners`, which only the study imports."""
         raise NotImplementedError

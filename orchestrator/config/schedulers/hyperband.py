@@ -37,6 +37,9 @@ class Hyperband(Asha):
             )
         return None
 
+    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> None:
+        """A trial is compared within its bracket, which the journal does not hold."""
+
     def brackets(self, validations: int | None) -> int:
         """floor(log_factor(validations / grace_validations)) + 1"""
         count = 0

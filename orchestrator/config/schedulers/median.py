@@ -1,5 +1,7 @@
 """The median rule."""
 
+import statistics
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
@@ -7,6 +9,7 @@ from pydantic import Field
 
 from orchestrator.config.limits import MOST_TRIALS
 from orchestrator.config.schedulers.base import Grace, Scheduler
+from orchestrator.text import counted
 
 
 class Median(Scheduler):
@@ -25,6 +28,12 @@ class Median(Scheduler):
     def first_stop(self) -> int:
         """After its grace."""
         return self.grace_validations
+
+    def asked(self, age: int, reached: Sequence[float], done: Sequence[float]) -> tuple[float, str] | None:
+        """The median loss of the trials that had trained to their end."""
+        if age < self.grace_validations or not done:
+            return None
+        return statistics.median(done), f"the median of {counted(len(done), 'finished trial')}"
 
     def pruners(self, optuna: ModuleType, validations: int | None) -> list[Any]:
         """Optuna's."""

@@ -30,7 +30,7 @@ def _leaderboard(ledger: Ledger) -> str:
     if findings.differences:
         parts.append(f"Which differences are real ({how_tested(findings.differences)}):")
         parts.append("\n".join(f"- {text(difference_text(difference))}" for difference in findings.differences))
-    parts.append(f"What mattered? {text(findings.importances.answer)}")
+    parts.append(f"What mattered? {text(findings.what_mattered)}")
     if same := [b for b in findings.published if b.same_method]:
         cells = [
             [f"{b.row.paper}, Table {b.row.table}", text(b.row.method)]

@@ -38,10 +38,12 @@ from orchestrator.report.html.figures import (
 from orchestrator.report.html.numbers_section import learned_cell, search_state, seeds_table, single_tables
 from orchestrator.report.html.papers_section import papers_table, reproduce_section
 from orchestrator.report.html.plots import plots_of
+from orchestrator.report.html.plots.thresholds import ASKED, asked_trace
 from orchestrator.report.html.points_section import points_table
 from orchestrator.report.html.rendering import Live, rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
+from orchestrator.report.stopping import stops
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord, value_columns
@@ -76,7 +78,7 @@ def page(
         "facts": _facts(findings),
         "questions": {
             "How sure is it?": findings.certainty,
-            "What mattered?": findings.importances.answer,
+            "What mattered?": findings.what_mattered,
             "Should a range be widened?": findings.widen,
             "How far from the paper?": findings.distance,
         },
@@ -373,9 +375,14 @@ def _curves(findings: Findings) -> Plot | None:
             }
         )
         named.add(label)
+    drawn = {trial.trial_id for trial in shown}
+    asked = [stop for stop in stops(ledger) if stop.trial_id in drawn]
+    if asked:
+        data.append(asked_trace(asked, per))
     layout = {"height": 420, "xaxis": {"title": {"text": unit}}, "yaxis": {"title": {"text": ledger.metric}}}
     many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
+    said += f" {ASKED}" if asked else ""
     rows = [
         [
             trial_cell(t.trial_id),

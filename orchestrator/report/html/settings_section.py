@@ -21,6 +21,7 @@ from orchestrator.report.html.figures import (
 )
 from orchestrator.report.html.plots import plots_of
 from orchestrator.report.html.points_section import over_seeds
+from orchestrator.report.importance import Importances
 from orchestrator.report.settings import Searched
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.text import counted, value_text
@@ -55,7 +56,7 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     else:
         effects = [_effect(findings, trials, s, f"effect-{n}") for n, s in shown]
     return {
-        "importance": _importance(findings),
+        "importances": _importances(findings),
         "coverage": _coverage(findings),
         "parallel": _parallel(findings, trials, varied),
         "slices": [_slice(findings, trials, s, f"slice-{n}") for n, s in shown],
@@ -65,10 +66,19 @@ def settings_section(findings: Findings) -> dict[str, Any]:
     }
 
 
-def _importance(findings: Findings) -> Plot | None:
-    found = findings.importances
-    if not found.shares:
-        return None
+def _importances(findings: Findings) -> list[Plot]:
+    """A figure for the objective, and one for each other metric that was recorded."""
+    if not findings.importances.shares:
+        return []
+    others = findings.other_importances
+    plots = [_importance(findings, findings.importances, findings.ledger.metric if others else "", "importances")]
+    return plots + [
+        _importance(findings, found, metric, f"importances-{place}")
+        for place, (metric, found) in enumerate(others.items(), start=1)
+    ]
+
+
+def _importance(findings: Findings, found: Importances, metric: str, name: str) -> Plot:
     keys = list(found.shares)[::-1]
     colours = ["var(--best)" if key in found.mattered else "var(--line)" for key in keys]
     bars = {
@@ -86,17 +96,17 @@ def _importance(findings: Findings) -> Plot | None:
     note |= {"text": f"noise level {found.noise:.2f}", "font": {"size": 11, "color": "var(--soft)"}}
     layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
     layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
-    rows = [[key, *share, _said_of(findings, key)] for key, share in found.shares.items()]
-    table = Table("importances", ["setting", "share", "deviation", "remark"], rows)
+    rows = [[key, *share, _said_of(findings, found, key)] for key, share in found.shares.items()]
+    table = Table(name, ["setting", "share", "deviation", "remark"], rows)
     said = (
-        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the objective "
+        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the values "
         "shuffled among the trials; a setting below it (grey) cannot be told from chance."
     )
-    return Plot("importances", "Importance of each setting", said, [bars], layout, table)
+    return Plot(name, "Importance of each setting" + (f" for {metric}" if metric else ""), said, [bars], layout, table)
 
 
-def _said_of(findings: Findings, key: str) -> str:
-    said = "it mattered" if key in findings.importances.mattered else "below the noise level"
+def _said_of(findings: Findings, found: Importances, key: str) -> str:
+    said = "it mattered" if key in found.mattered else "below the noise level"
     if key in findings.idle:
         count, of, because = findings.idle[key]
         said += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"

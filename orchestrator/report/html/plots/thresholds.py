@@ -1,34 +1,58 @@
 """Where trials were stopped early, and what it took to go on."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, score_cell
+from orchestrator.report.html.figures import DRAWN, drawn_trials
+from orchestrator.report.stopping import Stop, stops
 from orchestrator.text import counted
 
 MOST = 12
 """The maximum number of validations at which stops are shown, those with the most."""
 
 
+ASKED = "Short lines: what a stopped one would have had to have, among those that had come as far by then."
+
+
+def asked_trace(asked: Sequence[Stop], per: float = 1.0) -> Figure:
+    """What was asked of trials that were stopped, over their validations, or over epochs with `per` of them each."""
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "asked of a stopped one",
+        "x": [per * stop.age for stop in asked],
+        "y": [stop.asked for stop in asked],
+        "text": [
+            f"trial {stop.trial_id} had {stop.value:.4f} and was asked for {stop.asked:.4f}, {stop.of}"
+            for stop in asked
+        ],
+        "customdata": [stop.trial_id for stop in asked],
+        "marker": {"symbol": "line-ew-open", "size": 14, "color": "var(--failed)", "line": {"width": 2}},
+        "hovertemplate": Markup("%{text}<extra></extra>"),
+    }
+
+
 def thresholds(findings: Findings) -> Plot | None:
     """At each validation after which trials were stopped: the best values so far of the stopped ones, and of those that
-    went on, all at this validation. What the scheduler asked for lies between the worst that went on and the best that
-    was stopped; a scheduler that decides while trials come in may have asked for more later, so that they overlap."""
+    went on, all at this validation, and what was asked of each stopped one, where the journal tells. A scheduler that
+    decides while trials come in may ask for more later, so that stopped ones and others overlap."""
     ledger = findings.ledger
     ended = [trial for trial in ledger.finished() if trial.curve]
-    stops = Counter(len(trial.curve) for trial in ended if trial.state == "pruned")
-    if not stops:
+    early = Counter(len(trial.curve) for trial in ended if trial.state == "pruned")
+    if not early:
         return None
     data: list[Figure] = []
     rows: list[list[Any]] = []
-    ages = sorted(age for age, _ in stops.most_common(MOST))
+    ages = sorted(age for age, _ in early.most_common(MOST))
     for state, label in (("pruned", "stopped there"), ("done", "went on")):
         x, y, text = [], [], []
         for age in ages:
-            for trial in ended:
+            for trial in drawn_trials(ledger, ended):
                 stopped = trial.state == "pruned" and len(trial.curve) == age
                 if stopped if state == "pruned" else len(trial.curve) > age:
                     x.append(age)
@@ -51,6 +75,9 @@ def thresholds(findings: Findings) -> Plot | None:
                 "hovertemplate": Markup("%{text}: <b>%{y:.4f}</b><extra></extra>"),
             }
         )
+    asked = [stop for stop in stops(ledger) if stop.age in ages]
+    if asked:
+        data.append(asked_trace(asked[:: -(-len(asked) // DRAWN)]))
     worst_of = min if ledger.mode == "max" else max
     bounds: list[tuple[int, float]] = []
     for age in ages:
@@ -58,7 +85,9 @@ def thresholds(findings: Findings) -> Plot | None:
         went = [ledger.best_of(t.curve[:age]) for t in ended if len(t.curve) > age]
         bounds += [(age, worst_of(went))] if went else []
         least = score_cell(worst_of(went)) if went else None
-        rows.append([age, len(ends), len(went), score_cell(ledger.best_of(ends)), least])
+        then = [stop.asked for stop in asked if stop.age == age]
+        bar = map(score_cell, (then[0], then[-1])) if then else (None, None)
+        rows.append([age, len(ends), len(went), score_cell(ledger.best_of(ends)), least, *bar])
     data.append(
         {
             "type": "scatter",
@@ -71,13 +100,22 @@ def thresholds(findings: Findings) -> Plot | None:
             "hovertemplate": Markup("the worst that went on: %{y:.4f}<extra></extra>"),
         }
     )
-    heads = ["validations", "stopped", "went on", "best stopped", "worst that went on"]
-    count = counted(sum(stops.values()), "stop")
+    heads = [
+        "validations",
+        "stopped",
+        "went on",
+        "best stopped",
+        "worst that went on",
+        "asked of the first",
+        "of the last",
+    ]
+    count = counted(sum(early.values()), "stop")
     said = (
         f"The best value so far at each validation after which trials were stopped ({count}): all values of one column "
         "are of the same age. Where a stopped one is above one that went on, the scheduler knew fewer trials when it "
         "let that one go on."
     )
+    said += f" {ASKED}" if asked else ""
     layout = {"height": 380, "xaxis": {"title": {"text": "validation"}, "tickvals": ages}}
     layout["yaxis"] = {"title": {"text": ledger.metric}}
     return Plot("thresholds", "What it took to go on", said, data, layout, Table("thresholds", heads, rows))
