@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from orchestrator.config.labels import label_of
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats import format_of
@@ -614,3 +615,26 @@ def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
     assert counted is not None
     colours = {colour: count for count, colour in counted}
     assert colours.get(accent, 0) > 2000, "no line and no bar was drawn in the sandboxed frame"
+
+
+def test_settings_have_labels_and_keep_their_keys(tmp_path: Path) -> None:
+    raw = {
+        "method": "pfml",
+        "dataset": "cub200",
+        "space": PFML_SPACE | {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
+    }
+    points = [point | {"lr": 10 ** (-4 + n / 20)} for n, point in enumerate(spread(40))]
+    html = page(Findings.of(made(tmp_path, points, raw=raw)))
+    drawn = figures(html)
+    labels = {drawn[f"slice-{place}"]["layout"]["xaxis"]["title"]["text"] for place in range(4)}
+    assert {"learning rate (lr)", "decay of the potential (alpha)", "proxies_per_class"} < labels
+    axis = drawn["importances"]["layout"]["yaxis"]
+    assert dict(zip(axis["tickvals"], axis["ticktext"], strict=True))["lr"] == "learning rate<br>lr"
+    coverage = re.findall(r'id="coverage-table".*?</table>', html, re.DOTALL)[0]
+    assert "<td>lr</td>" in coverage and "<td>learning rate</td>" in coverage
+
+
+def test_labels_of_several_methods_must_agree() -> None:
+    assert label_of("margin", ["contrastive", "proxy_anchor"]) == "similarity margin"
+    assert label_of("alpha", ["pfml", "proxy_anchor"]) == label_of("alpha", ["removed"]) == ""
+    assert label_of("epochs", ["pfml"]) == label_of("proxies_per_class", ["pfml"]) == ""

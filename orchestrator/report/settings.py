@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from orchestrator.config.labels import label_of
 from orchestrator.config.presets import presets
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space
@@ -50,6 +51,13 @@ class Searched:
     """Why the winner's place at an end of the range, if it is there, says nothing of that end: a tie, or no effect."""
     idle: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The trials in which it has no effect, each with the cause."""
+    label: str = ""
+    """What it is called in words; empty where the key says it."""
+
+    @property
+    def named(self) -> str:
+        """`learning rate (lr)`"""
+        return f"{self.label} ({self.key})" if self.label else self.key
 
     @property
     def numeric(self) -> bool:
@@ -104,6 +112,9 @@ def searched_settings(
         known = by_key.setdefault(parameter.key, parameter)
         if known is not parameter:  # in several alternatives or branches: everything that any of them allows
             by_key[parameter.key] = _joined(known, parameter)
+    methods = dict.fromkeys(
+        str(trial.settings["method"]) for trial in ledger.trials.values() if "method" in trial.settings
+    )
     results = {trial.trial_id: trial.best for trial in ledger.finished()}
     tried = list(dict.fromkeys(key for trial in ledger.trials.values() for key in trial.params))
     for key in dict.fromkeys([*by_key, *tried]):
@@ -116,7 +127,8 @@ def searched_settings(
         best = None if winner is None else winner.params.get(key)
         edge = None if best is None or len(values) < 2 else _edge(key, by_key.get(key), best, settings)
         idle = {name: reasons[key] for name, reasons in by_trial.items() if key in reasons}
-        setting = Searched(key, by_key.get(key), tuple(values), best, edge, _marked(key, ledger, settings), idle=idle)
+        marked, label = _marked(key, ledger, settings), label_of(key, methods)
+        setting = Searched(key, by_key.get(key), tuple(values), best, edge, marked, idle=idle, label=label)
         moot = _moot(ledger, setting, winner, edge, results, settings) if winner and edge else ""
         yield replace(setting, edge=None, moot=moot) if moot else setting
 

@@ -124,7 +124,7 @@ def dimension_of(setting: Searched, values: Sequence[Any]) -> Figure:
 
 
 def axis_of(setting: Searched) -> Figure:
-    axis: Figure = {"title": {"text": setting.key}}
+    axis: Figure = {"title": {"text": setting.named}}
     if not setting.numeric:
         return axis | {"type": "category"}
     return axis | ({"type": "log", "dtick": "D2"} if setting.log else {})

@@ -95,6 +95,9 @@ def _importance(findings: Findings, found: Importances, metric: str, name: str) 
     note = {"x": found.noise, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom", "showarrow": False}
     note |= {"text": f"noise level {found.noise:.2f}", "font": {"size": 11, "color": "var(--soft)"}}
     layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
+    labels = {setting.key: setting.label for setting in findings.searched}
+    ticks = [Markup("{}<br>{}").format(labels[key], key) if labels[key] else key for key in keys]
+    layout["yaxis"] = {"type": "category", "tickvals": keys, "ticktext": ticks}
     layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
     rows = [[key, *share, _said_of(findings, found, key)] for key, share in found.shares.items()]
     table = Table(name, ["setting", "share", "deviation", "remark"], rows)
@@ -124,8 +127,8 @@ def _coverage(findings: Findings) -> Folded:
         best = "" if s.best is None else value_text(s.best)
         count, of, because = findings.idle.get(s.key, (0, 0, ""))
         effect = f"none in {count} of {counted(of, 'trial')} ({because})" if count else ""
-        rows.append([s.key, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
-    heads = ["setting", "range", "tried", "best", "edge", "paper or default"]
+        rows.append([s.key, s.label, s.range_text, ends, best, edge, mark, *([effect] if findings.idle else [])])
+    heads = ["setting", "what it is", "range", "tried", "best", "edge", "paper or default"]
     heads += ["effect"] if findings.idle else []
     return Folded("What was searched", Table("coverage", heads, rows), opened=True)
 
