@@ -25,6 +25,11 @@ def counted(number: int, noun: str, plural: str | None = None) -> str:
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
 
 
+def counted_amount(amount: float, noun: str) -> str:
+    """`1 epoch`, `2.5 epochs`"""
+    return f"{amount:g} {noun if amount == 1 else noun + 's'}"
+
+
 def listed(names: Sequence[str], last: str = " or ") -> str:
     """`tpe, random or grid`"""
     return last.join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -248,7 +248,7 @@ def test_a_search_that_still_improves_goes_on(commands: Commands) -> None:
 def test_too_few_results(commands: Commands) -> None:
     steps = commands.steps(spread(6), quick)
     assert rules(steps) == ["too_few", "confirm"]
-    assert steps[0].what == "Try 24 more points" and "6 results for 3 searched settings: 30" in steps[0].why
+    assert steps[0].what == "Try 24 more points" and "6 results for 3 searched settings: it takes 30" in steps[0].why
     assert steps[0].seconds == pytest.approx(24 * 300 + 300)
 
 

@@ -149,6 +149,20 @@ def test_the_clock_shows_slots_idle_time_and_restarts(tmp_path: Path) -> None:
     assert mark["x"] == pytest.approx([130 / 60]) and mark["y"] == ["slot 1"]
 
 
+def test_slots_without_use_in_final_runs_are_not_idle(tmp_path: Path) -> None:
+    """Two slots of trials for 100 s, 20 s in which nothing runs, and one final run of 80 s: 40 s idle."""
+    ledger = made(tmp_path, spread(2), finals={"0000": [0.5]})
+    times = {"0000": (0, 100), "0001": (0, 100), "final-0000-seed-0": (120, 200)}
+    for trial in ledger.everyone():
+        trial.started, trial.ended = (1000 * at for at in times[trial.trial_id])
+    ledger.started, ledger.ended = 0, 200_000
+    plot = timeline(Findings.of(ledger))
+    assert plot is not None and plot.table is not None
+    assert plot.said.startswith("2 slots over 3 min 20 s: taken 88% of the time, 40 s idle in all.")
+    assert "While only final runs train, the other slots do not count as idle." in plot.said
+    assert [row[3].text for row in plot.table.rows] == ["20 s", "20 s"]
+
+
 def test_a_restart_is_told_by_the_journal(tmp_path: Path) -> None:
     made(tmp_path, spread(2), end=None)
     events = Journal.read(tmp_path / "journal.jsonl")

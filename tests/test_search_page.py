@@ -24,6 +24,7 @@ from orchestrator.report.formats import format_of
 from orchestrator.report.html.search_page import page, write_page
 from orchestrator.report.note import note
 from orchestrator.storage.journal import Journal
+from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger
 from orchestrator.tracking.trackers import MemoryTracker
 
@@ -336,6 +337,50 @@ def test_the_whole_search_is_on_the_page_as_a_file(tmp_path: Path) -> None:
     (tmp_path / "search.yaml").write_text(unescape(text))
     again = resolve_search(read_yaml(tmp_path / "search.yaml"), name=ledger.name, source="search.yaml")
     assert again.model_dump() == Search.model_validate(ledger.config).model_dump() | {"source": "search.yaml"}
+
+
+def test_few_trials_have_whole_numbers_and_epochs_are_counted(tmp_path: Path) -> None:
+    ledger = made(tmp_path, spread(2), epochs=1, end=None)
+    found = Findings.of(ledger)
+    html = page(found)
+    assert figures(html)["history"]["layout"]["xaxis"]["dtick"] == 1
+    assert figures(html)["learning"]["layout"]["xaxis"]["dtick"] == 1
+    assert "1 epochs" not in html and "2 epochs of training together" in html
+    many = figures(page(Findings.of(made(tmp_path / "many", spread(14)))))
+    assert "dtick" not in many["history"]["layout"]["xaxis"]
+
+
+def test_a_search_that_is_lost_does_not_run_and_tells_its_best(tmp_path: Path) -> None:
+    ledger = made(tmp_path, spread(1), end=None)
+    running, lost = Findings.of(ledger).verdict, Findings.of(ledger, folder=tmp_path).verdict
+    best = f"So far trial 0000: val/map_at_r {ledger.trials['0000'].best:.4f} on held-out classes after 10 validations."
+    assert running[0] == f"No trial of made has a result yet (1 running). {best}"
+    assert lost[0] == f"No trial of made has a result yet (1 cut off). {best}"
+
+
+def test_intervals_are_shown_within_the_metric_s_range(tmp_path: Path) -> None:
+    """Student's t reaches below zero over two seeds that are far apart; no mean of map_at_r is there."""
+    ledger = made(tmp_path, spread(4), finals={"0000": [0.05, 0.25]})
+    ledger.finals["final-0000-seed-0"].source = ledger.finals["final-0000-seed-1"].source = "0000"
+    low = Interval.of([0.05, 0.25]).low
+    assert low < 0
+    html = page(Findings.of(ledger))
+    (row,) = re.findall(r'id="seeds-1-table".*?<tr>\s*<td[^>]*>map_at_r</td>(.*?)</tr>', html, re.DOTALL)
+    assert [" ".join(cell.split()) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)][2:4] == [
+        "0.0000",
+        "1.0000",
+    ]
+
+
+def test_the_star_leaves_the_number_readable(tmp_path: Path) -> None:
+    points = [{"delta": 0.1 + 0.05 * (n % 4), "alpha": 1.0 + n // 4, "proxies_per_class": 5} for n in range(16)]
+    found = Findings.of(made(tmp_path, points))
+    drawn = figures(page(found))["map-0"]["data"]
+    texts = [text for row in drawn[0]["text"] for text in row]
+    assert drawn[0]["type"] == "heatmap" and [text[:6] for text in texts if text.endswith(" ★")] == [
+        f"{max(found.comparable.values.values()):.4f}"
+    ]
+    assert all(trace.get("name") != "winner" for trace in drawn)
 
 
 def test_before_anything_has_happened(tmp_path: Path) -> None:

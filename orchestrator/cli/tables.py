@@ -19,7 +19,7 @@ from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report import learning
-from orchestrator.report.claims import between, means, single_tests
+from orchestrator.report.claims import between, in_range, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps as steps_of
@@ -211,7 +211,7 @@ def _points(ledger: Ledger, points: Sequence[Placed], most: int, where: str) -> 
         params, spread = placed.point.params, placed.point.interval
         row = [value_text(params[key]) if key in params else "" for key in keys]
         row += [str(len(placed.point.values)), f"{placed.point.mean:.4f}"]
-        row += ["-", "-"] if spread is None else _spread_cells(spread)
+        row += ["-", "-"] if spread is None else _spread_cells(in_range(ledger.metric, spread))
         table.add_row(str(number), *row, placed.told or "best")
     title = Text.assemble((f"points by the mean over {seeds_text(points)}", "bold"), f" of {ledger.metric}")
     parts: list[Any] = [title, table]
@@ -275,6 +275,7 @@ def _indented(line: str) -> Padding:
 
 def _spread(name: str, interval: Interval, classes: str) -> Text:
     """`map_at_r 0.5121 +- 0.0040 (mean, 95%: 0.5071 to 0.5171)`, and the interval over classes."""
+    interval = in_range(name, interval)
     spread = f"{interval.mean:.4f} \N{PLUS-MINUS SIGN} {interval.standard_deviation:.4f}"
     return Text.assemble(
         f"  {name:12s} ",

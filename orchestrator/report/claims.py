@@ -1,9 +1,11 @@
 """Tests as they are reported: each value with the interval of its claim, and what that is over."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from orchestrator.evaluation.claims import Claim, claimed, is_end
+from orchestrator.evaluation.measures import is_share
 from orchestrator.report.learning import test_set
 from orchestrator.storage.leaderboard import Interval, Repeated
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -56,7 +58,7 @@ def repeated_texts(ledger: Ledger, group: Repeated) -> dict[str, str]:
     values = means(group)
     return {
         name: f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} "
-        f"({_over_seeds(len(group.trial_ids), spread)}{_and_over(ledger, values, name)})"
+        f"({_over_seeds(len(group.trial_ids), in_range(name, spread))}{_and_over(ledger, values, name)})"
         for name, spread in group.metrics.items()
         if not is_end(name)
     }
@@ -76,6 +78,13 @@ def single_tests(ledger: Ledger, grouped: Sequence[Repeated]) -> list[TrialRecor
     together = {trial_id for group in grouped for trial_id in group.trial_ids}
     runs = [*ledger.finals.values(), *ledger.ranking()]
     return [run for run in runs if run.test and run.trial_id not in together]
+
+
+def in_range(name: str, spread: Interval) -> Interval:
+    """An interval over seeds as it is shown: Student's t knows nothing of a metric's range, its ends stay within it."""
+    if not is_share(name):
+        return spread
+    return replace(spread, low=max(0.0, spread.low), high=min(1.0, spread.high))
 
 
 def test_rows(ledger: Ledger, test: Mapping[str, float]) -> tuple[list[str], list[list[Any]]]:

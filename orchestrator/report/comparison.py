@@ -15,6 +15,7 @@ from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.report import learning
+from orchestrator.report.claims import in_range
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
@@ -57,7 +58,7 @@ class Member:
     @property
     def interval(self) -> Interval | None:
         """The same with deviation and 95% interval, for two seeds or more."""
-        return Interval.of(list(self.tests.values())) if len(self.tests) > 1 else None
+        return in_range(self.metric, Interval.of(list(self.tests.values()))) if len(self.tests) > 1 else None
 
     @property
     def text(self) -> str:
@@ -293,7 +294,7 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     few = [f"{counted(count, 'result')} of {label}" for label, count in results.items() if count < ENOUGH_TRIALS]
     if few:
         lines.append(
-            f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} are a usual minimum."
+            f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} of each are needed."
         )
         moving = []
     elif not moving:

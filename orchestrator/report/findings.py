@@ -88,6 +88,7 @@ class Findings:
         tested, test = _tested(ledger, winner), _test(ledger, winner)
         published = tuple(beside(settings, [*test, *PAPER_HEADLINES]))
         between, points = between_confirmed(ledger), placed_points(ledger)
+        lost = folder is not None and ledger.state == "running" and not _driven(folder)
         return cls(
             ledger=ledger,
             winner=winner,
@@ -95,7 +96,7 @@ class Findings:
             searched=searched,
             comparable=compared,
             idle=without_effect,
-            verdict=(_first_line(ledger, winner, points), _second_line(ledger, tested)),
+            verdict=(_first_line(ledger, winner, points, lost), _second_line(ledger, tested, lost)),
             certainty=_certainty(ledger, winner, between, points),
             differences=tuple(between),
             widen=widen(ledger, winner, searched, compared, settings),
@@ -108,7 +109,7 @@ class Findings:
             numbers=tuple(learning.yardstick_lines(ledger)),
             points=tuple(points),
             confused=confused,
-            lost=folder is not None and ledger.state == "running" and not _driven(folder),
+            lost=lost,
             storage=storage,
         )
 
@@ -170,10 +171,15 @@ def _driven(folder: Path) -> bool:
         return True
 
 
-def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed]) -> str:
+def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed], lost: bool) -> str:
     where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
     if winner is None:
-        return f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger)})."
+        said = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
+        first = next((trial for trial in ledger.ranking() if trial.best is not None), None)
+        if first is None:
+            return said
+        after = counted(first.validations, "validation")
+        return f"{said} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f} on {where} after {after}."
     so_far = "" if ledger.state == "done" else " so far"
     nothing = f"{line} " if (line := learning.verdict_line(ledger)) else ""
     if points:
@@ -189,19 +195,23 @@ def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Pla
     return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where}{point}."
 
 
-def _second_line(ledger: Ledger, tested: Mapping[str, str]) -> str:
+def _second_line(ledger: Ledger, tested: Mapping[str, str], lost: bool) -> str:
     where = "Test (selection: test)" if ledger.selection == "test" else "Test on unseen classes"
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
-    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger)}), {span(seconds)} of training"
+    cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger, lost)}), {span(seconds)} of training"
     if ledger.hours["GPU"]:
         cost += f", {ledger.hours['GPU']:.3g} GPU-hours"
     return f"{where}: {test}; {cost}." if test else f"Not tested{ledger.yet}; {cost}."
 
 
-def _states(ledger: Ledger) -> str:
-    counts = ledger.counts()
-    return ", ".join(f"{counts[state]} {state}" for state in STATE_ORDER if counts[state]) or "none begun"
+def _states(ledger: Ledger, lost: bool = False) -> str:
+    """How many are in which state; of a search that nobody drives, nothing runs any more."""
+    counts, words = ledger.counts(), {"running": "cut off"} if lost else {}
+    return (
+        ", ".join(f"{counts[state]} {words.get(state, state)}" for state in STATE_ORDER if counts[state])
+        or "none begun"
+    )
 
 
 def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:

@@ -304,7 +304,7 @@ def _too_few(findings: Findings) -> Iterator[Step]:
     results, settings, wanted = len(ledger.finished()), sum(s.varied for s in findings.searched), _enough(findings)
     if results < wanted:
         have = f"{counted(results, 'result')} for {counted(settings, 'searched setting')}"
-        yield _more_points(findings, "too_few", wanted, f"{have}: {wanted} are a usual minimum.")
+        yield _more_points(findings, "too_few", wanted, f"{have}: it takes {wanted} to judge the space.")
 
 
 def _enough(findings: Findings) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from orchestrator.report.claims import in_range
 from orchestrator.report.significance import Difference, from_the_first
 from orchestrator.storage.leaderboard import Point, points_over_seeds
 from orchestrator.storage.ledger import Ledger
@@ -67,7 +68,8 @@ def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
     spread = f"{best.mean:.4f}"
     if best.interval is not None:
         spread += f" ± {best.interval.standard_deviation:.4f}"
-        where += f" (95% of the mean over {number}: {best.interval.low:.4f} to {best.interval.high:.4f})"
+        ends = in_range(ledger.metric, best.interval)
+        where += f" (95% of the mean over {number}: {ends.low:.4f} to {ends.high:.4f})"
     return (
         f"Best point{so_far} by the mean over {number}: {points[0].name}, {ledger.metric} {spread} on {where}. Its "
         f"best trial is {best.trial_ids[0]}."

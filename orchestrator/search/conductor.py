@@ -35,6 +35,7 @@ from orchestrator.storage.trial_folder import (
     model_folders,
     remove_unfinished,
 )
+from orchestrator.text import counted_amount
 from orchestrator.training.untrained import as_metrics, keep, known, valid
 
 KEPT_MODELS = 3
@@ -160,7 +161,7 @@ class Conductor:
             unfinished = [trial for trial in ledger.unfinished() if trial.kind == "trial"]
             promised = sum(max(0.0, trial.epochs_planned - trial.epochs) for trial in unfinished)
             if ledger.epochs + promised + self.most_epochs > limits["epochs"] + 1e-6:
-                return f"budget: {limits['epochs']:g} epochs"
+                return f"budget: {counted_amount(limits['epochs'], 'epoch')}"
         used = budget_used(ledger) | {"hours": self.elapsed / 3600}
         reached = [key for key, limit in limits.items() if key != "epochs" and used[key] >= limit]
         return f"budget: {limits[reached[0]]:g} {reached[0].replace('_', ' ')}" if reached else None

@@ -50,6 +50,12 @@ def metric_of(name: str) -> Metric | None:
     return recall(int(k)) if not start and k.isdecimal() else BY_NAME.get(name)
 
 
+def is_share(name: str) -> bool:
+    """Whether a metric, as `val/map_at_r` or a part of a test, is in 0 ... 1."""
+    metric = metric_of(name.removeprefix("val/").removeprefix("concatenated_"))
+    return metric is not None and metric.share
+
+
 def is_minimised(objective: str) -> bool:
     """Whether an objective such as `val/map_at_r` is a metric of which less is better."""
     metric = metric_of(objective.removeprefix("val/"))

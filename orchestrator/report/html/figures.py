@@ -130,6 +130,16 @@ def axis_of(setting: Searched) -> Figure:
     return axis | ({"type": "log", "dtick": "D2"} if setting.log else {})
 
 
+WHOLE = 12
+"""Up to so many whole numbers are all marked on an axis; plotly would mark fractions between few of them."""
+
+
+def whole_axis(title: str, most: float) -> Figure:
+    """An axis of whole numbers, such as trials or epochs."""
+    axis: Figure = {"title": {"text": title}}
+    return axis | ({"dtick": 1} if most <= WHOLE else {})
+
+
 def plotted_value(setting: Searched, value: Any) -> Any:
     return value if setting.numeric else str(value)
 

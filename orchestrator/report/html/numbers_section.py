@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from orchestrator.report.claims import means, single_tests, test_rows
+from orchestrator.report.claims import in_range, means, single_tests, test_rows
 from orchestrator.report.html.elements import Cell, Folded, Table, score_cell, state_cell
 from orchestrator.report.learning import judge, state_word, verdict_line
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
@@ -33,7 +33,7 @@ def seeds_table(name: str, ledger: Ledger, group: Repeated) -> Table:
     heads = ["metric", "mean", "deviation", "over seeds: low", "high", *heads[2:]]
     cells = []
     for metric, mean, *others in rows:
-        spread = group.metrics[metric]
+        spread = in_range(metric, group.metrics[metric])
         values = (mean, spread.standard_deviation, spread.low, spread.high, *others)
         cells.append([metric, *map(score_cell, values)])
     return Table(name, heads, cells)

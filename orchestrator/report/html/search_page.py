@@ -34,6 +34,7 @@ from orchestrator.report.html.figures import (
     improvements,
     step_line,
     traces_by_state,
+    whole_axis,
 )
 from orchestrator.report.html.numbers_section import learned_cell, search_state, seeds_table, single_tables
 from orchestrator.report.html.papers_section import papers_table, reproduce_section
@@ -50,7 +51,7 @@ from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord, value_co
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
-from orchestrator.text import counted, params_text, span, value_text
+from orchestrator.text import counted, counted_amount, params_text, span, value_text
 
 CURVES = 60
 """The number of learning curves drawn, the best."""
@@ -261,7 +262,7 @@ def _progress(findings: Findings) -> list[Plot]:
     margin = 0.05 * (highest - lowest or abs(highest) or 1)
     # one scale for both figures; otherwise plotly draws a single value between -1 and 1 around it
     axis = {"title": {"text": ledger.metric}, "range": [lowest - margin, highest + margin]}
-    layout = {"xaxis": {"title": {"text": "trial"}}, "yaxis": axis}
+    layout = {"xaxis": whole_axis("trial", len(trials)), "yaxis": axis}
     early = any(trial.state == "pruned" for trial in trials)
     younger = (
         " Those that were stopped early had less training: they cannot be compared with the others." if early else ""
@@ -269,13 +270,13 @@ def _progress(findings: Findings) -> list[Plot]:
     said = f"Best value of each of {counted(len(trials), 'trial')}, by state; the line is the best so far.{younger}"
     history = Plot("history", "Optimisation history", said, data, layout)
     per = findings.epochs_per_validation
-    unit = "epochs" if per else "validations"
+    unit = "epoch" if per else "validation"
     ended = sorted(trials, key=lambda t: (t.ended is None, t.ended or 0, t.number))
     spent = best_so_far(ledger, ended, Total(per or 1))
-    said = f"Trials in the order in which they ended; {spent[-1][0]:g} {unit} of training together."
-    layout = {"xaxis": {"title": {"text": f"{unit} spent"}}, "yaxis": axis}
+    said = f"Trials in the order in which they ended; {counted_amount(spent[-1][0], unit)} of training together."
+    layout = {"xaxis": {"title": {"text": f"{unit}s spent"}}, "yaxis": axis}
     rows = [[x, score_cell(y), trial_cell(t.trial_id)] for x, y, t in improvements(spent)]
-    table = Table("spent", [f"{unit} spent", ledger.metric, "trial"], rows)
+    table = Table("spent", [f"{unit}s spent", ledger.metric, "trial"], rows)
     return [history, Plot("spent", "Best so far against training spent", said, [step_line(spent)], layout, table)]
 
 
@@ -379,7 +380,9 @@ def _curves(findings: Findings) -> Plot | None:
     asked = [stop for stop in stops(ledger) if stop.trial_id in drawn]
     if asked:
         data.append(asked_trace(asked, per))
-    layout = {"height": 420, "xaxis": {"title": {"text": unit}}, "yaxis": {"title": {"text": ledger.metric}}}
+    longest = per * max(len(trial.curve) for trial in shown)
+    axis = whole_axis(unit, longest) if per == int(per) else {"title": {"text": unit}}
+    layout = {"height": 420, "xaxis": axis, "yaxis": {"title": {"text": ledger.metric}}}
     many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
     said += f" {ASKED}" if asked else ""

@@ -239,20 +239,24 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
     if len(xs) <= MAP_VALUES and len(ys) <= MAP_VALUES and 2 * len(cells) >= len(xs) * len(ys):
         means = {at: statistics.fmean(found) for at, found in cells.items()}
         z = [[means.get((a, b)) for a in xs] for b in ys]
-        text = [[f"{means[a, b]:.4f}" if (a, b) in means else "" for a in xs] for b in ys]
+        starred, numbered = (x.best, y.best), len(cells) <= 60
+        text = [
+            [f"{means[a, b]:.4f}{' ★' if (a, b) == starred else ''}" if (a, b) in means else "" for a in xs] for b in ys
+        ]
         trace: Figure = {
             "type": "heatmap",
             "x": [value_text(a) for a in xs],
             "y": [value_text(b) for b in ys],
             "z": z,
         } | scale
-        if len(cells) <= 60:
+        if numbered:
             trace |= {"text": text, "texttemplate": "%{text}"}
         data = [trace]
         xaxis |= {"type": "category"}
         yaxis |= {"type": "category"}
         said = f"Mean at each pair of values: {findings.comparable.basis}."
-        point = [value_text(place) for place in (x.best, y.best)] if x.best is not None and y.best is not None else None
+        drawn = not numbered and x.best is not None and y.best is not None
+        point = [value_text(place) for place in (x.best, y.best)] if drawn else None
     else:
         grid = interpolated(places, [statistics.fmean(found) for found in cells.values()], log=(x.log, y.log))
         if grid is None:

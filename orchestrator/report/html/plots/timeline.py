@@ -1,5 +1,7 @@
 """When which trial ran, and where."""
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,6 +40,29 @@ def bars(trials: Sequence[TrialRecord], last: int) -> list[Bar]:
     return found
 
 
+def only_final(found: Sequence[Bar]) -> list[tuple[int, int]]:
+    """When final runs trained and no trial did: there are no more of them than asked for, however many slots."""
+    changes: dict[int, Counter[str]] = {}
+    for bar in found:
+        changes.setdefault(bar.begin, Counter())[bar.trial.kind] += 1
+        changes.setdefault(bar.end, Counter())[bar.trial.kind] -= 1
+    spans, now = [], Counter[str]()
+    for begin, end in itertools.pairwise(sorted(changes)):
+        now.update(changes[begin])
+        if now["final"] and not now["trial"]:
+            spans.append((begin, end))
+    return spans
+
+
+def waiting(found: Sequence[Bar], slot: int, began: int, last: int, alone: Sequence[tuple[int, int]]) -> int:
+    """For how long nothing ran in a slot, without the time in which only final runs trained."""
+    own = [(bar.begin, bar.end) for bar in found if bar.slot == slot]
+    taken = sum(end - begin for begin, end in own)
+    passed = sum(end - begin for begin, end in alone)
+    both = sum(max(0, min(end, stop) - max(begin, start)) for begin, end in own for start, stop in alone)
+    return last - began - taken - (passed - both)
+
+
 def timeline(findings: Findings) -> Plot | None:
     """Trials and final runs over the clock, a row per slot; gaps are idle time, a mark shows where one began again."""
     ledger = findings.ledger
@@ -51,7 +76,9 @@ def timeline(findings: Findings) -> Plot | None:
         return None
     found = bars(everyone, last)
     slots = max(bar.slot for bar in found) + 1
-    busy = sum(bar.end - bar.begin for bar in found) / (slots * (last - began))
+    alone = only_final(found)
+    unused = [waiting(found, place, began, last, alone) for place in range(slots)]
+    all_taken = sum(bar.end - bar.begin for bar in found)
     size, unit = next(((s, u) for s, u in UNITS if last - began >= 2 * s), UNITS[-1])
     drawn = found[:: -(-len(found) // DRAWN)]
     data: list[Figure] = []
@@ -89,11 +116,13 @@ def timeline(findings: Findings) -> Plot | None:
                 "hovertemplate": Markup("%{text}<extra></extra>"),
             }
         )
-    idle = (1 - busy) * slots * (last - began) / 1e3
+    idle = sum(unused) / 1e3
+    busy = all_taken / (all_taken + sum(unused))
     restarts = f"; {counted(len(again), 'restart')}" if again else ""
+    finals = " While only final runs train, the other slots do not count as idle." if alone else ""
     said = (
         f"{counted(slots, 'slot')} over {span((last - began) / 1e3)}: taken {busy:.0%} of the time, {span(idle)} idle "
-        f"in all{restarts}. A slot is the first that was free; the time between a stop and a resume counts too."
+        f"in all{restarts}. A slot is the first that was free; the time between a stop and a resume counts too.{finals}"
     )
     names = [f"slot {place + 1}" for place in range(slots)]
     layout = {
@@ -106,7 +135,7 @@ def timeline(findings: Findings) -> Plot | None:
     for place in range(slots):
         own = [bar for bar in found if bar.slot == place]
         taken = sum(bar.end - bar.begin for bar in own) / 1e3
-        free = (last - began) / 1e3 - taken
+        free = unused[place] / 1e3
         rows.append([place + 1, len(own), number_cell(span(taken), taken), number_cell(span(free), free)])
     table = Table("timeline", ["slot", "trials", "taken", "idle"], rows)
     return Plot("timeline", "Trials over the clock", said, data, layout, table)
