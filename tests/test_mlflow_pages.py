@@ -40,7 +40,7 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE
 from orchestrator.storage.trial_folder import MODEL
 from orchestrator.tracking.trackers import MemoryTracker
-from orchestrator.tracking.views import TAG, comparison_path, run_path, saved_views, view_path
+from orchestrator.tracking.views import TAG, comparison_path, report_path, run_path, saved_views, view_path
 
 SECONDS = 120_000
 """Milliseconds that a page may take on a machine that does other things."""
@@ -290,7 +290,7 @@ def test_the_ten_best_are_compared(reviewer: Reviewer) -> None:
 
 @pages
 def test_the_report_works_in_mlflows_frame(reviewer: Reviewer) -> None:
-    page = reviewer.open(f"#/experiments/{reviewer.experiment}/runs/{reviewer.parent}/artifacts/{PAGE}")
+    page = reviewer.open(report_path(reviewer.experiment, reviewer.parent, PAGE))
     frame = page.frame_locator("iframe").first
     expect(frame.get_by_role("heading", name="made")).to_be_visible()
     expect(frame.locator(".plot[data-drawn=yes]").first).to_be_visible()

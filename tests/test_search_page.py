@@ -17,12 +17,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from orchestrator.cli.states import status_text
+from orchestrator.cli.tables import links
 from orchestrator.config.labels import label_of
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats import format_of
 from orchestrator.report.html.search_page import page, write_page
 from orchestrator.report.note import note
+from orchestrator.search.control import status
+from orchestrator.search.finish import Outcome
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger
@@ -683,3 +687,22 @@ def test_labels_of_several_methods_must_agree() -> None:
     assert label_of("margin", ["contrastive", "proxy_anchor"]) == "similarity margin"
     assert label_of("alpha", ["pfml", "proxy_anchor"]) == label_of("alpha", ["removed"]) == ""
     assert label_of("epochs", ["pfml"]) == label_of("proxies_per_class", ["pfml"]) == ""
+
+
+def test_a_look_tells_the_test_and_the_report_is_linked_first(tmp_path: Path) -> None:
+    folder = tmp_path / "searches" / "made"
+    folder.mkdir(parents=True)
+    ledger = made(folder, spread(3), finals={"0001": [0.5, 0.52]})
+    winner = ledger.winner()
+    assert winner is not None
+    for run in ledger.finals.values():
+        run.source = winner.trial_id
+    found = status(ledger, folder)
+    assert found["test"] == {"metric": "map_at_r", "mean": pytest.approx(0.51), "seeds": 2}
+    assert "map_at_r 0.5100 over 2 seeds" in "".join(str(line) for line in status_text(found, "s").renderables)
+    outcome = Outcome(ledger, "done", folder / "journal.jsonl", "sqlite:///m.db", "7", "parent", None, None, None)
+    assert "the report" not in links(outcome, 5000)
+    write_page(Findings.of(ledger), folder / "report" / "search.html")
+    first, address = next(iter(links(outcome, 5000).items()))
+    assert first == "the report"
+    assert address.startswith("http://127.0.0.1:5000/#/experiments/7/runs/parent/artifacts/report/search.html")

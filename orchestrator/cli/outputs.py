@@ -38,6 +38,7 @@ class Status(Output):
     note: str
     objective: str
     best: Facts | None
+    test: Facts | None
     running: list[Facts]
 
 

@@ -33,7 +33,8 @@ def planned_trials(most: float, limits: Mapping[str, float]) -> str:
 
 def status_text(found: Mapping[str, Any], storage: Path) -> Group:
     """A search in a few lines: its state, its budget, the best so far, what runs."""
-    counts = "   ".join(f"{count} {state}" for state, count in found["counts"].items() if count)
+    words = {"running": "cut off"} if found["state"] == "lost" else {}
+    counts = "   ".join(f"{count} {words.get(state, state)}" for state, count in found["counts"].items() if count)
     head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
     if found["reason"]:
         head.append(f" ({found['reason']})")
@@ -59,6 +60,9 @@ def status_text(found: Mapping[str, Any], storage: Path) -> Group:
         lines.append(
             Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
         )
+    if found["test"]:
+        test, over = found["test"], counted(found["test"]["seeds"], "seed")
+        lines.append(Text(f"  test     {test['metric']} {test['mean']:.4f} over {over}"))
     for trial in found["running"]:
         best = "" if trial["best"] is None else f", best {trial['best']:.4f}"
         word = "running" if found["driver"] else "was at "

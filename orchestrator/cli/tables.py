@@ -34,7 +34,7 @@ from orchestrator.storage.places import PAGE
 from orchestrator.storage.reading import read_journal
 from orchestrator.text import counted, params_text, value_text
 from orchestrator.tracking.address import default_tracking_uri, redact, web_address
-from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, run_path, view_path
+from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, report_path, run_path, view_path
 
 RECENT = 12
 MOST_DIFFERENCES = 10
@@ -330,9 +330,11 @@ def links(outcome: Outcome, port: int) -> dict[str, str]:
     runs = recorded_runs(outcome.journal).trials
     best = [runs[trial.trial_id] for trial in ledger.finished() if trial.trial_id in runs][:MOST_COMPARED]
     found: dict[str, str] = {}
+    if (outcome.journal.parent / PAGE).exists():
+        found["the report"] = report_path(experiment, outcome.parent_run_id, PAGE)
     if outcome.no_views is None:
         views: dict[str, View] = {"leaderboard": "table", "charts": "charts"}
-        found = {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
+        found |= {what: view_path(experiment, ledger.search_id, view) for what, view in views.items()}
     if len(best) > 1:
         viewed = outcome.no_views is None and ledger.second is None
         path = view_path(experiment, ledger.search_id, "best") if viewed else comparison_path(experiment, best)

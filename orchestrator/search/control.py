@@ -5,6 +5,7 @@ Every few seconds the driver of a search renews its sign of life and checks for 
 
 import contextlib
 import math
+import statistics
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.endings import say
 from orchestrator.errors import InputError
+from orchestrator.report.significance import tests_by_seed
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.labels import read_labels
 from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord, budget_used
@@ -152,6 +154,13 @@ def _best(ledger: Ledger, winner: TrialRecord) -> dict[str, Any]:
     return {"trial_id": winner.trial_id, "objective": value, "loss": loss}
 
 
+def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, Any] | None:
+    """The winner's test of what the search chooses by, as the mean over its seeds."""
+    metric = ledger.metric.removeprefix("val/")
+    values = list(tests_by_seed(ledger, winner, metric).values())
+    return {"metric": metric, "mean": statistics.fmean(values), "seeds": len(values)} if values else None
+
+
 def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
     """The status of a search, as a few plain values. A search whose driver died has the state `lost`."""
     found = driver(folder) if ledger.state == "running" else None
@@ -184,6 +193,7 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
         "note": labels.note,
         "objective": ledger.metric,
         "best": None if winner is None else _best(ledger, winner),
+        "test": _test(ledger, winner),
         "running": [
             {"trial_id": run.trial_id, "validations": run.validations, "best": run.best} for run in ledger.running()
         ],

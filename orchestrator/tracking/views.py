@@ -42,6 +42,11 @@ def run_path(experiment_id: str, run_id: str) -> str:
     return f"#/experiments/{experiment_id}/runs/{run_id}?{ML}"
 
 
+def report_path(experiment_id: str, run_id: str, page: str) -> str:
+    """The path of a page among a run's artifacts, relative to MLflow's address."""
+    return f"#/experiments/{experiment_id}/runs/{run_id}/artifacts/{page}?{ML}"
+
+
 def comparison_path(experiment_id: str, run_ids: Sequence[str]) -> str:
     """The path of a comparison of runs, relative to MLflow's address."""
     runs, experiments = json.dumps(list(run_ids[:MOST_COMPARED])), json.dumps([experiment_id])
