@@ -10,6 +10,7 @@ from test_study import TPE, play, search_of
 from test_study import start as begin
 
 from orchestrator.report.findings import Findings
+from orchestrator.report.html.figures import log_ticks
 from orchestrator.report.html.plots import PLOTS, plots_of
 from orchestrator.report.html.plots.distribution import distribution
 from orchestrator.report.html.plots.ranks import ranks
@@ -161,6 +162,12 @@ def test_slots_without_use_in_final_runs_are_not_idle(tmp_path: Path) -> None:
     assert plot.said.startswith("2 slots over 3 min 20 s: taken 88% of the time, 40 s idle in all.")
     assert "While only final runs train, the other slots do not count as idle." in plot.said
     assert [row[3].text for row in plot.table.rows] == ["20 s", "20 s"]
+
+
+def test_a_logarithmic_axis_has_whole_numbers() -> None:
+    assert log_ticks([11.9, 81.0]) == [10, 20, 50, 100, 200, 500]
+    assert log_ticks([1e-5, 0.02]) == [1e-5, 1e-4, 1e-3, 0.01, 0.1]
+    assert log_ticks([]) == []
 
 
 def test_a_restart_is_told_by_the_journal(tmp_path: Path) -> None:

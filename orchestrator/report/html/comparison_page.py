@@ -45,6 +45,7 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
         "differences": difference_table("differences", comparison.differences, "search"),
         "steps": deciding_steps(comparison),
         "course": _course(comparison),
+        "spent": _spent(comparison),
         "quality": _quality(comparison),
     }
     data = {"records": searches_data(comparison, pages)}
@@ -67,27 +68,38 @@ def _table(comparison: Comparison, pages: Mapping[str, str]) -> Table:
     rows: list[list[Any]] = []
     for rank, member in enumerate(comparison.members, start=1):
         winner, spread = member.winner, member.interval
-        ends = (None, None, None) if spread is None else (spread.standard_deviation, spread.low, spread.high)
+        ends = "" if spread is None else number_cell(f"{spread.low:.4f} to {spread.high:.4f}", spread.low)
         rows.append(
             [
                 rank if member.tests else None,
                 trial_cell(member.label),
                 state_cell(member.ledger.state),
-                *map(score_cell, (member.mean, *ends)),
+                None if member.mean is None else number_cell(member.text, member.mean),
+                ends,
                 len(member.tests),
                 score_cell(None if winner is None else winner.best),
-                len(member.ledger.trials),
-                member.ledger.epochs,
-                number_cell(span(3600 * member.hours), member.hours),
-                number_cell(span(member.training_seconds), member.training_seconds),
                 "" if winner is None else params_text(winner.params),
                 Cell("open", member.label, link=pages[member.label]) if member.label in pages else "",
             ]
         )
-    heads = ["#", "search", "state", f"test {comparison.metric}", "deviation", "mean: low", "high", "seeds"]
-    heads += ["held-out best", "trials", "epochs", "time of trials", "one training", "its best point", "its page"]
+    heads = ["#", "search", "state", f"test {comparison.metric}", "95% of the mean", "seeds"]
+    heads += ["held-out", "its best point", "page"]
     best = 0 if comparison.members and comparison.members[0].tests else None
     return Table("methods", heads, rows, best=best, wrap=[len(heads) - 2])
+
+
+def _spent(comparison: Comparison) -> Table:
+    rows: list[list[Any]] = [
+        [
+            trial_cell(member.label),
+            len(member.ledger.trials),
+            member.ledger.epochs,
+            number_cell(span(3600 * member.hours), member.hours),
+            number_cell(span(member.training_seconds), member.training_seconds),
+        ]
+        for member in comparison.members
+    ]
+    return Table("budgets", ["search", "trials", "epochs", "time of trials", "one training"], rows)
 
 
 def _effects(comparison: Comparison) -> Plot | None:

@@ -127,7 +127,19 @@ def axis_of(setting: Searched) -> Figure:
     axis: Figure = {"title": {"text": setting.named}}
     if not setting.numeric:
         return axis | {"type": "category"}
-    return axis | ({"type": "log", "dtick": "D2"} if setting.log else {})
+    if not setting.log:
+        return axis
+    ticks = log_ticks([value for value in setting.values if value > 0])
+    return axis | {"type": "log", "tickvals": ticks, "ticktext": [value_text(float(tick)) for tick in ticks]}
+
+
+def log_ticks(values: Sequence[float]) -> list[float]:
+    """1, 2, 5, 10, ... around these values, or powers of ten where those are many; plotly writes 20 as a lone 2."""
+    if not values:
+        return []
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    steps = (1, 2, 5) if high - low <= 2 else (1,)
+    return [float(f"{step}e{power}") for power in range(low, high + 1) for step in steps]
 
 
 WHOLE = 12

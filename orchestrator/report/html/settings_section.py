@@ -145,7 +145,7 @@ def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequenc
     age = findings.comparable.age
     label = ledger.metric + ("" if age is None else f" at {age}")  # there is no room for more
     dimensions.append({"label": label, "values": values})
-    scale = [[0, "var(--line)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
+    scale = [[0, "var(--soft)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     lines: Figure = {"type": "parcoords", "line": line, "dimensions": dimensions}
     lines |= {"customdata": [trial.trial_id for trial in own], "labelangle": -12 if len(varied) > 5 else 0}

@@ -4,7 +4,7 @@ from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, score_cell, trial_cell
-from orchestrator.report.html.figures import DRAWN, LISTED, axis_of, plotted_value
+from orchestrator.report.html.figures import DRAWN, LISTED, WHOLE, axis_of, plotted_value
 
 
 def ranks(findings: Findings) -> Plot | None:
@@ -36,8 +36,8 @@ def ranks(findings: Findings) -> Plot | None:
             "colorscale": "Viridis",
             "reversescale": True,
             "size": 10,
-            "line": {"color": "var(--paper)", "width": 1},
-            "colorbar": {"thickness": 12, "title": {"text": "rank"}},
+            "line": {"color": "var(--soft)", "width": 1},
+            "colorbar": {"thickness": 12, "title": {"text": "rank"}} | ({"dtick": 1} if len(own) <= WHOLE else {}),
         },
         "showlegend": False,
         "hovertemplate": Markup("%{text}<extra></extra>"),
