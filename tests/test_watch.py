@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_search_page import HOSTILE, Elements, made, spread
+from test_search_page import CHROMIUM, HOSTILE, Elements, made, spread
 
 from orchestrator.cli.serving import Server
 from orchestrator.report.html.storage_page import storage_page
@@ -127,6 +127,29 @@ def test_a_benchmark_is_served_with_its_searches(storage: Path, tmp_path: Path) 
         while len(server.shelf.states()) < 2 and time.monotonic() < end:
             time.sleep(0.05)
         assert 'href="benchmarks/both/"' in asked(server, "/")[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+def test_the_keyboard_stays_where_it_was_when_a_page_is_loaded_again(storage: Path, tmp_path: Path) -> None:
+    from playwright.sync_api import sync_playwright
+
+    folder = tmp_path / "searches" / "running"
+    shutil.copytree(storage / "searches" / "running", folder)
+    focused = "() => document.activeElement.dataset.trial ?? document.activeElement.id"
+    with served(tmp_path) as server, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page()
+        tab.goto(f"http://127.0.0.1:{server.server_port}/searches/running/")
+        for place, (selector, wanted) in enumerate((('.pick[data-trial="0002"]', "0002"), ("#filter", "filter"))):
+            tab.focus(selector)
+            assert tab.evaluate(focused) == wanted
+            tab.evaluate("() => { window.before = true; }")
+            with Journal(folder / "journal.jsonl") as journal:
+                journal.append("search_ended", state="interrupted", best=None, reason=f"stopped {place}")
+            tab.wait_for_function("() => !window.before && document.readyState === 'complete'", timeout=60_000)
+            assert tab.evaluate(focused) == wanted
+        browser.close()
 
 
 def test_only_this_machine_is_answered(storage: Path) -> None:
