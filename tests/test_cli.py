@@ -938,12 +938,13 @@ def test_evaluate_writes_queries_and_classes(
 def test_the_end_says_where_to_look(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ran = run(capsys, f"resume {TRAINED} --storage {storage}")
     summary = json.loads(run(capsys, f"report {TRAINED} --storage {storage} --json").out)
-    assert f"orchestrator ui {TRAINED} --storage {storage}\n" in ran.out
+    assert f"orchestrator ui {TRAINED} --storage {storage}  (while it runs, these addresses work)\n" in ran.out
     page = re.search(r"on a page:  (.*)\n", ran.out)
     assert page is not None and Path(page[1]).is_file()
     experiment = f"http://127.0.0.1:5000/#/experiments/{summary['experiment_id']}/runs"
-    assert f"{experiment}/{summary['parent_run_id']}?workflowType=machine_learning\n" in ran.out
-    for view in ("table", "charts", "methods"):
+    report = f"{experiment}/{summary['parent_run_id']}/artifacts/report/search.html?workflowType=machine_learning\n"
+    assert report in ran.out
+    for view in ("table", "charts"):
         assert re.search(rf"{re.escape(experiment)}\?viewStateShareKey=[0-9a-f]{{16}}-{view}&", ran.out)
 
 
