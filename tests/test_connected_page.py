@@ -111,12 +111,14 @@ def until(tab: Any, expected: Any, script: str, *of: Any, seconds: float = 30) -
 
 def until_it_takes(tab: Any, gesture: Callable[[], None], expected: Any, script: str, *of: Any) -> None:
     """Repeat a gesture of the mouse until the page has taken it: a figure drawn anew under the mouse loses it."""
+    from playwright.sync_api import TimeoutError as Late
+
     for _ in range(5):
-        gesture()
         try:
+            gesture()
             until(tab, expected, script, *of, seconds=6)
             return
-        except AssertionError:
+        except (AssertionError, Late):
             tab.keyboard.press("Escape")
             tab.wait_for_timeout(1000)
     gesture()
@@ -168,7 +170,7 @@ def test_one_selection_of_searches(browser: Any, tmp_path: Path) -> None:
         x, y = tab.evaluate(DIFFERENCE)
         tab.mouse.move(x - 40, y - 20)
         tab.mouse.move(x, y, steps=3)
-        tab.wait_for_selector("#effects .hovertext")
+        tab.wait_for_selector("#effects .hovertext", timeout=6000)
         tab.mouse.click(x, y)
 
     until_it_takes(tab, click_on_a_difference, ["b", "c"], CHOSEN)
@@ -231,7 +233,7 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
         x, y, _ = tab.evaluate(POINT)
         tab.mouse.move(x - 40, y - 40)
         tab.mouse.move(x, y, steps=3)
-        tab.wait_for_selector("#history .hovertext")
+        tab.wait_for_selector("#history .hovertext", timeout=6000)
         tab.mouse.click(x, y)
 
     def brush() -> None:
