@@ -44,6 +44,15 @@ class _Words(io.FileIO):
             return memoryview(data).nbytes
 
 
+_broken_pipes: list[int] = []
+"""Descriptors of streams whose reader closed the pipe, as `| head` does."""
+
+
+def code_of_hangup() -> int:
+    """The exit code after a SIGHUP: 141, that of SIGPIPE, if the cause is a closed pipe; otherwise 129."""
+    return 128 + (signal.SIGPIPE if _broken_pipes else signal.SIGHUP)
+
+
 def _left(descriptor: int, error: OSError) -> bool:
     """Whether the reader of this stream is gone, with its pipe or terminal. Then this process gets a SIGHUP, as for any
     closed terminal, and later output to the stream is discarded."""
@@ -52,6 +61,8 @@ def _left(descriptor: int, error: OSError) -> bool:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)
+    if error.errno == errno.EPIPE:
+        _broken_pipes.append(descriptor)
     os.kill(os.getpid(), signal.SIGHUP)
     return True
 

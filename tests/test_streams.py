@@ -3,6 +3,8 @@
 import contextlib
 import os
 import pty
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE
 
+BEGUN = Path(__file__).parent / "goldens" / "begun"
 LONG = ["train", "--method", "proxy_anchor", "--dataset", "glyphs-small", "--epochs", "200", "--name", "t"]
 LONG += ["--set", "validate_every=4 steps", "--set", "device=cpu", "--set", "embedding_dim=8"]
 Arguments = dict[str, object]
@@ -163,14 +166,24 @@ def test_a_training_that_hangs_outlives_no_closed_terminal(monkeypatch: pytest.M
     signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_command_into_a_closed_pipe_says_nothing(stream: str) -> None:
+@pytest.mark.parametrize("words", ["list", "status golden", "report golden", "presets", "nonsense"])
+def test_a_command_into_a_closed_pipe_says_nothing(tmp_path: Path, words: str) -> None:
+    """It ends as other programs do, with the code of SIGPIPE."""
+    shutil.copytree(BEGUN, tmp_path / "searches" / "golden")
     ours, theirs = os.pipe()
     os.close(ours)
-    other = {"stdout": "stderr", "stderr": "stdout"}[stream]
-    words = ["methods"] if stream == "stdout" else ["nonsense"]
-    command = [sys.executable, "-m", "orchestrator", *words]
-    process = subprocess.Popen(command, **{stream: theirs, other: subprocess.PIPE})  # type: ignore[call-overload]
+    unread, other = ("stderr", "stdout") if words == "nonsense" else ("stdout", "stderr")
+    process = begin(tmp_path, *words.split(), **{unread: theirs, other: subprocess.PIPE})
     os.close(theirs)
     said = b"".join(filter(None, process.communicate(timeout=60)))
-    assert said == b"" and process.returncode in (2, 129)
+    assert (said, process.returncode) == (b"", 128 + signal.SIGPIPE)
+
+
+def test_the_first_line_of_a_report(tmp_path: Path) -> None:
+    """Where `head` closes the pipe before or after the last line."""
+    shutil.copytree(BEGUN, tmp_path / "searches" / "golden")
+    report = f"{shlex.quote(sys.executable)} -m orchestrator report golden --storage {shlex.quote(str(tmp_path))}"
+    script = f"{report} | head -1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    line, code = done.stdout.splitlines()
+    assert done.stderr == "" and line and code in ("0", "141")

@@ -31,7 +31,7 @@ from orchestrator.cli import (
 )
 from orchestrator.cli.options import SEARCH_NAME, WORDS, Command, WrongOptions
 from orchestrator.cli.terminal import echo
-from orchestrator.endings import OutputFailed, flush, silenced, unforeseen
+from orchestrator.endings import OutputFailed, code_of_hangup, flush, silenced, unforeseen
 from orchestrator.errors import (
     EXTRAS,
     FULL,
@@ -162,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _hung_up(number: int, frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+    sys.exit(code_of_hangup())
 
 
 def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int:
