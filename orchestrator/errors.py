@@ -111,18 +111,17 @@ STORAGE_FAULTS = {
 }
 
 
-def storage_fault(error: BaseException) -> str | None:
-    """The disk fault behind an error, in one line; None if it is another error.
+def storage_fault(error: BaseException, folder: str | Path) -> str | None:
+    """The disk fault behind an error, in one line; None if it is another error. `folder` is where the failed code
+    writes: an error may name no file.
 
     It is not the fault of a point: the search stops, and can be resumed when the disk is repaired. Of an error in
     another process only the text is known.
     """
     if not isinstance(error, OSError):
         numbers = [int(number) for number in re.findall(r"\bOSError: \[Errno (\d+)\]", str(error))]
-        return next((os.strerror(number) for number in numbers if number in STORAGE_FAULTS), None)
-    if error.errno not in STORAGE_FAULTS:
-        return None
-    return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror)
+        return next((f"{folder}: {os.strerror(number)}" for number in numbers if number in STORAGE_FAULTS), None)
+    return f"{error.filename or folder}: {error.strerror}" if error.errno in STORAGE_FAULTS else None
 
 
 UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")

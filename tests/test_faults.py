@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from methods.baselines import ProxyAnchor
+from orchestrator.cli.main import main
 from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.execution.inline import InlineRunner
@@ -31,6 +32,8 @@ from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import PAGE, Places
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, fold_folder
+from orchestrator.tracking.sender import Sender
+from orchestrator.tracking.store import MemoryStore, TrackingError
 from orchestrator.training import loop  # noqa: F401 (they bind what is patched here)
 from orchestrator.training.checkpoint import damage, discard_damaged, save_checkpoint
 
@@ -65,7 +68,7 @@ def test_torch_on_a_full_disk_says_so(
     monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
     with pytest.raises(OSError) as raised:
         save_checkpoint(tmp_path / CHECKPOINT, {"weights": torch.zeros(1000)})
-    assert storage_fault(raised.value) == os.strerror(number)
+    assert storage_fault(raised.value, tmp_path) == f"{tmp_path}: {os.strerror(number)}"
 
 
 @pytest.mark.parametrize(("disk", "fault"), [(full, "No space left on device"), (limited, "File too large")])
@@ -76,7 +79,7 @@ def test_a_full_disk_is_no_fault_of_the_trial(
     monkeypatch.setattr("orchestrator.storage.atomic.write_atomically", disk)
     monkeypatch.setattr("orchestrator.training.checkpoint.write_atomically", disk)
     (only,) = results(work)
-    assert only == Interrupted("0000", fault)
+    assert only == Interrupted("0000", f"{tmp_path / 't'}: {fault}")
     monkeypatch.undo()
     (only,) = results(work)
     assert isinstance(only, Validated) and only.finished, "with room again it trains as if nothing had been"
@@ -88,12 +91,13 @@ def test_a_full_disk_is_no_fault_of_the_trial(
         (OSError(errno.EROFS, "Read-only file system", "/s/a"), "/s/a: Read-only file system"),
         (FileNotFoundError(errno.ENOENT, "No such file", "weights.pt"), None),
         (RuntimeError("No space left on device"), None),
-        (RuntimeError("died: OSError: [Errno 28] No space left on device: '/s/a'"), "No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device"), "/s: No space left on device"),
+        (RuntimeError("died: OSError: [Errno 28] No space left on device: '/s/a'"), "/s: No space left on device"),
         (RuntimeError("died: FileNotFoundError: [Errno 2] weights.pt"), None),
     ],
 )
 def test_what_is_the_disks_fault(error: Exception, told: str | None) -> None:
-    assert storage_fault(error) == told
+    assert storage_fault(error, "/s") == told
 
 
 def conductor(folder: Path) -> Conductor:
@@ -401,6 +405,33 @@ def test_a_resume_on_a_storage_that_is_read_only_says_what_to_do(
     monkeypatch.setattr(Path, "touch", read_only)
     with pytest.raises(InputError, match=r"cannot be written \(Read-only file system\): fix that, then resume again"):
         resume("s", InlineRunner(), storage=tmp_path)
+
+
+@pytest.mark.parametrize("to", ["mlflow", "tensorboard"])
+def test_a_sync_of_a_storage_that_is_read_only_says_what_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], to: str
+) -> None:
+    folder = tmp_path / "searches" / "s"
+    conductor(folder).journal.close()
+
+    def read_only(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", read_only)
+    with pytest.raises(SystemExit) as ended:
+        main(["sync", "s", "--to", to, "--storage", str(tmp_path)])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and "journal.jsonl" not in said
+    assert said.startswith(f"error: {folder}: cannot be written (Read-only file system)") and "make it writable" in said
+
+
+def test_a_sync_whose_disk_is_full_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conductor(tmp_path / "s").journal.close()
+    monkeypatch.setattr("orchestrator.storage.cursors.Cursor.save", lambda *_: Broken(None).write(b""))
+    sender = Sender(tmp_path / "s" / "journal.jsonl", MemoryStore(), tmp_path / "cursor.json", "memory")
+    with pytest.raises(TrackingError) as raised:
+        sender.send()
+    assert str(raised.value) == f"{tmp_path / 's'}: No space left on device"
 
 
 def test_what_is_temporary_goes(monkeypatch: pytest.MonkeyPatch) -> None:

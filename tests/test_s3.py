@@ -295,7 +295,9 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
         front.whim = lambda method, path: 503
         with pytest.raises(OSError, match="answers SlowDown, for . s") as raised:
             search.report(Validated("0000", 1, {"val/map_at_r": 0.1}, 1.0))
-        assert (fault := storage_fault(raised.value)) and fault.startswith(f"{storage}/searches/x/journal/00000002")
+        assert (fault := storage_fault(raised.value, storage)) and fault.startswith(
+            f"{storage}/searches/x/journal/00000002"
+        )
         assert search.stopping and search.fault == fault and search.next() is None
         assert search.ledger.trials["0000"].validations == 0, "what is not recorded did not happen"
     front.whim = lambda method, path: None

@@ -60,7 +60,7 @@ def train_results(work: Work) -> Generator[Result, None, None]:
         except Exception as error:
             text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
             reasons.append(" ".join(text.rpartition("\n")[2].split())[:300])  # a remote traceback ends with the reason
-            fault = storage_fault(error) or Folder(folder).fault()
+            fault = storage_fault(error, folder) or Folder(folder).fault()
             faults.extend(filter(None, [fault]))
 
     thread = threading.Thread(target=train, daemon=True)

@@ -171,7 +171,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) and not own:
                 raise
-            if fault := storage_fault(error):
+            if fault := storage_fault(error, files.folder):
                 yield Interrupted(trial_id, fault, anew=anew)
                 return
             files.folder.mkdir(parents=True, exist_ok=True)

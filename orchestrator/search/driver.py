@@ -233,7 +233,7 @@ def run(
         except KeyboardInterrupt:  # the second one: the runner stopped at once; still complete its records
             conductor.stopping = True
         except OSError as error:
-            if not (fault := storage_fault(error)):
+            if not (fault := storage_fault(error, conductor.folder)):
                 raise
             conductor.stopping, conductor.fault = True, conductor.fault or fault
         finally:

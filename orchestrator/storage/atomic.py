@@ -38,5 +38,5 @@ def disk_fault(folder: Path) -> str | None:
         write_whole(probe, bytes(1 << 16))
         probe.unlink()
     except OSError as error:
-        return storage_fault(error)
+        return storage_fault(error, folder)
     return None

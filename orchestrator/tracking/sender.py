@@ -61,7 +61,8 @@ class Sender:
         except Refused as error:  # creating a run was refused, and everything else needs the run
             raise TrackingError(f"{self.address}: {error}") from None
         except OSError as error:
-            raise TrackingError(f"{self.journal}: {one_line(error)}") from None
+            where = error.filename or self.journal.parent
+            raise TrackingError(f"{where}: {error.strerror or one_line(error)}") from None
 
     def _forget(self) -> None:
         self.cursor, self._projection, self._updates = Cursor(), None, {}

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Protocol
 from orchestrator.errors import InputError
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
+from orchestrator.storage.paths import shown
 from orchestrator.storage.places import Places
 from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri, one_line, redact
 from orchestrator.tracking.loggers.base import Logger
@@ -216,6 +218,19 @@ class SyncReport:
     refused: list[str]
 
 
+def _check_record(journal: Path) -> None:
+    """TrackingError if the record of what was sent could not be kept beside the journal."""
+    if not journal.parent.is_dir():
+        return
+    try:
+        tempfile.TemporaryFile(dir=journal.parent).close()
+    except OSError as error:
+        raise TrackingError(
+            f"{shown(journal.parent)}: cannot be written ({error.strerror}), and what was sent is recorded there: "
+            "make it writable, or copy the storage and name the copy with --storage"
+        ) from None
+
+
 def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> SyncReport:
     """Send the events of a journal that MLflow lacks, in the foreground.
 
@@ -224,6 +239,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
         JournalError: there is no such journal, or it is corrupt.
     """
     check_tracking_uri(tracking_uri)
+    _check_record(journal_path)
     try:
         journal = open(journal_path, "r+b")  # noqa: SIM115 (closed below)
     except OSError as error:
@@ -247,10 +263,14 @@ def write_log(journal_path: Path, logger: Logger, folder: Path) -> SyncReport:
         TrackingError: it cannot be written.
         JournalError: the journal is corrupt.
     """
+    _check_record(journal_path)
     cursor = journal_path.parent / f"logger-{logger.name}.json"
     if not folder.exists():  # deleted: everything is written again
         cursor.unlink(missing_ok=True)
-    sender = Sender(journal_path, logger.store(folder), cursor, str(folder))
+    try:
+        sender = Sender(journal_path, logger.store(folder), cursor, str(folder))
+    except OSError as error:
+        raise TrackingError(f"{error.filename or folder}: cannot be written ({error.strerror})") from None
     try:
         sender.send()
     except TrackingError:

@@ -51,7 +51,7 @@ def damage(path: Path) -> str | None:
     except FileNotFoundError:
         return "is missing"
     except OSError as error:  # the disk's fault, not the file's
-        if storage_fault(error):
+        if storage_fault(error, path):
             raise
         return "is damaged"
     except (InputError, zipfile.BadZipFile, ValueError, EOFError, NotImplementedError, RuntimeError):
