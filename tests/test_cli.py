@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from test_outputs import conforms
 
 from orchestrator import method as contract
 from orchestrator.cli.main import main
@@ -890,6 +891,7 @@ def test_a_search_that_is_starting_can_be_seen(tmp_path: Path, capsys: pytest.Ca
 def test_evaluate_and_the_dry_run_as_json(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured = run(capsys, f"evaluate {TRAINED} --dataset glyphs-small --storage {finished} --json")
     found = json.loads(measured.out)
+    conforms("evaluate", found)
     for over in ("classes", "queries"):
         low, high = found[f"intervals_over_{over}"]["map_at_r"]
         assert 0 < low < found["metrics"]["map_at_r"] < high < 1

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pyarrow import parquet
+from test_outputs import conforms
 
 from orchestrator.cli.main import main
 from orchestrator.config.training import resolve_experiment
@@ -58,6 +59,7 @@ def test_files_have_the_embeddings_of_the_evaluation(
 ) -> None:
     model, folder, expected = glyphs
     code, out, _ = run(capsys, "embed", model, folder, "--output", tmp_path / "e.parquet", "--device", "cpu", "--json")
+    conforms("embed", json.loads(out))
     assert code == 0 and json.loads(out)["images"] == ROWS
     table = parquet.read_table(tmp_path / "e.parquet")
     assert table["path"].to_pylist() == [f"deep/{row}.png" for row in range(ROWS)]
@@ -94,6 +96,7 @@ def test_the_nearest_are_found_in_a_folder_and_in_a_table(
     run(capsys, "embed", model, folder, "--output", table, "--device", "cpu")
     for among in (folder, table):
         code, out, _ = run(capsys, "query", model, image, "--among", among, "--neighbours", 3, "--json")
+        conforms("query", json.loads(out))
         found = json.loads(out)["neighbours"]
         assert code == 0 and [Path(one["path"]).stem for one in found] == [str(row) for row in order[:3]]
         assert [one["distance"] for one in found] == pytest.approx(distance[order[:3]], abs=1e-5)

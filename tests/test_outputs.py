@@ -1,5 +1,7 @@
 """With --json every command prints what the published schema says."""
 
+import contextlib
+import io
 import json
 import shlex
 import shutil
@@ -9,6 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 import typer
+from test_points import ledger_of
+from test_search_page import made, spread
 
 from orchestrator.cli.main import app, main
 from orchestrator.cli.outputs import OUTPUTS, outputs_schema
@@ -47,6 +51,12 @@ WITHOUT = {"mcp"}
 """Its standard output is a protocol, whose answers are those of other commands."""
 
 
+def conforms(command: str, answer: Any) -> None:
+    """Fails unless the published schema describes a command's answer."""
+    schema = outputs_schema()
+    jsonschema.validate(answer, {"$defs": schema["$defs"], **schema["properties"][command]})
+
+
 def commands() -> dict[str, Any]:
     """Every command with its options, those of groups as `group command`."""
     found: dict[str, Any] = {}
@@ -74,7 +84,7 @@ def test_what_is_printed_is_what_the_schema_says(
         shutil.copytree(BEGUN, tmp_path / "runs" / "searches" / name)
     (tmp_path / "runs" / "data").symlink_to(data_folder)
     monkeypatch.chdir(tmp_path)
-    schema, seen = outputs_schema(), set()
+    seen = set()
     for line in lines:
         with pytest.raises(SystemExit) as ended:
             main([*shlex.split(line), "--json"])
@@ -82,9 +92,7 @@ def test_what_is_printed_is_what_the_schema_says(
         assert ended.value.code == 0, (line, said.err)
         words = line.split()
         name = " ".join(words[:2]) if words[0] == "datasets" else words[0]
-        of = schema["properties"][name]
-        answer = json.loads(said.out.splitlines()[-1])
-        jsonschema.validate(answer, {"$defs": schema["$defs"], **of})
+        conforms(name, json.loads(said.out.splitlines()[-1]))
         seen.add(name)
     assert lines is not RUN or seen >= OUTPUTS.keys() - {
         "check",
@@ -103,8 +111,62 @@ def test_what_is_printed_is_what_the_schema_says(
     }
 
 
-def test_another_key_is_found() -> None:
-    schema = outputs_schema()
-    answer = {"tags": [], "note": "", "more": 1}
-    with pytest.raises(jsonschema.ValidationError, match="more"):
-        jsonschema.validate(answer, {"$defs": schema["$defs"], **schema["properties"]["tag"]})
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Of searches with final runs, and of a grid over seeds."""
+    storage = tmp_path_factory.mktemp("outputs")
+    points = spread(3)
+    best = f"{max(range(3), key=lambda n: points[n]['delta']):04d}"
+    for name, values in (("one", [0.5, 0.52, 0.51]), ("two", [0.6, 0.64, 0.61])):
+        made(storage / "searches" / name, points, lambda p: p["delta"], epochs=2, finals={best: values})
+    ledger_of(storage / "searches" / "grid")
+    said = {}
+    for line in ("report one", "report grid", "compare one two", "status one", "list"):
+        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.raises(SystemExit):
+            main([*line.split(), "--storage", str(storage), "--json"])
+        said[line] = json.loads(out.getvalue().splitlines()[-1])
+    return said
+
+
+def test_what_final_runs_and_seeds_add(answers: dict[str, Any]) -> None:
+    for line, answer in answers.items():
+        conforms(line.split()[0], answer)
+    one, grid, compared = (answers[line] for line in ("report one", "report grid", "compare one two"))
+    assert one["finals"] and one["repeated"] and one["next_steps"] and grid["points"][1]["best_less_this"]
+    assert compared["members"][0]["test"] and compared["differences"]
+
+
+PLANTED = [
+    ("report one", "trials.0.objective", "0.5"),
+    ("report one", "trials.0.params.delta", [0.2]),
+    ("report one", "finals.0.learning.verdict", "learnt"),
+    ("report one", "repeated.0.metrics.map_at_r.mean", "0.5"),
+    ("report one", "next_steps.0.more", 1),
+    ("report grid", "points.0.values.0.seed", 0.5),
+    ("compare one two", "members.0.test.seeds.0", "0.5"),
+    ("compare one two", "differences.0.p_value", 0.1),
+    ("status one", "budget.trials.used", "3"),
+    ("status one", "counts.done", 2.5),
+    ("list", "0.best.trial", "0000"),
+]
+
+
+@pytest.mark.parametrize(("line", "place", "wrong"), PLANTED, ids=[f"{line} {place}" for line, place, _ in PLANTED])
+def test_another_key_or_type_is_found_at_any_depth(
+    answers: dict[str, Any], line: str, place: str, wrong: object
+) -> None:
+    answer = json.loads(json.dumps(answers[line]))
+    *path, key = place.split(".")
+    inner = answer
+    for step in path:
+        inner = inner[int(step) if isinstance(inner, list) else step]
+    inner[key] = wrong
+    with pytest.raises(jsonschema.ValidationError):
+        conforms(line.split()[0], answer)
+
+
+def test_a_key_that_is_missing_is_found(answers: dict[str, Any]) -> None:
+    answer = json.loads(json.dumps(answers["report one"]))
+    del answer["numbers"]["test_set"]
+    with pytest.raises(jsonschema.ValidationError):
+        conforms("report", answer)

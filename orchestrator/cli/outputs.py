@@ -1,22 +1,174 @@
 """What each command prints with `--json`, as classes: `orchestrator schema --of outputs` publishes their JSON schema.
 
-The keys at the top are held by a test; what is in them is described where it is made.
+Objects have the listed keys and no others, at every depth; a mapping has keys that depend on the search. What a
+dataclass describes already is named here, not written again. The tests compare all this with real output.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from orchestrator.data.augmentations import Degradation
+from orchestrator.data.measured import Measured
+from orchestrator.storage.labels import Labels
+from orchestrator.storage.leaderboard import Interval, Repeated
+
 Facts = dict[str, Any]
+"""A mapping with keys that depend on the method, the data set or the settings."""
+Value = bool | int | float | str | None
+"""Of a hyperparameter or a setting."""
+Ends = tuple[float, float] | None
+"""Of an interval; null where there are too few classes or queries for one."""
 
 
-class Output(BaseModel):
-    """An object with these keys and no others."""
+class Used(BaseModel):
+    """How much of a budget is used; `of` is null where it has no limit."""
 
-    model_config = ConfigDict(extra="forbid")
+    used: float
+    of: float | None
 
 
-class Status(Output):
+class Best(BaseModel):
+    trial_id: str
+    objective: float | None
+    loss: float | None
+
+
+class WinnerTest(BaseModel):
+    """The winner's test, the mean over its final runs."""
+
+    metric: str
+    mean: float
+    seeds: int
+
+
+class Running(BaseModel):
+    trial_id: str
+    validations: int
+    best: float | None
+
+
+class Learning(BaseModel):
+    """Whether a trial learned: better than its untrained network and than chance."""
+
+    verdict: Literal["learned", "unsure", "did not learn", "unknown"]
+    why: str | None
+    diverged: str | None
+
+
+class Trial(BaseModel):
+    """A trial or a final run; `metrics` are those of the test."""
+
+    trial_id: str
+    run_id: str | None
+    state: Literal["running", "done", "pruned", "failed", "interrupted"]
+    selection: str
+    objective: float | None
+    learning: Learning
+    second_objective: float | None = None
+    params: dict[str, Value]
+    validations: int
+    best_validation: int | None
+    reason: str | None
+    metrics: dict[str, float]
+
+
+class Untrained(BaseModel):
+    """The scores of the network before the training."""
+
+    split: str
+    metrics: dict[str, float]
+    intervals: dict[str, Ends]
+
+
+class Numbers(BaseModel):
+    """What the numbers of a search are measured on."""
+
+    held_out_set: Measured | None
+    test_set: Measured | None
+    untrained: Untrained | None
+    verdict: Literal["learned", "unsure", "did not learn", "unknown"]
+    selection_warning: str | None
+
+
+class Apart(BaseModel):
+    """The paired difference of two searches or points over their common seeds."""
+
+    one: str
+    other: str
+    seeds: int
+    difference: float
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted_p: float | None
+    real: bool | None
+
+
+class SeedValue(BaseModel):
+    seed: int
+    value: float
+
+
+class Point(BaseModel):
+    """A point of a grid over seeds."""
+
+    params: dict[str, Value]
+    trials: list[str]
+    seeds: int
+    values: list[SeedValue]
+    mean: float
+    over_seeds: Interval | None
+    best_less_this: Apart | None
+
+
+class NextStep(BaseModel):
+    rule: str
+    what: str
+    reason: str
+    command: str | None
+    seconds_of_training: float | None
+
+
+class Tests(BaseModel):
+    """The tests of a winner, by seed."""
+
+    mean: float
+    standard_deviation: float | None
+    seeds: dict[str, float]
+
+
+class Member(BaseModel):
+    """One of the searches that are compared."""
+
+    label: str
+    search: str
+    state: str
+    params: dict[str, Value] | None
+    objective: float | None
+    test: Tests | None
+    trials: dict[str, int]
+    epochs: float
+    hours: float
+    training_seconds: float
+    command: str | None
+
+
+class DeletedRuns(BaseModel):
+    """What became of a search's runs at one address of MLflow."""
+
+    address: str
+    deleted: int
+    problem: str | None
+
+
+class Check(BaseModel):
+    name: str
+    state: Literal["passed", "failed", "expected failure", "unexpected pass", "skipped"]
+    reason: str | None
+
+
+class Status(BaseModel):
     """A search: `started` in milliseconds since 1970, `driver` null where nothing drives it."""
 
     name: str
@@ -30,19 +182,19 @@ class Status(Output):
     seconds: float
     counts: dict[str, int]
     final_runs: int
-    budget: dict[str, Facts]
+    budget: dict[str, Used]
     seconds_left: float | None
     dataset: str
     method: str | None
     tags: list[str]
     note: str
     objective: str
-    best: Facts | None
-    test: Facts | None
-    running: list[Facts]
+    best: Best | None
+    test: WinnerTest | None
+    running: list[Running]
 
 
-class Summary(Output):
+class Summary(BaseModel):
     """A search with its trials: ids are those of the tracker, null if nothing was sent."""
 
     name: str
@@ -55,17 +207,18 @@ class Summary(Output):
     front: list[str] = []
     reason: str | None = None
     selection: str
-    numbers: Facts
-    trials: list[Facts]
-    best: Facts | None
-    final: Facts | None
-    finals: list[Facts]
-    repeated: list[Facts]
-    next_steps: list[Facts]
-    differences: list[Facts]
+    numbers: Numbers
+    trials: list[Trial]
+    points: list[Point] = []
+    best: Trial | None
+    final: Trial | None
+    finals: list[Trial]
+    repeated: list[Repeated]
+    next_steps: list[NextStep]
+    differences: list[Apart]
 
 
-class Compared(Output):
+class Compared(BaseModel):
     """Searches beside each other."""
 
     name: str
@@ -73,26 +226,21 @@ class Compared(Output):
     verdict: list[str]
     outlook: list[str]
     notes: list[str]
-    members: list[Facts]
-    differences: list[Facts]
+    members: list[Member]
+    differences: list[Apart]
 
 
-class Labels(Output):
-    tags: list[str]
-    note: str
-
-
-class Deleted(Output):
+class Deleted(BaseModel):
     deleted: list[str]
-    runs: list[Facts]
+    runs: list[DeletedRuns]
 
 
-class Renamed(Output):
+class Renamed(BaseModel):
     renamed: str
     name: str
 
 
-class Synced(Output):
+class Synced(BaseModel):
     search: str
     to: str
     address: str
@@ -101,27 +249,40 @@ class Synced(Output):
     refused: list[str]
 
 
-class Metrics(Output):
+class Metrics(BaseModel):
     """A model's metrics on a data set; over folds, groups or two data sets, with the keys for them."""
 
     model: str
     dataset: str
     selection: str | None
     split: str = "test"
-    untrained: Facts | None = None
-    degradation: Facts | None = None
+    untrained: dict[str, Value] | None = None
+    degradation: Degradation | None = None
     out_of_distribution: str | None = None
     queries: int | None = None
     classes: int | None = None
     metrics: dict[str, float] = {}
     interval_of_the_claim: str | None = None
-    intervals_over_classes: Facts = {}
-    intervals_over_queries: Facts = {}
+    intervals_over_classes: dict[str, Ends] = {}
+    intervals_over_queries: dict[str, Ends] = {}
     no_interval: str | None = None
-    groups: list[Facts] = []
+    groups: list["Group"] = []
 
 
-class Exported(Output):
+class Group(BaseModel):
+    """The metrics on a group of classes."""
+
+    classes: str
+    number_of_classes: int
+    queries: int
+    metrics: dict[str, float]
+    interval_of_the_claim: str
+    intervals_over_classes: dict[str, Ends]
+    intervals_over_queries: dict[str, Ends]
+    no_interval: str | None = None
+
+
+class Exported(BaseModel):
     model: str
     input: str
     output: str
@@ -133,7 +294,7 @@ class Exported(Output):
     alias: str | None = None
 
 
-class Embedded(Output):
+class Embedded(BaseModel):
     model: str
     output: str
     images: int
@@ -141,54 +302,56 @@ class Embedded(Output):
     left_out: dict[str, str]
 
 
-class Found(Output):
+class Found(BaseModel):
     model: str
     image: str
-    neighbours: list[Facts]
+    neighbours: list[dict[str, str | float]]
 
 
-class MethodFacts(Output):
+class MethodFacts(BaseModel):
     name: str
     summary: str
     paper: str
     documentation: str
     needs_validation: bool
     sampler: str
-    hyperparameters: list[Facts]
+    hyperparameters: list["Setting"]
     presets: list[str]
 
 
-class Setting(Output):
+class Setting(BaseModel):
     name: str
     type: str
-    default: Any
+    default: Value
     range: str
     description: str
 
 
-class PresetName(Output):
+class PresetName(BaseModel):
     name: str
     source: str
 
 
-class Preset(Output):
+class Preset(BaseModel):
     name: str
     source: str
-    settings: Facts
-    where: Facts
-    readings: Facts
-    unstated: Facts
-    defaults: Facts
+    settings: dict[str, Value]
+    where: dict[str, str]
+    readings: dict[str, str]
+    unstated: dict[str, str]
+    defaults: dict[str, Value]
 
 
-class Checked(Output):
+class Checked(BaseModel):
     name: str
     conforms: bool
-    checks: list[Facts]
+    checks: list[Check]
 
 
 class DataSet(BaseModel):
     """A data set; one that is prepared has further facts."""
+
+    model_config = ConfigDict(extra="allow")
 
     name: str
     summary: str
@@ -198,7 +361,7 @@ class DataSet(BaseModel):
     state: str
 
 
-class Prepared(Output):
+class Prepared(BaseModel):
     name: str
     path: str
     made: bool
@@ -207,13 +370,13 @@ class Prepared(Output):
     splits: dict[str, int]
 
 
-class Published(Output):
+class Published(BaseModel):
     name: str
     address: str
     new: bool
 
 
-class Written(Output):
+class Written(BaseModel):
     """Files that were written."""
 
     path: str
@@ -223,21 +386,24 @@ class Written(Output):
     editor_schema: str | None = None
 
 
-class Served(Output):
+class Served(BaseModel):
     tracking_uri: str
     address: str
 
 
-class Watched(Output):
+class Watched(BaseModel):
     address: str
 
 
 class Plan(BaseModel):
     """The resolved search, with what it will cost, among other facts."""
 
+    model_config = ConfigDict(extra="allow")
     name: str
-    settings: Facts
-    cost: Facts
+    settings: dict[str, Value]
+    objective: dict[str, str]
+    images: dict[str, int]
+    cost: dict[str, float | str]
 
 
 OUTPUTS: dict[str, Any] = {
@@ -282,6 +448,9 @@ def outputs_schema() -> dict[str, Any]:
     definitions: dict[str, Any] = {}
     for one in found.values():
         definitions |= one.pop("$defs", {})
+    for one in [*found.values(), *definitions.values()]:
+        if "properties" in one:
+            one.setdefault("additionalProperties", False)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "what orchestrator's commands print with --json, by command",
