@@ -1,5 +1,6 @@
 """A search is seen and steered from elsewhere, by files in its folder."""
 
+import io
 import json
 import os
 import socket
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.cli.states import status_text
+from orchestrator.cli.terminal import Terminal
 from orchestrator.search import control
 from orchestrator.search.control import driver_lease, status
 from orchestrator.storage import presence
@@ -89,6 +92,14 @@ def test_a_dead_driver_is_none(tmp_path: Path) -> None:
     for beat, alive in beats:
         (tmp_path / DRIVER).write_text(json.dumps({"by": "me"} | beat))
         assert (driver(tmp_path) is not None) is alive
+
+
+def test_a_status_counts_one_as_one(tmp_path: Path) -> None:
+    found = status(Ledger.of([STARTED]), tmp_path)
+    found["budget"] = {"trials": {"used": 2.0, "of": 9}, "epochs": {"used": 1.0, "of": None}}
+    said = io.StringIO()
+    Terminal(file=said, width=200).print(status_text(found, tmp_path))
+    assert "used     2 of 9 trials, 1 epoch\n" in said.getvalue()
 
 
 def test_a_status_tells_a_lost_search_from_a_running_one(tmp_path: Path) -> None:

@@ -147,6 +147,19 @@ def test_init_writes_the_file_and_the_schema_and_replaces_nothing(
         assert code == 2 and says in said and said.count("\n") == 1
 
 
+def test_init_says_that_a_data_set_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It writes the file all the same: the data set may be prepared later."""
+    monkeypatch.chdir(tmp_path)
+    code, _, said = run(capsys, "init", "pfml", "--dataset", "glyfs")
+    assert code == 0 and (tmp_path / "pfml.yaml").exists()
+    assert "note: unknown data set 'glyfs' (did you mean 'glyphs'?); prepare it before the search" in said
+    for known in ("glyphs", "s3://bucket/mine"):
+        code, _, said = run(capsys, "init", f"{known[:2]}.yaml", "--method", "pfml", "--dataset", known)
+        assert code == 0 and "note" not in said
+
+
 def test_the_shell_completes_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pf_mine.yaml").touch()

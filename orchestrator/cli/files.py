@@ -1,6 +1,7 @@
 """The commands for writing search files: `init` and `schema`."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,9 +11,10 @@ import typer
 
 from orchestrator.cli import completing
 from orchestrator.cli.options import Json, local_path, not_empty
-from orchestrator.cli.output import plain, write_output
+from orchestrator.cli.output import plain, say, write_output
 from orchestrator.cli.terminal import echo
-from orchestrator.errors import InputError
+from orchestrator.errors import DataError, InputError
+from orchestrator.storage.paths import DEFAULT_STORAGE, VARIABLE
 
 ENDINGS = (".yaml", ".yml")
 SCALES: dict[str, Any] = {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}
@@ -70,6 +72,7 @@ def init(
         raise InputError(f"FILE: {path}: exists; name another file, or remove it")
     text = search_text(method, dataset, path.name)
     write_output("FILE", path, lambda place: _write(place, text), "search")
+    _note_unknown(dataset)
     beside = path.parent / SCHEMA_FILE
     if not beside.exists():
         schema(beside)
@@ -77,6 +80,20 @@ def init(
         print(json.dumps({"path": str(path), "editor_schema": str(beside), "method": method, "dataset": dataset}))
         return
     echo(f"look at it, then:  orchestrator search {path} --dry-run", err=True)
+
+
+def _note_unknown(dataset: str) -> None:
+    """Say that a data set is not there; it may be prepared after the file is written."""
+    from orchestrator.data.catalog import check_known
+    from orchestrator.storage.address import is_address
+
+    storage = os.environ.get(VARIABLE) or str(DEFAULT_STORAGE)
+    if is_address(dataset) or is_address(storage):
+        return
+    try:
+        check_known(dataset, Path(storage).expanduser().resolve() / "data")
+    except DataError as error:
+        say(f"note: {error}; prepare it before the search: orchestrator datasets prepare --help")
 
 
 def schema(

@@ -50,7 +50,9 @@ def status_text(found: Mapping[str, Any], storage: Path) -> Group:
             of = "" if amount["of"] is None else f" of {span(amount['of'] * 3600)}"
             used.append(f"{span(amount['used'] * 3600)}{of}")
             continue
-        used.append(f"{amount['used']:.4g}{of} {key.replace('_', ' ')}")
+        unit = key.replace("_", " ")
+        one = (amount["used"] if amount["of"] is None else amount["of"]) == 1
+        used.append(f"{amount['used']:.4g}{of} {unit.removesuffix('s') if one else unit}")
     if found["dataset"]:
         lines.insert(1, Text(f"  what     {found['method']} on {found['dataset']}"))
     lines.append(Text(f"  used     {', '.join(used)}"))
