@@ -2,6 +2,7 @@
 
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from orchestrator.config.space import Parameter
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.effect import idle, unreached
 from orchestrator.report.findings import Findings
+from orchestrator.report.html.figures import plotted_value
 from orchestrator.report.html.search_page import page
 from orchestrator.report.importance import Importances, explained
 from orchestrator.report.settings import Searched
@@ -327,3 +329,18 @@ def test_one_setting_alone_has_no_noise_level(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, [point | {"alpha": 1.0, "proxies_per_class": 5} for point in spread(40)]))
     assert found.importances.answer == "No importances: delta alone was varied."
     assert found.other_importances == {} and "noise level" not in page(found)
+
+
+def test_values_are_looked_through_once_for_all_drawn_trials() -> None:
+    """Each drawn trial asks whether the values are numbers; a search has as many values as trials."""
+
+    class Values(tuple[float, ...]):
+        passes = 0
+
+        def __iter__(self) -> Iterator[float]:
+            Values.passes += 1
+            return super().__iter__()
+
+    delta = replace(setting("delta"), values=Values((0.1, 0.2)))
+    assert [plotted_value(delta, value) for value in (0.1, 0.2, 0.1)] == [0.1, 0.2, 0.1]
+    assert Values.passes == 1

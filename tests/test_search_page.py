@@ -492,6 +492,7 @@ def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.M
     shown = figures(html)
     assert len(shown["learning"]["data"]) == 20
     assert "at most 40 of the 60 trials" in html
+    assert "Interpolated between 40 trials of 60, and left blank outside of them" in html
     best = [trial.number for trial in findings.ledger.ranking()]
     drawn = shown["history"]["data"][0]["x"]
     assert len(drawn) == 40 and drawn == sorted(drawn) and {*best[:20]} < {*drawn}
@@ -655,15 +656,15 @@ def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
     script = f'document.querySelector("iframe").src = URL.createObjectURL(new Blob([{blob}], {{type: "text/html"}}))'
     empty = '<iframe sandbox="allow-scripts" width="1280" height="9000"></iframe>'
     frame.write_text(f"{empty}<script>{script}</script>", encoding="utf-8")
-    picture = tmp_path / "frame.png"
-    seen = opened(frame.as_uri(), f"--screenshot={picture}", *theme, folder=tmp_path)
-    assert complaints(seen.stderr) == []
-    accent = (121, 184, 255) if dark else (11, 92, 173)
-    with Image.open(picture) as image:
-        counted = image.convert("RGB").getcolors(1 << 24)
-    assert counted is not None
-    colours = {colour: count for count, colour in counted}
-    assert colours.get(accent, 0) > 2000, "no line and no bar was drawn in the sandboxed frame"
+    picture, accent, drawn = tmp_path / "frame.png", (121, 184, 255) if dark else (11, 92, 173), 0
+    for _ in range(3):  # a busy machine may end the browser's virtual time before the frame is drawn
+        seen = opened(frame.as_uri(), f"--screenshot={picture}", *theme, folder=tmp_path)
+        assert complaints(seen.stderr) == []
+        with Image.open(picture) as image:
+            colours = {colour: count for count, colour in image.convert("RGB").getcolors(1 << 24) or []}
+        if (drawn := colours.get(accent, 0)) > 2000:
+            break
+    assert drawn > 2000, "no line and no bar was drawn in the sandboxed frame"
 
 
 def test_settings_have_labels_and_keep_their_keys(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -59,9 +60,9 @@ class Searched:
         """`learning rate (lr)`"""
         return f"{self.label} ({self.key})" if self.label else self.key
 
-    @property
+    @cached_property
     def numeric(self) -> bool:
-        """Whether its values are numbers."""
+        """Whether its values are numbers; asked for each drawn trial, of which a search may have thousands."""
         return all(isinstance(value, int | float) and not isinstance(value, bool) for value in self.values)
 
     @property

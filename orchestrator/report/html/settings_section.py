@@ -235,7 +235,6 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
     z: list[Any]
     scale: Figure = {"colorscale": "Viridis", "reversescale": ledger.mode == "min", "colorbar": {"thickness": 12}}
     xaxis, yaxis = axis_of(x), axis_of(y)
-    places = list(cells)
     if len(xs) <= MAP_VALUES and len(ys) <= MAP_VALUES and 2 * len(cells) >= len(xs) * len(ys):
         means = {at: statistics.fmean(found) for at, found in cells.items()}
         z = [[means.get((a, b)) for a in xs] for b in ys]
@@ -258,19 +257,20 @@ def _map(findings: Findings, trials: Sequence[TrialRecord], x: Searched, y: Sear
         drawn = not numbered and x.best is not None and y.best is not None
         point = [value_text(place) for place in (x.best, y.best)] if drawn else None
     else:
-        grid = interpolated(places, [statistics.fmean(found) for found in cells.values()], log=(x.log, y.log))
+        drawn_ones = drawn_trials(ledger, own)
+        between = dict.fromkeys((t.params[x.key], t.params[y.key]) for t in drawn_ones)
+        grid = interpolated([*between], [statistics.fmean(cells[at]) for at in between], log=(x.log, y.log))
         if grid is None:
             return None
         at_x, at_y, z = grid
         trace = {"type": "contour", "x": at_x, "y": at_y, "z": z, "contours": {"coloring": "heatmap"}} | scale
         data = [trace | {"line": {"width": 0.5}, "hovertemplate": Markup("%{z:.4f}<extra></extra>")}]
-        data += traces_by_state(
-            drawn_trials(ledger, own), lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False
-        )
+        data += traces_by_state(drawn_ones, lambda t: t.params[x.key], lambda t: t.params[y.key], legend=False)
         for points in data[1:]:
             points["marker"] |= {"size": 6, "line": {"color": "var(--paper)", "width": 1}}
             points["hovertemplate"] = Markup("%{text}<extra></extra>")
-        said = f"Interpolated between the trials, and left blank outside of them: {findings.comparable.basis}."
+        which = "the trials" if len(drawn_ones) == len(own) else f"{counted(len(drawn_ones), 'trial')} of {len(own)}"
+        said = f"Interpolated between {which}, and left blank outside of them: {findings.comparable.basis}."
         point = [x.best, y.best] if x.best is not None and y.best is not None else None
     if point is not None:
         data.append(star_trace(point[0], point[1], "winner") | {"showlegend": False})
