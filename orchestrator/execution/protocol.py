@@ -69,8 +69,8 @@ class Validated(_OfATrial):
     """The score of the network before its training, if it was measured; see `untrained.measure`."""
     unordered: tuple[str, ...] = ()
     """The operations so far that have no fixed order on this GPU; see `repeatable`."""
-    system: Mapping[str, float] = field(default_factory=dict)
-    """What the training took of its machine; see `usage`."""
+    system: Mapping[str, float] = field(default_factory=dict, compare=False)
+    """What the training took of its machine, which differs each time; see `usage`."""
     lost_workers: tuple[str, ...] = ()
     """Why the trial's group of workers was started again, once for each time."""
 
