@@ -126,7 +126,7 @@ def export(
         from orchestrator.search.export import export as write
         from orchestrator.search.source import Source
         from orchestrator.tracking.mlflow_store import reach
-        from orchestrator.tracking.models import register_model
+        from orchestrator.tracking.models import check_model_names, register_model
         from orchestrator.training.model_file import saved_model
 
         path = None
@@ -146,6 +146,7 @@ def export(
                 again = f"orchestrator sync {owner.ledger.name}"
                 raise InputError(f"--register: {run} is not recorded in {redact(uri)} yet: {again}")
             reach(uri)  # before any file is written
+            check_model_names(uri, register, alias)
         store = open_dataset(dataset or saved_model(models[0])["experiment"]["dataset"], places.data, say=say)
         known = facts(owner.ledger, owner.trial) if owner is not None else None
         source = Source.of(models[0], store, known, embedding=embedding)

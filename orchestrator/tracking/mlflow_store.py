@@ -201,14 +201,19 @@ class MLflowStore:
         if points:
             self._client.log_batch(run_id, points, synchronous=True)
 
-    def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
-        """Register a run's model under a name with the alias; returns its version, new or existing."""
+    def check_model_names(self, name: str, alias: str) -> None:
+        """Refused unless MLflow takes the name of a registered model, and its alias; nothing is asked of the store."""
         from mlflow.utils import validation
 
         with self._errors(never=False):
-            validation._validate_model_name(name)  # before any write
+            validation._validate_model_name(name)
             validation._validate_model_alias_name(alias)
             validation._validate_model_alias_name_reserved(alias)
+
+    def register(self, run_id: str, folder: Path, name: str, alias: str, description: str) -> str:
+        """Register a run's model under a name with the alias; returns its version, new or existing."""
+        self.check_model_names(name, alias)  # before any write
+        with self._errors(never=False):
             experiment_id = self._client.get_run(run_id).info.experiment_id
         model_id = self.log_model(experiment_id, run_id, folder)
         with self._errors(never=False):

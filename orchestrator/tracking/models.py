@@ -53,6 +53,14 @@ def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:
     return predict
 
 
+def check_model_names(tracking_uri: str, name: str, alias: str) -> None:
+    """TrackingError unless MLflow takes the name of a registered model, and its alias."""
+    try:
+        MLflowStore(tracking_uri, None).check_model_names(name, alias)
+    except Refused as error:
+        raise TrackingError(f"{redact(tracking_uri)}: {error}") from None
+
+
 def register_model(
     tracking_uri: str, artifact_root: Path | None, run_id: str, folder: Path, name: str, alias: str, description: str
 ) -> str:
