@@ -40,6 +40,7 @@ for given in sys.argv[1:]:  # each in a process of its own, which has imported t
 """
 
 
+@pytest.mark.slow
 def test_a_training_does_not_import_the_compiler() -> None:
     """Neither of the two ways suffices."""
     imported = {"spare_compiler,step_plainly": "False", "spare_compiler": "True", "step_plainly": "True"}
@@ -69,6 +70,7 @@ assert torch._dynamo.utils.get_optimize_ddp_mode() == "ddp_optimizer"  # what th
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "imported"), [("no_compiler", "False False"), ("nothing", "True True")])
 def test_workers_do_not_import_the_compiler(given: str, imported: str, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARALLEL, str(tmp_path / "group"), given]

@@ -483,6 +483,7 @@ def test_a_search_tells_of_damage_before_anything_is_trained(
         check_data(single_training("three", settings | {"label_noise": 0.95}), places)
 
 
+@pytest.mark.slow
 def test_one_process_equals_two_without_a_damaged_image(damaged: Store, tmp_path: Path, pair: Pair) -> None:
     settings = {"precision": "float64"}
     with pytest.warns(UserWarning, match=rf"1 of 120 .* left out \(the first is image {DAMAGED}: ") as caught:
