@@ -27,6 +27,7 @@ from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
+from orchestrator.report.stopping import Stop, stops
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.presence import driver
@@ -132,6 +133,11 @@ class Findings:
             for name, compared in beside_values(self.ledger).items()
         }
         return {name: importances for name, importances in found.items() if importances.shares}
+
+    @cached_property
+    def stops(self) -> list[Stop]:
+        """The early stops, with what was asked of each."""
+        return stops(self.ledger)
 
     @property
     def what_mattered(self) -> str:

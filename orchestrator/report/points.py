@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.report.claims import in_range
 from orchestrator.report.significance import Difference, from_the_first
-from orchestrator.storage.leaderboard import Point, points_over_seeds
+from orchestrator.storage.leaderboard import Interval, Point, points_over_seeds
 from orchestrator.storage.ledger import Ledger
 from orchestrator.text import counted, params_text
 
@@ -61,14 +61,19 @@ def seeds_text(points: Sequence[Placed]) -> str:
     return counted(many, "seed") if few == many else f"{few} to {many} seeds"
 
 
+def spread_of(ledger: Ledger, placed: Placed) -> Interval | None:
+    """The interval of a point over its seeds as it is shown, within the metric's range."""
+    found = placed.point.interval
+    return None if found is None else in_range(ledger.metric, found)
+
+
 def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
     """Which point is best, in a sentence."""
     best, so_far = points[0].point, "" if ledger.state == "done" else " so far"
     number = counted(len(best.values), "seed")
     spread = f"{best.mean:.4f}"
-    if best.interval is not None:
-        spread += f" ± {best.interval.standard_deviation:.4f}"
-        ends = in_range(ledger.metric, best.interval)
+    if (ends := spread_of(ledger, points[0])) is not None:
+        spread += f" ± {ends.standard_deviation:.4f}"
         where += f" (95% of the mean over {number}: {ends.low:.4f} to {ends.high:.4f})"
     return (
         f"Best point{so_far} by the mean over {number}: {points[0].name}, {ledger.metric} {spread} on {where}. Its "

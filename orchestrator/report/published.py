@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from orchestrator.config.files import read_yaml
 from orchestrator.config.presets import presets
 from orchestrator.errors import InputError, describe
-from orchestrator.evaluation.measures import metric_of
+from orchestrator.evaluation.measures import is_share
 
 FOLDER = Path(__file__).parent / "published"
 DESCRIBING = ("method", "backbone", "dimension", "dataset", "condition")
@@ -166,8 +166,7 @@ def _by_dataset(table: Table, said: Mapping[str, Any]) -> dict[str, dict[str, Va
 
 def in_percent(metric: str) -> bool:
     """Whether papers print a metric in percent; here it is a share, as in every test."""
-    known = metric_of(metric.removeprefix("concatenated_"))
-    return metric == "auroc" or (known is not None and known.share)
+    return metric == "auroc" or is_share(metric)
 
 
 def _value(metric: str, cell: str | float) -> Value:

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report import learning
-from orchestrator.report.claims import claim, in_range
+from orchestrator.report.claims import claim
 from orchestrator.report.findings import Findings
+from orchestrator.report.points import spread_of
 from orchestrator.report.significance import Difference
 from orchestrator.storage.leaderboard import Interval, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
@@ -38,9 +39,9 @@ def over_seeds(findings: Findings) -> tuple[list[str], list[list[str]]]:
     rows = []
     for placed in findings.points:
         point = placed.point
-        shown = None if point.interval is None else in_range(findings.ledger.metric, point.interval)
+        shown = spread_of(findings.ledger, placed)
         ends = "" if shown is None else f"{shown.low:.4f} to {shown.high:.4f}"
-        spread = "" if point.interval is None else f" ± {point.interval.standard_deviation:.4f}"
+        spread = "" if shown is None else f" ± {shown.standard_deviation:.4f}"
         cells = [value_text(point.params[key]) if key in point.params else "" for key in keys]
         rows.append([*cells, str(len(point.values)), f"{point.mean:.4f}{spread}", ends, placed.told or "best"])
     metric = findings.ledger.metric

@@ -4,13 +4,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from orchestrator.report.claims import in_range
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
 from orchestrator.report.html.figures import axis_of, marks_of, plotted_value
-from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_text
+from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_text, spread_of
 from orchestrator.report.settings import Searched
-from orchestrator.storage.leaderboard import Interval
 from orchestrator.text import counted, params_text
 
 MOST_LINES = 8
@@ -27,7 +25,7 @@ def points_table(findings: Findings) -> Folded | None:
     keys = [setting.key for setting in findings.searched]
     rows = []
     for place, placed in enumerate(points[:ROWS], start=1):
-        point, spread = placed.point, spread_of(findings, placed)
+        point, spread = placed.point, spread_of(findings.ledger, placed)
         ends = (None, None, None) if spread is None else (spread.standard_deviation, spread.low, spread.high)
         cells = [point.params.get(key) for key in keys]
         apart = placed.against
@@ -54,12 +52,6 @@ def points_table(findings: Findings) -> Folded | None:
     return Folded(title, Table("points", heads, rows, best=0), opened=True)
 
 
-def spread_of(findings: Findings, placed: Placed) -> Interval | None:
-    """The interval of a point over its seeds, within the metric's range."""
-    found = placed.point.interval
-    return None if found is None else in_range(findings.ledger.metric, found)
-
-
 def _ends(placed: Placed) -> tuple[float | None, float | None]:
     between = None if placed.against is None else placed.against.interval
     return (None, None) if between is None else (between.low, between.high)
@@ -82,7 +74,7 @@ def over_seeds(findings: Findings, setting: Searched, name: str) -> Plot | None:
     rows: list[list[Any]] = []
     for (others, points), colour in zip(several, COLOURS, strict=False):
         points = sorted(points, key=lambda placed: order[repr(placed.point.params[setting.key])])
-        spreads = [spread_of(findings, placed) for placed in points]
+        spreads = [spread_of(findings.ledger, placed) for placed in points]
         label = params_text(others)
         error = [0.0 if spread is None else spread.standard_deviation for spread in spreads]
         data.append(

@@ -44,7 +44,6 @@ from orchestrator.report.html.points_section import points_table
 from orchestrator.report.html.rendering import Live, rendered
 from orchestrator.report.html.settings_section import LEADERS, settings_section
 from orchestrator.report.next_steps import next_steps
-from orchestrator.report.stopping import stops
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord, value_columns
@@ -377,7 +376,7 @@ def _curves(findings: Findings) -> Plot | None:
         )
         named.add(label)
     drawn = {trial.trial_id for trial in shown}
-    asked = [stop for stop in stops(ledger) if stop.trial_id in drawn]
+    asked = [stop for stop in findings.stops if stop.trial_id in drawn]
     if asked:
         data.append(asked_trace(asked, per))
     longest = per * max(len(trial.curve) for trial in shown)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Plot, Table, score_cell
 from orchestrator.report.html.figures import DRAWN, drawn_trials
-from orchestrator.report.stopping import Stop, stops
+from orchestrator.report.stopping import Stop
 from orchestrator.text import counted
 
 MOST = 12
@@ -48,11 +48,12 @@ def thresholds(findings: Findings) -> Plot | None:
         return None
     data: list[Figure] = []
     rows: list[list[Any]] = []
+    drawn = drawn_trials(ledger, ended)
     ages = sorted(age for age, _ in early.most_common(MOST))
     for state, label in (("pruned", "stopped there"), ("done", "went on")):
         x, y, text = [], [], []
         for age in ages:
-            for trial in drawn_trials(ledger, ended):
+            for trial in drawn:
                 stopped = trial.state == "pruned" and len(trial.curve) == age
                 if stopped if state == "pruned" else len(trial.curve) > age:
                     x.append(age)
@@ -75,7 +76,7 @@ def thresholds(findings: Findings) -> Plot | None:
                 "hovertemplate": Markup("%{text}: <b>%{y:.4f}</b><extra></extra>"),
             }
         )
-    asked = [stop for stop in stops(ledger) if stop.age in ages]
+    asked = [stop for stop in findings.stops if stop.age in ages]
     if asked:
         data.append(asked_trace(asked[:: -(-len(asked) // DRAWN)]))
     worst_of = min if ledger.mode == "max" else max
