@@ -16,7 +16,7 @@ import os
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from functools import cache
@@ -75,22 +75,24 @@ def installed() -> Mapping[str, Installed]:
         return _enclosed()
     from orchestrator.method import plugin_problems, registry
 
-    methods = {
-        name: Installed(
-            name=name,
-            module=method.__module__,
-            paper=method.paper,
-            documentation=inspect.cleandoc(method.__doc__ or ""),
-            needs_validation=method.needs_validation,
-            sampler=method.sampler,
-            fields=method.Config,
-            exact=True,
-        )
-        for name, method in sorted(registry().items())
-    }
+    methods = {name: _described(name, cast(Hashable, method)) for name, method in sorted(registry().items())}
     if fresh and not plugin_problems():
         _record(methods, began)
     return methods
+
+
+@cache
+def _described(name: str, method: Any) -> Installed:
+    return Installed(
+        name=name,
+        module=method.__module__,
+        paper=method.paper,
+        documentation=inspect.cleandoc(method.__doc__ or ""),
+        needs_validation=method.needs_validation,
+        sampler=method.sampler,
+        fields=method.Config,
+        exact=True,
+    )
 
 
 def plugin_problems() -> list[str]:

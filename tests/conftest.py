@@ -90,6 +90,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="needs CUDA"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_wait_for_the_disk() -> Iterator[None]:
+    """Only a machine that fails loses what was not synced, and no test makes one fail: what a test kills is a process.
+    Tests of what is synced put a function of their own in its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # which fails as well for what is not open
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the small glyphs, drawn once, and embeddings of their classes' names."""

@@ -1,5 +1,6 @@
 """The command line: what it prints, and that every wrong input is one good line and leaves nothing behind."""
 
+import functools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,6 +21,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+import typer.main
 from test_outputs import conforms
 
 from orchestrator import method as contract
@@ -61,6 +63,14 @@ def run(capsys: pytest.CaptureFixture[str], command: str) -> Ran:
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ORCHESTRATOR_STORAGE", "MLFLOW_TRACKING_URI"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _signatures_are_read_once() -> Iterator[None]:
+    """typer reads those of all commands for each command, which takes longer than most refusals."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -155,6 +156,12 @@ def tiny(channels: int, class_token: bool = False) -> Backbone:
 TINY = Architecture("tiny", about="a network for the tests of methods", build=tiny)
 
 
+@functools.cache
+def small_glyphs(data: Path) -> Store:
+    """The small glyphs in `data`, opened once in a process."""
+    return open_dataset("glyphs-small", data)
+
+
 def resolved(data: Path, settings: dict[str, Any]) -> Experiment:
     if "text_embeddings" in settings:
         settings = settings | {"text_embeddings": str(data / settings["text_embeddings"])}
@@ -169,7 +176,7 @@ def train(
     take: int = 99,
     objective: Objective | None = None,
 ) -> list[Any]:
-    store = open_dataset("glyphs-small", data)
+    store = small_glyphs(data)
     split = class_split(store, validation_share=0.3, seed=0)
     split = dataclasses.replace(split, validation=split.validation[:64])
     validations = []
@@ -628,7 +635,7 @@ def test_an_experiment_says_what_it_is(data_folder: Path, tmp_path: Path) -> Non
 
 def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, int]]:
     """Numbers that this rank hands to each collective in one training step, and what there is to send."""
-    store = open_dataset("glyphs-small", data)
+    store = small_glyphs(data)
     names = tuple(store.class_names[:6])
     learner = build_learner(resolved(data, settings), store, num_classes=6, class_names=names).double()
     module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
@@ -651,7 +658,7 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
     views = tuple(images + view for view in range(1, learner.method.views))
     batch = Batch(images, torch.arange(12).unsqueeze(1) % 6, torch.arange(12), more_views=views)
     rng = torch.Generator().manual_seed(0)
-    profile = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True)
+    profile = torch.autograd.profiler.profile(record_shapes=True)
     for step in range(4):  # DDP arranges its buckets by what it sees in the first steps
         learner.zero_grad()
         with contextlib.ExitStack() as stack:
@@ -660,9 +667,11 @@ def sent_in_a_step(data: Path, settings: dict[str, Any]) -> dict[str, dict[str, 
             terms, seen = module(batch, rng)
             sum(terms.values()).backward()
     sent: dict[str, int] = {}
-    for event in profile.events():  # type: ignore[no-untyped-call]
-        if event.name.startswith("gloo:"):
-            sent[event.name[5:]] = sent.get(event.name[5:], 0) + sum(math.prod(shape) for shape in event.input_shapes)
+    assert profile.kineto_results is not None
+    for event in profile.kineto_results.events():  # as they were recorded: to pair them takes longer than the step
+        if event.name().startswith("gloo:"):
+            name = event.name().removeprefix("gloo:")
+            sent[name] = sent.get(name, 0) + sum(math.prod(shape) for shape in event.shapes())
     there_is = {
         "parameters": sum(parameter.numel() for parameter in learner.parameters() if parameter.requires_grad),
         "outputs": sum(output.numel() for run in seen for output in run.values()),

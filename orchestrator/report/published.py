@@ -195,6 +195,12 @@ def papers() -> tuple[Paper, ...]:
     return tuple(read_paper(path) for path in sorted(FOLDER.glob("*.yaml")))
 
 
+@cache
+def every_row() -> tuple[Row, ...]:
+    """The rows of all papers, apart for each data set."""
+    return tuple(row for paper in papers() for row in paper.rows())
+
+
 @dataclass(frozen=True)
 class Difference:
     """A setting in which a run differs from the paper."""
@@ -218,7 +224,7 @@ def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Beside]:
     method, or another one under the same backbone, dimension and protocol. Closest first: its method, then few
     differences."""
     found = []
-    for row in (row for paper in papers() for row in paper.rows()):
+    for row in every_row():
         if row.dataset != settings.get("dataset") or not set(row.values) & set(metrics):
             continue
         same = bool(row.ours) and all(settings.get(key) == value for key, value in row.ours.items())
