@@ -1,6 +1,7 @@
 """The check that a method works with every value of its choices and switches, not only with its defaults."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from functools import cached_property
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -36,7 +37,8 @@ def options(subject: Subject) -> None:
 
 
 class _OneLearner(Subject):
-    """Returns the same learner each time, with one layer as its backbone: only the method is checked."""
+    """Returns the same learner each time, in the state in which it was made, with one layer as its backbone: only the
+    method is checked."""
 
     @cached_property
     def _learner(self) -> Learner:
@@ -45,7 +47,12 @@ class _OneLearner(Subject):
         learner.network.backbone = layer
         return learner
 
+    @cached_property
+    def _as_made(self) -> dict[str, Any]:
+        return deepcopy(self._learner.state_dict())
+
     def learner(self, **_: Any) -> Learner:
+        self._learner.load_state_dict(self._as_made)
         return self._learner
 
 

@@ -9,7 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from orchestrator.check.subject import SCORES, TRAINING, Run, Subject, check, require, require_close, state_of, trained
+from orchestrator.check.subject import (
+    NETWORK,
+    SCORES,
+    TRAINING,
+    Run,
+    Subject,
+    check,
+    require,
+    require_close,
+    state_of,
+    trained,
+)
 from orchestrator.method import Diagnostics, Embedded, Method
 from orchestrator.networks.backbones import build_backbone
 from orchestrator.networks.embedding import EmbeddingNetwork
@@ -65,7 +76,7 @@ def state_shapes(subject: Subject) -> None:
 def broadcast(subject: Subject) -> None:
     """Its state is out of DDP's broadcast: in buffers of its own, none in the network or its heads."""
     learner = subject.learner()
-    backbone = build_backbone("small_cnn", channels=1, weights="random")
+    backbone = build_backbone(NETWORK, channels=1, weights="random")
     bare = EmbeddingNetwork(backbone, TRAINING.embedding_dim, TRAINING.pooling)
     expected = {f"network.{name}" for name, _ in bare.named_buffers()} | set(learner.state_outside_synchronisation())
     sent = {name for name, _ in learner.named_buffers()} - expected

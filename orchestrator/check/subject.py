@@ -20,6 +20,8 @@ from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
 from orchestrator.errors import TrainingFailed, place_of
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, Task, total
+from orchestrator.networks.backbones.base import Architecture
+from orchestrator.networks.backbones.network import Backbone
 from orchestrator.training.batches import Batches
 from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import embed_split
@@ -35,6 +37,17 @@ TRAINING = Training(
     embedding_dim=8, pooling="average", classes_per_batch=6, images_per_class=2, device="cpu", precision="float64"
 )
 CPU = torch.device("cpu")
+
+
+def _one_layer(channels: int, class_token: bool = False) -> Backbone:
+    body = nn.Sequential(nn.Conv2d(channels, 16, 4, stride=4, bias=False), nn.GroupNorm(4, 16), nn.ReLU())
+    half = [0.5] * channels
+    return Backbone(body, feature_dim=16, channels=channels, mean=half, std=half, layers={"blocks": r"^(\d+)"})
+
+
+NETWORK = Architecture(
+    "one layer", about="a network for checks: methods see only what comes out of it", build=_one_layer
+)
 SCORES = (0.3, 0.5, 0.4, 0.4)
 
 
@@ -150,7 +163,7 @@ class Subject:
                 super_classes=super_classes[:num_classes],
             ),
             channels=1,
-            backbone="small_cnn",
+            backbone=NETWORK,
             weights="random",
             weights_sha256=None,
             pooling=TRAINING.pooling,

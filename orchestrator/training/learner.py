@@ -8,7 +8,7 @@ from torch import Generator, Tensor, nn
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
 from orchestrator.networks.backbones import build_backbone
-from orchestrator.networks.backbones.base import Pooling
+from orchestrator.networks.backbones.base import Architecture, Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.networks.lora import LoRA, adapt
@@ -41,7 +41,7 @@ class Learner(nn.Module):
         task: Task,
         *,
         channels: int,
-        backbone: str,
+        backbone: str | Architecture,
         weights: str,
         weights_sha256: str | None,
         pooling: Pooling,
@@ -69,7 +69,7 @@ class Learner(nn.Module):
         """How many images of the batch this process has; 0 outside a training step."""
         self.network.heads = self.method.heads()
         if lora is not None:
-            adapt(self.network.backbone, lora, backbone)
+            adapt(self.network.backbone, lora, backbone if isinstance(backbone, str) else backbone.name)
         self.method.bind(self.network)
 
     def outputs(self, images: Tensor) -> Outputs:

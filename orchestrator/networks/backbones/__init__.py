@@ -58,7 +58,7 @@ def architecture_of(name: str) -> Architecture:
 
 
 def build_backbone(
-    name: str,
+    backbone: str | Architecture,
     *,
     channels: int,
     weights: str,
@@ -67,7 +67,7 @@ def build_backbone(
     class_token: bool = False,
     image_size: int | None = None,
 ) -> "Backbone":
-    """The backbone called `name` for images of `channels` channels.
+    """The backbone of this name, or one that is in no table, for images of `channels` channels.
 
     `weights`: `default` (the pretrained ones, if there are any), `random`, or the path of a state-dict file, which
     must have the digest `sha256` if one is given. `class_token`: return only that token, not the image's.
@@ -76,7 +76,8 @@ def build_backbone(
     """
     from orchestrator.networks.backbones.weights import load, weights_of_file
 
-    architecture = architecture_of(name)
+    architecture = architecture_of(backbone) if isinstance(backbone, str) else backbone
+    name = backbone if isinstance(backbone, str) else backbone.name
     if class_token and not architecture.has_tokens:
         raise no_class_token(name)
     if architecture.pretrained is None:
@@ -84,16 +85,16 @@ def build_backbone(
             raise InputError(f"weights: '{weights}' cannot be loaded into {name}, which trains from scratch")
         if input_convention != "default":
             raise InputError(f"input_convention: '{input_convention}' is of pretrained networks, {name} has its own")
-    backbone = architecture.build(channels, class_token)
-    backbone.take(input_convention)
+    built = architecture.build(channels, class_token)
+    built.take(input_convention)
     if architecture.pretrained is not None and weights != "random":
         if weights == "default":
             state, source = architecture.pretrained(), "the default ones"
         else:
             state, source = weights_of_file(Path(weights).expanduser(), sha256), weights
         if architecture.rename is not None:
-            state = architecture.rename(state, list(backbone.network.state_dict()))
-        load(backbone.network, state, name, source)
+            state = architecture.rename(state, list(built.network.state_dict()))
+        load(built.network, state, name, source)
     if image_size is not None:
-        backbone.resize(image_size)
-    return backbone
+        built.resize(image_size)
+    return built
