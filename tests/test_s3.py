@@ -293,6 +293,7 @@ def test_a_store_that_answers_503_for_ever_stops_the_search_in_order(
         front.whim = lambda method, path: next(refused, None)
         assert search.next() is not None, "what passes is waited for"
         front.whim = lambda method, path: 503
+        monkeypatch.setattr(s3, "PATIENCE_SECONDS", 0.5)
         with pytest.raises(OSError, match="answers SlowDown, for . s") as raised:
             search.report(Validated("0000", 1, {"val/map_at_r": 0.1}, 1.0))
         assert (fault := storage_fault(raised.value, storage)) and fault.startswith(
@@ -388,8 +389,9 @@ def mine(value: Any) -> Any:
     return value
 
 
-def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server) -> None:
+def test_the_manifest_is_last(storage: str, front: Unsteady, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is cut, a reader takes all that was there before, and nothing else."""
+    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 0.5)  # what is refused here stays so
     with TrialFiles(trial(storage)) as files:
         files.fetch(mine, leader=True)
         (files.folder / "fold-0").mkdir()
@@ -571,6 +573,8 @@ def test_what_cannot_be_reached_is_one_line(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(s3, "PATIENCE_SECONDS", 0.5)  # what is refused here stays so
+    monkeypatch.setattr(s3, "IMPATIENCE_SECONDS", 0.3)
     for name, value in change.items():
         monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
     front.whim = lambda method, path: whim
