@@ -1,10 +1,12 @@
 """What a search found out, and the page that shows it: over made journals, and once in a real browser."""
 
+import itertools
 import json
 import math
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import unescape
 from html.parser import HTMLParser
@@ -60,11 +62,13 @@ def made(
     finals: Mapping[str, Sequence[float]] | None = None,
     end: str | None = "done",
 ) -> Ledger:
-    """The ledger of a search that never ran: its journal is written here, event by event."""
+    """The ledger of a search that never ran: its journal is written here, event by event, a millisecond each."""
+    now = itertools.count(time.time_ns() - 100 * 10**9, 10**6)
     raw = raw or {"method": "pfml", "dataset": "cub200", "settings": {"backbone": "resnet50"}, "space": PFML_SPACE}
     raw = {**raw, "settings": {"epochs": epochs, **raw.get("settings", {})}}
     search = resolve_search({"num_trials": 100, **raw}, name="made", source="made.yaml")
-    with Journal(folder / "journal.jsonl") as journal:
+    with Journal(folder / "journal.jsonl") as journal, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("orchestrator.storage.journal.time.time_ns", lambda: next(now))
         journal.append(
             "search_started",
             name=search.name,
