@@ -2,7 +2,8 @@
 
     python docs/build_site.py [--to site]
 
-Zensical builds it; every link between pages is checked. Fonts and scripts are in the site: it needs no network. Each
+Zensical builds it; every link between pages is checked. Fonts and scripts are in the site: it needs no network.
+Formulas, the blocks ```math of the pages, are MathML, which browsers set without a script or a font of the site. Each
 version has a folder of its own, which a later version leaves as it is; the pages have a list of the versions.
 """
 
@@ -15,6 +16,8 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+
+from latex2mathml.converter import convert
 
 ROOT = Path(__file__).parent.parent
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md", "benchmarks/*.md", "examples/README.md")
@@ -34,19 +37,33 @@ NEWEST = """\
 """
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 """The file of a link."""
+MATH = re.compile(r"^```math\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LETTERS = re.compile(r"(?:<mi mathvariant=\"normal\">[^<]*</mi>){2,}")
+"""A name of several letters, each on its own."""
+
+
+def mathml(latex: str) -> str:
+    """A formula in LaTeX as HTML: a block that scrolls where the page is narrower."""
+    math = convert(" ".join(latex.split()), display="block")
+    math = LETTERS.sub(lambda found: f"<mi>{re.sub('<[^>]*>', '', found[0])}</mi>", math)
+    return f'<div class="formula">{math}</div>'
 
 
 def staged(folder: Path) -> None:
     """Copy the pages, and what they link to, into a folder, each to its own place."""
     pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
-    files = set(pages)
+    files = {*pages, ROOT / "docs" / "formulas.css"}
     for page in pages:
         targets = (page.parent / name for name in LINK.findall(page.read_text("utf-8")) if "://" not in name)
         files |= {target.resolve() for target in targets if target.is_file()}
     for path in sorted(files):
         place = folder / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, place)
+        if path in pages:
+            text = MATH.sub(lambda found: mathml(found[1]), path.read_text("utf-8"))
+            place.write_text(text, encoding="utf-8")
+        else:
+            shutil.copyfile(path, place)
     (folder / "reference").mkdir()
     for name, (title, module) in REFERENCE.items():
         (folder / "reference" / f"{name}.md").write_text(f"# {title}\n\n::: {module}\n", encoding="utf-8")

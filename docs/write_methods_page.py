@@ -34,7 +34,8 @@ def documentation() -> str:
         name = method["name"]
         lines.append(f"| [{name}](#{name}) | {_cell(method['summary'])} | {_cell(method['paper'])} |")
     for method in described:
-        lines += ["", f"## {method['name']}", "", *_paragraphs(method["documentation"]), method["paper"] + ".", ""]
+        told = _paragraphs(method["documentation"], method["latex"])
+        lines += ["", f"## {method['name']}", "", *told, method["paper"] + ".", ""]
         if method["needs_validation"]:
             lines += ["Keeps its held-out classes in its final run too.", ""]
         if method["sampler"] != "class_balanced":
@@ -89,12 +90,15 @@ def conformance(known: dict[str, str]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _paragraphs(text: str) -> list[str]:
-    """A docstring as Markdown: what begins with a formula is set as code."""
-    lines: list[str] = []
-    for paragraph in text.split("\n\n"):
-        formula = " = " in paragraph.splitlines()[0]
-        lines += ["```text", paragraph, "```", ""] if formula else [paragraph, ""]
+def _paragraphs(text: str, latex: str) -> list[str]:
+    """A docstring as Markdown, with formulas in LaTeX after its summary: what begins with a formula is set as code."""
+    summary, *others = text.split("\n\n")
+    lines = [summary, ""]
+    for formula in latex.split("\n\n") if latex else ():
+        lines += ["```math", formula, "```", ""]
+    for paragraph in others:
+        plain = " = " in paragraph.splitlines()[0]
+        lines += ["```text", paragraph, "```", ""] if plain else [paragraph, ""]
     return lines
 
 

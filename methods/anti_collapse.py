@@ -295,6 +295,11 @@ class AntiCollapse(Method):
 
     name = "anti_collapse"
     paper = "Jiang et al., Anti-Collapse Loss for Deep Metric Learning Based on Coding Rate Metric, IEEE TMM 2024"
+    latex = r"""
+    L = -R(P) + \nu\,L_{\mathrm{proxy}}
+
+    R(X) = \frac{1}{2} \log\det\left(I + \frac{D}{n\,\epsilon^2} X^{\top} X\right)
+    """
 
     class Config(
         OverConfig,

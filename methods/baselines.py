@@ -205,6 +205,10 @@ class Contrastive(Baseline):
 
     name = "contrastive"
     paper = "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006"
+    latex = r"""
+    L = \underset{\text{positives}}{\operatorname{mean}} [d - \mathrm{pos\_margin}]_+
+    + \underset{\text{negatives}}{\operatorname{mean}} [\mathrm{neg\_margin} - d]_+
+    """
     reads = "distance"
     function = objectives.contrastive
 
@@ -225,6 +229,9 @@ class Triplet(Baseline):
 
     name = "triplet"
     paper = "Schroff et al., FaceNet: A Unified Embedding for Face Recognition and Clustering, CVPR 2015"
+    latex = r"""
+    L = \underset{(a, p, n)}{\operatorname{mean}} [d_{ap} - d_{an} + \mathrm{margin}]_+ \quad \text{above zero}
+    """
     reads = "distance"
     function = objectives.triplet
 
@@ -242,6 +249,10 @@ class Margin(Baseline):
 
     name = "margin"
     paper = "Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017"
+    latex = r"""
+    L = \frac{\sum_{\text{positives}} [d - (\beta - \alpha)]_+ + \sum_{\text{drawn negatives}} [(\beta + \alpha) - d]_+}
+    {\text{number of terms above zero}}
+    """
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "negatives are drawn in the order of the batch"}
     reads = "distance"
     function = objectives.margin
@@ -298,6 +309,11 @@ class MultiSimilarity(Baseline):
 
     name = "multi_similarity"
     paper = "Wang et al., Multi-Similarity Loss with General Pair Weighting, CVPR 2019"
+    latex = r"""
+    L = \frac{1}{B} \sum_i \left\{\frac{1}{\alpha}
+    \log\left[1 + \sum_{\text{pos}} e^{-\alpha (s - \mathrm{base})}\right] + \frac{1}{\beta}
+    \log\left[1 + \sum_{\text{neg}} e^{\beta (s - \mathrm{base})}\right]\right\}
+    """
     reads = "similarity"
     function = objectives.multi_similarity
 
@@ -317,6 +333,7 @@ class FastAP(Baseline):
 
     name = "fast_ap"
     paper = "Cakir et al., Deep Metric Learning to Rank, CVPR 2019"
+    latex = r"L = 1 - \underset{\text{rows}}{\operatorname{mean}} \sum_b \frac{h^+_b H^+_b}{H_b N^+}"
     reads = "distance"
     function = objectives.fast_ap
 
@@ -343,6 +360,12 @@ class ProxyNCA(Baseline):
 
     name = "proxy_nca"
     paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
+    latex = r"""
+    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{-\mathrm{scale}\,x(z, p_y)}}
+    {\sum_{\text{other proxies}} e^{-\mathrm{scale}\,x(z, p)}}
+
+    x = d^2 \quad \text{by default}
+    """
     reads = "distance"
     function = objectives.proxy_nca
     fused = "proxy_nca"
@@ -362,6 +385,12 @@ class ProxyNCAPlusPlus(ProxyNCA):
 
     name = "proxy_nca_plus_plus"
     paper = "Teh et al., ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component Analysis, ECCV 2020"
+    latex = r"""
+    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{-\mathrm{scale}\,x(z, p_y)}}
+    {\sum_{\text{all proxies}} e^{-\mathrm{scale}\,x(z, p)}}
+
+    x = 1 - s \quad \text{by default}
+    """
 
     class Config(ProxyNCA.Config):
         metric: Metric = Field("cosine", description="distance between embeddings; cosine is 1 - s")
@@ -378,6 +407,12 @@ class ProxyAnchor(Baseline):
 
     name = "proxy_anchor"
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
+    latex = r"""
+    L = \underset{\text{proxies with positives}}{\operatorname{mean}}
+    \log\left[1 + \sum_{\text{pos}} e^{-\alpha (s - \mathrm{margin})}\right]
+    + \underset{\text{all proxies}}{\operatorname{mean}}
+    \log\left[1 + \sum_{\text{neg}} e^{\alpha (s + \mathrm{margin})}\right]
+    """
     reads = "similarity"
     function = objectives.proxy_anchor
     fused = "proxy_anchor"
@@ -396,6 +431,10 @@ class NormalizedSoftmax(Baseline):
 
     name = "normalized_softmax"
     paper = "Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019"
+    latex = r"""
+    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{\sum_{\text{pos}} e^{s / \mathrm{temperature}}}
+    {\sum_{\text{all proxies}} e^{s / \mathrm{temperature}}}
+    """
     reads = "similarity"
     function = objectives.normalized_softmax
     fused = "normalized_softmax"
@@ -424,11 +463,18 @@ class SoftTriple(Baseline):
     """SoftTriple: a softmax over classes of several centres each, and a pull between centres of one class.
 
     L = mean over rows of the cross-entropy of la (S_c - margin [c = y]), S_c = sum_m softmax_m(s_cm / gamma) s_cm, plus
-    tau times the mean distance of centres within classes.
+    tau / 2 times the mean distance of centres within classes.
     """
 
     name = "soft_triple"
     paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
+    latex = r"""
+    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{\mathrm{la}\,(S_y - \mathrm{margin})}}
+    {e^{\mathrm{la}\,(S_y - \mathrm{margin})} + \sum_{c \ne y} e^{\mathrm{la}\,S_c}}
+    + \frac{\tau}{2} \underset{c, m < m'}{\operatorname{mean}} \left\lVert w_{cm} - w_{cm'}\right\rVert
+
+    S_c = \sum_m \operatorname{softmax}_m(s_{cm} / \gamma)\,s_{cm}
+    """
     reads = "similarity"
     function = _soft_triple
 

@@ -75,6 +75,12 @@ class DADA(Method):
     paper = (
         "Ren et al., Towards Improved Proxy-based Deep Metric Learning via Data-Augmented Domain Adaptation, AAAI 2024"
     )
+    latex = r"""
+    L_{\mathrm{discriminators}} = (1 - r)\,L_U + r\,(2 L_V - \mathrm{discrepancy}\,W)
+
+    L = \mathrm{proxy\_weight}\,L_{\mathrm{proxy}}
+    + \mathrm{weight}\,\left(r\,(2 L_V + \mathrm{discrepancy}\,W) - (1 - r)\,L_U\right)
+    """
     expected_failures: ClassVar[Mapping[str, str]] = {
         "permutation": "what the discriminators drop is drawn in the order of the batch"
     }

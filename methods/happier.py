@@ -82,6 +82,16 @@ class HAPPIER(RankedByLevel):
 
     name = "happier"
     paper = "Ramzi et al., Hierarchical Average Precision Training for Pertinent Image Retrieval, ECCV 2022"
+    latex = r"""
+    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{queries}}{\operatorname{mean}} \text{H-AP}\right)
+    + \mathrm{weight}\,L_{\mathrm{proxies}}
+
+    \text{H-AP} = \frac{\sum_k \text{H-rank}_k / \mathrm{rank}_k}{\sum_k r_k}
+
+    r_k = \frac{(l / 2)^{\alpha}}{\text{number of images with this } l}
+
+    \text{H-rank}_k = \sum_{j \text{ at or above } k} \min(r_k, r_j)
+    """
 
     class Config(RankedByLevel.Config):
         alpha: float = Field(1.0, ge=0, le=100, description="how much less the super-class counts: half to this power")

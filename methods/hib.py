@@ -100,6 +100,14 @@ class HIB(Method):
 
     name = "hib"
     paper = "Oh et al., Modeling Uncertainty with Hedged Instance Embedding, ICLR 2019"
+    latex = r"""
+    L = \frac{1}{2} \left(\underset{\text{positives}}{\operatorname{mean}} (-\log p)
+    + \underset{\text{negatives}}{\operatorname{mean}} (-\log(1 - p))\right)
+    + 2 \beta \underset{\text{images}}{\operatorname{mean}} \operatorname{KL}\left(N(m, \operatorname{diag}(v))
+    \,\|\, N(0, I)\right)
+
+    p = \frac{1}{K^2} \sum_{k, l} \sigma\left(b - a \left\lVert z_i^{(k)} - z_j^{(l)}\right\rVert\right)
+    """
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "points are drawn in the order of the batch"}
 
     class Config(MethodConfig):

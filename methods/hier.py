@@ -97,6 +97,13 @@ class HIER(OverObjective):
 
     name = "hier"
     paper = "Kim et al., HIER: Metric Learning Beyond Class Labels via Hierarchical Regularization, CVPR 2023"
+    latex = r"""
+    L = L_{\mathrm{objective}} + \mathrm{hierarchy\_weight}\,\left(L_{\mathrm{tree}}(\text{batch})
+    + L_{\mathrm{tree}}(\text{hierarchical proxies})\right)
+
+    L_{\mathrm{tree}} = \underset{(i, j, k)}{\operatorname{mean}} [a \ne b] \left([d_{ia} - d_{ib} + m]_+
+    + [d_{ja} - d_{jb} + m]_+ + [d_{kb} - d_{ka} + m]_+\right)
+    """
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "triplets are drawn in the order of the batch"}
 
     class Config(OverConfig, over=OBJECTIVES, fixed=WITHOUT_MEMORY):

@@ -60,6 +60,16 @@ class HIST(Method):
 
     name = "hist"
     paper = "Lim et al., Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning, CVPR 2022"
+    latex = r"""
+    L = \underset{i}{\operatorname{mean}} -\log \operatorname{softmax}_c(-\tau d_{ic})[y_i]
+    + \mathrm{tuplet\_weight} \underset{i}{\operatorname{mean}} -\log \operatorname{softmax}_c(o_{ic})[y_i]
+
+    o = G\,(\operatorname{LeakyReLU}(\operatorname{BatchNorm}(G\,(z A + a)))\,B + b)
+
+    G = V^{-1/2} H E^{-1} H^{\top} V^{-1/2}
+
+    H_{ic} = \begin{cases} 1 & \text{for images of the class} \\ e^{-\alpha d_{ic}} & \text{for others} \end{cases}
+    """
 
     class Config(MethodConfig):
         tau: float = Field(32.0, gt=0, description="inverse temperature of the softmax over class distributions")

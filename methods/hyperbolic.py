@@ -73,6 +73,10 @@ class Hyperbolic(Method):
 
     name = "hyperbolic"
     paper = "Ermolov et al., Hyperbolic Vision Transformers: Combining Improvements in Metric Learning, CVPR 2022"
+    latex = r"""
+    L = \underset{(i, j)}{\operatorname{mean}} -\log \frac{e^{-d_{ij} / \tau}}
+    {e^{-d_{ij} / \tau} + \sum_k e^{-d_{ik} / \tau}}
+    """
 
     class Config(MethodConfig):
         curvature: float = Field(0.1, gt=0, le=100, description="c; the ball's radius is 1 / sqrt(c)")

@@ -252,6 +252,15 @@ class IDML(Method):
 
     name = "idml"
     paper = "Wang et al., Introspective Deep Metric Learning, TPAMI 2024"
+    latex = r"""
+    L = J(y, \text{labels}; D_{\mathrm{IN}})
+
+    D_{\mathrm{IN}} = a\,e^{-(b + \gamma) / (a \tau)}
+
+    C_{\mathrm{IN}} = 1 - (1 - \cos(s_1, s_2))\,e^{-(b + \gamma) / (a \tau)}
+
+    a = \left\lVert s_1 - s_2\right\rVert, \quad b = \left\lVert u_1 + u_2\right\rVert
+    """
     expected_failures = {"permutation": "Mixup draws its partners in the order of the batch"}  # noqa: RUF012
 
     class Config(

@@ -33,6 +33,7 @@ class Matryoshka(OverObjective):
 
     name = "matryoshka"
     paper = "Kusupati et al., Matryoshka Representation Learning, NeurIPS 2022"
+    latex = r"L = \sum_{m = D, D/2, D/4, \ldots \ge \mathrm{smallest}} L_m"
 
     class Config(
         OverConfig,

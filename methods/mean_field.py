@@ -93,6 +93,13 @@ class MeanFieldContrastive(MeanField):
 
     name = "mean_field_contrastive"
     paper = "Furusawa, Mean Field Theory in Deep Metric Learning, ICLR 2024"
+    latex = r"""
+    L = \underset{i}{\operatorname{mean}} \left([d_{iy} - \mathrm{pos\_margin}]_+
+    + \sum_{c \ne y} [\mathrm{neg\_margin} - d_{ic}]_+\right)
+    + \mathrm{field\_weight} \underset{c}{\operatorname{mean}} \sum_{c' \ne c} [\mathrm{neg\_margin} - d_{cc'}]_+^2
+
+    d = 1 - \mathrm{cosine}
+    """
 
     class Config(MeanField.Config):
         pos_margin: float = Field(0.02, ge=0, le=2, description="distance below which the own field rests")
@@ -122,6 +129,15 @@ class MeanFieldMultiSimilarity(MeanField):
 
     name = "mean_field_multi_similarity"
     paper = "Furusawa, Mean Field Theory in Deep Metric Learning, ICLR 2024"
+    latex = r"""
+    L = \frac{1}{\alpha n} \sum_c \log[1 + p_c] + \frac{1}{2 \beta n} \sum_{c \ne c'} \log[1 + q_{cc'} + q_{c'c}]
+    + \mathrm{field\_weight} \underset{c}{\operatorname{mean}} \sum_{c' \ne c}
+    \left(\frac{\log\left[1 + e^{\beta (s_{cc'} - \mathrm{base})}\right]}{\beta}\right)^2
+
+    p_c = \underset{i \text{ of } c}{\operatorname{mean}} e^{-\alpha (s_{ic} - \mathrm{base})}
+
+    q_{cc'} = \underset{i \text{ of } c}{\operatorname{mean}} e^{\beta (s_{ic'} - \mathrm{base})}
+    """
 
     class Config(MeanField.Config):
         alpha: float = Field(0.01, gt=0, description="sharpness of the own class")

@@ -24,6 +24,12 @@ class MomentumContrast(Method):
 
     name = "momentum_contrast"
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
+    latex = r"""
+    L = \underset{i}{\operatorname{mean}} \underset{p}{\operatorname{mean}} \left[\log \sum_a e^{q_i k_a / T}
+    - \frac{q_i k_p}{T}\right]
+
+    \text{teacher} \leftarrow \mathrm{momentum}\,\text{teacher} + (1 - \mathrm{momentum})\,\text{network}
+    """
     views = 2
 
     class Config(MethodConfig):

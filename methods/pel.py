@@ -47,6 +47,13 @@ class PEL(OverObjective):
     paper = (
         "Oh et al., Modeling Uncertainty with Hedged Instance Embedding, ICLR 2019; over objectives in IDML's Table 6"
     )
+    latex = r"""
+    L = \underset{k}{\operatorname{mean}} J\left(\frac{z^{(k)}}{\left\lVert z^{(k)}\right\rVert}\right)
+    + \beta \underset{\text{images}}{\operatorname{mean}} \operatorname{KL}\left(N(m, \operatorname{diag}(v))
+    \,\|\, N(0, I)\right)
+
+    z^{(k)} = m + \sqrt{v}\,\mathrm{noise}
+    """
     reads_raw = True
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "points are drawn in the order of the batch"}
 

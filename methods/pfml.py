@@ -425,6 +425,12 @@ class PFML(PotentialField):
 
     name = "pfml"
     paper = "Bhatnagar and Ahuja, Potential Field Based Deep Metric Learning, CVPR 2025"
+    latex = r"""
+    U = \sum_{(r, a)} \psi(\left\lVert r - a\right\rVert)
+
+    \psi(d) = \begin{cases} -1 / \max(d, \delta)^{\alpha} & \text{in one class} \\
+    1 / \min(d, \delta_{\mathrm{rep}})^{\alpha} & \text{across classes} \end{cases}
+    """
 
     class Config(PotentialConfig):
         alpha: float = Field(4.0, ge=0, le=6, description="decay of the potential; 0: no force at all")
@@ -449,6 +455,12 @@ class CPML(PotentialField):
 
     name = "cpml"
     paper = PFML.paper
+    latex = r"""
+    U = \sum_{(r, a)} \psi(\left\lVert r - a\right\rVert)
+
+    \psi(d) = \begin{cases} \max(d, \delta)^2 & \text{in one class} \\
+    \max(\delta_{\mathrm{rep}} - d, 0)^2 & \text{across classes} \end{cases}
+    """
 
     def potential(self) -> Potential:
         return SquaredHinge(self.config.delta, _check_radii(self.config.delta, self.config.delta_rep))

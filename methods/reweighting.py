@@ -63,6 +63,13 @@ class LearningToReweight(Reweighting):
 
     name = "learning_to_reweight"
     paper = "Ren et al., Learning to Reweight Examples for Robust Deep Learning, ICML 2018"
+    latex = r"""
+    L = \sum_i w_i l_i
+
+    w_i = \frac{[-\partial M / \partial e_i]_+}{\sum_j [-\partial M / \partial e_j]_+} \quad \text{at } e = 0
+
+    w \leftarrow w - \mathrm{virtual\_lr}\,\nabla \sum_i e_i l_i \quad \text{before } M
+    """
 
     def update(self, batch: Batch, engine: Engine) -> dict[str, Tensor]:
         assert batch.meta is not None
@@ -92,6 +99,11 @@ class MetaWeightNet(Reweighting):
 
     name = "meta_weight_net"
     paper = "Shu et al., Meta-Weight-Net: Learning an Explicit Mapping For Sample Weighting, NeurIPS 2019"
+    latex = r"""
+    L = \underset{i}{\operatorname{mean}} V(l_i)\,l_i
+
+    w \leftarrow w - \mathrm{virtual\_lr}\,\nabla L \quad \text{before each step of } V
+    """
 
     class Config(Reweighting.Config):
         hidden: int = Field(100, ge=1, le=100_000, description="units of the weighing network's hidden layer")

@@ -133,6 +133,23 @@ class Roadmap(Baseline):
 
     name = "roadmap"
     paper = "Ramzi et al., Robust and Decomposable Average Precision for Image Retrieval, NeurIPS 2021"
+    latex = r"""
+    L = (1 - \mathrm{weight})\,L_{\mathrm{AP}} + \mathrm{weight}\,L_{\mathrm{cal}}
+
+    L_{\mathrm{AP}} = 1 - \underset{\text{rows}}{\operatorname{mean}} \underset{p}{\operatorname{mean}}
+    \frac{\mathrm{rank}^+}{\mathrm{rank}^+ + \mathrm{rank}^-}
+
+    \mathrm{rank}^+ = 1 + \text{number of other positives at or above } p
+
+    \mathrm{rank}^- = \sum_j H^-(s_{qj} - s_{qp})
+
+    H^-(t) = \begin{cases} \operatorname{sigmoid}(t / \tau) & t \le 0 \\
+    \operatorname{sigmoid}(t / \tau) + 1/2 & 0 < t \le \delta \\
+    \operatorname{sigmoid}(\delta / \tau) + 1/2 + \rho\,(t - \delta) & t > \delta \end{cases}
+
+    L_{\mathrm{cal}} = \underset{\text{positives}}{\operatorname{mean}} [\alpha - s]_+
+    + \underset{\text{negatives}}{\operatorname{mean}} [s - \beta]_+
+    """
     reads = "similarity"
     function = roadmap
 

@@ -53,6 +53,7 @@ class Focal(RowWeights):
 
     name = "focal"
     paper = "Lin et al., Focal Loss for Dense Object Detection, ICCV 2017"
+    latex = r"L = \underset{i}{\operatorname{mean}} \left(1 - e^{-l_i}\right)^{\mathrm{focus}} l_i"
 
     class Config(OverConfig, over=BASES, fixed=WITHOUT_MEMORY):
         focus: float = Field(2.0, ge=0, le=100, description="how much right images are turned down, gamma in the paper")
@@ -88,6 +89,12 @@ class SelfPaced(RowWeights):
 
     name = "self_paced"
     paper = "Kumar et al., Self-Paced Learning for Latent Variable Models, NIPS 2010"
+    latex = r"""
+    L = \frac{\sum_i v_i l_i}{\sum_i v_i}
+
+    v_i = \begin{cases} 1 & \text{where } l_i \text{ is among the easiest part of its batch} \\
+    0 & \text{elsewhere} \end{cases}
+    """
 
     class Config(OverConfig, over=BASES, fixed=WITHOUT_MEMORY):
         easy_share: float = Field(0.5, gt=0, le=1, description="share of each batch that counts at the start")

@@ -32,6 +32,13 @@ class SharpnessAware(OverObjective):
 
     name = "sharpness_aware"
     paper = "Foret et al., Sharpness-Aware Minimization for Efficiently Improving Generalization, ICLR 2021"
+    latex = r"""
+    w \leftarrow w - \mathrm{lr}\,\nabla L(w + e)
+
+    e = \rho \frac{g}{\left\lVert g\right\rVert}, \quad g = \nabla L(w)
+
+    e_{\mathrm{adaptive}} = \rho \frac{\left|w\right|^2 g}{\left\lVert \left|w\right| g\right\rVert}
+    """
 
     class Config(
         OverConfig,

@@ -56,6 +56,11 @@ class SigmoidPairs(Baseline):
 
     name = "sigmoid_pairs"
     paper = "Zhai et al., Sigmoid Loss for Language Image Pre-Training, ICCV 2023"
+    latex = r"""
+    L = \frac{1}{B} \sum_{i \ne j} \log\left(1 + e^{-y_{ij} (t\,s_{ij} + b)}\right)
+
+    y_{ij} = \begin{cases} 1 & \text{for positives} \\ -1 & \text{for negatives} \end{cases}
+    """
     reads = "similarity"
     function = sigmoid_pairs
 

@@ -54,15 +54,23 @@ def sup_recall(
 class SupRecall(Roadmap):
     """SupRecall: recall at several k whose ranks are bounded from above, and calibrated similarities.
 
-    L = (1 - weight) (1 - mean over rows and k of sum over positives p of sigmoid((k - rank_p) / k_temperature) / min(k,
-    P)) + weight L_cal, rank_p = 1 + number of other positives at or above p + sum over negatives j of H^-(s_qj - s_qp),
-    P the row's positives; H^- and L_cal are those of `roadmap`, which has the average precision in place of recall.
+    L = (1 - weight) (1 - mean over rows and k of min(k, sum over positives p of sigmoid((k - rank_p) / k_temperature))
+    / min(k, P)) + weight L_cal, rank_p = 1 + number of other positives at or above p + sum over negatives j of
+    H^-(s_qj - s_qp), P the row's positives; H^- and L_cal are those of `roadmap`, which has the average precision in
+    place of recall.
 
     Weights of one half are those of the released setting ROADRatk.
     """
 
     name = "sup_recall"
     paper = "Ramzi et al., Optimization of Rank Losses for Image Retrieval, TPAMI 2025"
+    latex = r"""
+    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{rows}, k}{\operatorname{mean}} \frac{\min\left(k, \sum_p
+    \operatorname{sigmoid}((k - \mathrm{rank}_p) / \mathrm{k\_temperature})\right)}{\min(k, P)}\right)
+    + \mathrm{weight}\,L_{\mathrm{cal}}
+
+    \mathrm{rank}_p = 1 + \text{number of other positives at or above } p + \sum_j H^-(s_{qj} - s_{qp})
+    """
     function = sup_recall
 
     class Config(CutoffsConfig, Roadmap.Config):

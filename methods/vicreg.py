@@ -36,6 +36,10 @@ class VICReg(Method):
 
     name = "vicreg"
     paper = "Bardes, Ponce and LeCun, VICReg: Variance-Invariance-Covariance Regularization, ICLR 2022"
+    latex = r"""
+    L = \mathrm{invariance\_weight}\,s(z, z') + \mathrm{variance\_weight}\,\frac{v(z) + v(z')}{2}
+    + \mathrm{covariance\_weight}\,(c(z) + c(z'))
+    """
     sampler = "uniform"
     views = 2
     reads_raw = True

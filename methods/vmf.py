@@ -45,6 +45,9 @@ class VMF(Method):
         "Zhe et al., Directional Statistics-Based Deep Metric Learning for Image Classification and Retrieval, "
         "Pattern Recognition 2019"
     )
+    latex = r"""
+    L = \underset{i}{\operatorname{mean}} -\log \frac{e^{\kappa\,\mu_y \cdot z_i}}{\sum_c e^{\kappa\,\mu_c \cdot z_i}}
+    """
 
     expected_failures: ClassVar[Mapping[str, str]] = {
         "without_positives": "images are pulled to the centres of their classes, which are no parameters"

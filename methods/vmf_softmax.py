@@ -100,6 +100,10 @@ class VMFSoftmax(Method):
     paper = (
         "Scott et al., von Mises-Fisher Loss: An Exploration of Embedding Geometries for Supervised Learning, ICCV 2021"
     )
+    latex = r"""
+    L = \underset{i}{\operatorname{mean}} \left(\underset{z \sim \operatorname{vMF}(\mu_i, k_i)}{\operatorname{mean}}
+    \log \sum_c \frac{C(k_c)}{C(\left|w_c + \beta z\right|)} - \beta\,A(k_i)\,A(k_y)\,\mu_i \cdot \mu_y\right)
+    """
     reads_raw = True
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "points are drawn in the order of the batch"}
 

@@ -197,6 +197,8 @@ class Method(nn.Module):
 
     name: ClassVar[str]
     paper: ClassVar[str]
+    latex: ClassVar[str] = ""
+    """The docstring's formula in LaTeX, for the documentation; an empty line between two formulas. Not inherited."""
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     needs_validation: ClassVar[bool] = False
     """True: keeps the held-out classes in its final run too, because its algorithm reads their score."""
@@ -216,7 +218,7 @@ class Method(nn.Module):
         super().__init_subclass__(**kwargs)
         cls._abstract = abstract
         where = f"{cls.__module__}.{cls.__qualname__}"
-        for attribute in ("name", "paper"):
+        for attribute in ("name", "paper", "latex"):
             if not abstract and not isinstance(getattr(cls, attribute, None), str):
                 raise TypeError(f"{where}: a method needs a class attribute `{attribute}`, a string")
         if not (isinstance(cls.Config, type) and issubclass(cls.Config, MethodConfig)):

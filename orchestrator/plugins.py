@@ -34,7 +34,7 @@ from orchestrator.errors import InputError, missing_part
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
 
-FORMAT = 1
+FORMAT = 2
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
 ENCLOSED = Path(__file__).with_name("methods.json")
@@ -48,7 +48,7 @@ class Installed:
     """A method as it describes itself.
 
     Attributes:
-        name, paper, documentation, needs_validation, sampler: of its class.
+        name, paper, documentation, latex, needs_validation, sampler: of its class.
         module: where it is defined.
         fields: a configuration with its hyperparameters, to read their types, bounds, defaults and descriptions.
         exact: `fields` accepts what the method's own does, with the same errors: the method has no checks besides.
@@ -58,6 +58,7 @@ class Installed:
     module: str
     paper: str
     documentation: str
+    latex: str
     needs_validation: bool
     sampler: str
     fields: type[MethodConfig]
@@ -88,6 +89,7 @@ def _described(name: str, method: Any) -> Installed:
         module=method.__module__,
         paper=method.paper,
         documentation=inspect.cleandoc(method.__doc__ or ""),
+        latex=inspect.cleandoc(vars(method).get("latex", "")),
         needs_validation=method.needs_validation,
         sampler=method.sampler,
         fields=method.Config,

@@ -48,7 +48,7 @@ def test_a_record_says_what_the_methods_say(record: Path) -> None:
     exact = []
     for name, known in found.items():
         own = registry()[name]
-        asked = Installed(known.name, own.__module__, own.paper, known.documentation, own.needs_validation,
+        asked = Installed(known.name, own.__module__, own.paper, known.documentation, known.latex, own.needs_validation,
                           own.sampler, own.Config, True)  # fmt: skip
         assert describe_method(known) == describe_method(asked)
         assert known.fields.dependent == own.Config.dependent

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).parent.parent
+CHROMIUM = shutil.which("chromium")
 sys.path.insert(0, str(ROOT))
 from docs import build_site  # noqa: E402
 
@@ -25,8 +27,34 @@ def test_it_builds_and_needs_no_network(tmp_path: Path) -> None:
     for page, (_, module) in build_site.REFERENCE.items():
         assert f'id="{module}"' in pages[f"reference/{page}.html"]
     assert 'id="orchestrator.api.search"' in pages["reference/python.html"]
+    told = (ROOT / "docs" / "methods.md").read_text("utf-8").count("```math\n")
+    assert pages["docs/methods.html"].count('<div class="formula"><math') == told > 90
+    assert not [name for name, html in pages.items() if "language-math" in html]
+    assert (tmp_path / "site" / "docs" / "formulas.css").is_file()
     (searched,) = tmp_path.rglob("search.js*")
     assert "coding rate" in searched.read_text("utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [1400, 1000, 390])
+def test_formulas_are_set_and_scroll_where_the_page_is_narrow(width: int, tmp_path: Path) -> None:
+    text = build_site.MATH.sub(
+        lambda found: build_site.mathml(found[1]), (ROOT / "docs" / "methods.md").read_text("utf-8")
+    )
+    formulas = re.findall(r'<div class="formula">.*</div>', text)
+    style = (ROOT / "docs" / "formulas.css").read_text("utf-8")
+    with sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]).new_page(
+            viewport={"width": width, "height": 900}
+        )
+        page.set_content(f"<!doctype html><style>{style}</style>{''.join(formulas)}")
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        sizes = page.evaluate(
+            "[...document.querySelectorAll('.formula')].map(f => [f.clientHeight, f.scrollHeight - f.clientHeight])"
+        )
+    assert len(sizes) == len(formulas) > 90
+    assert all(height > 20 and hidden == 0 for height, hidden in sizes), sizes
 
 
 def test_versions_stand_beside_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

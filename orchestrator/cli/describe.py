@@ -18,6 +18,7 @@ def describe_method(method: Installed) -> dict[str, Any]:
         "summary": method.documentation.splitlines()[0] if method.documentation else "",
         "paper": method.paper,
         "documentation": method.documentation,
+        "latex": method.latex,
         "needs_validation": method.needs_validation,
         "sampler": method.sampler,
         "hyperparameters": describe_settings(method.fields),

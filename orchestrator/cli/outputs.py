@@ -313,6 +313,7 @@ class MethodFacts(BaseModel):
     summary: str
     paper: str
     documentation: str
+    latex: str
     needs_validation: bool
     sampler: str
     hyperparameters: list["Setting"]
