@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from test_outputs import conforms
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, figures, made, opened, spread
 
@@ -269,7 +270,9 @@ def test_its_state_is_told_and_what_to_do_next(run: Run, tmp_path: Path, capsys:
     assert code == 0 and re.search("b-pfml +interrupted", told) and re.search("b-proxy_anchor +to come", told)
     assert "0 of 2 searches done" in told and "the verdict so far:  orchestrator report b" in told
     assert "continue with:  orchestrator resume b --storage" in told
-    assert [one["state"] for one in json.loads(ask("status b --json")[1])] == ["interrupted", "to come"]
+    found = json.loads(ask("status b --json")[1])
+    conforms("status", found)
+    assert [one["state"] for one in found] == ["interrupted", "to come"]
     assert "benchmark 'b' is not running; continue with: orchestrator resume b" in ask("stop b")[1]
     code, told = ask("benchmark --name b --budget epochs=90 --dry-run")
     assert code == 0 and re.search(r"== pfml \(continues: \d+ trials so far\)", told) and "== proxy_anchor\n" in told
@@ -486,6 +489,7 @@ def test_a_killed_benchmark_goes_on(terminal: Terminal) -> None:  # noqa: F811
     stdout, _ = terminal.run("resume", "b", "--json")
     assert len(terminal.events("b-proxy_anchor")) == done
     verdict = json.loads(stdout.splitlines()[-1])
+    conforms("resume", verdict)
     assert {member["label"]: member["state"] for member in verdict["members"]} == {
         "proxy_anchor": "done",
         "multi_similarity": "done",

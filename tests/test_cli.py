@@ -797,6 +797,7 @@ def test_json_is_one_object_on_one_line(finished: Path, capsys: pytest.CaptureFi
     assert summary["best"] == trial
     resumed = run(capsys, f"resume {TRAINED} --storage {finished} --json")
     assert json.loads(resumed.out) == summary
+    conforms("resume", summary)
     assert resumed.out.count("\n") == 1
 
 

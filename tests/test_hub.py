@@ -123,6 +123,8 @@ def test_the_command_evaluates_the_folder_as_the_model(
     done = answer("export", str(model), "--to", "hub", "--output", str(folder), "--licence", "MIT")
     assert (folder / "README.md").read_text("utf-8").startswith('---\nlicense: "mit"\n')
     assert done["path"] == str(folder) and done["difference"] <= 1e-6
+    done = answer("export", str(model), "--to", "torchscript", "--output", str(tmp_path / "model.ts"))
+    assert done["to"] == "torchscript" and Path(done["path"]).is_file()
     found, wanted = (answer("evaluate", str(path), "--dataset", "glyphs-small") for path in (folder, model))
     assert found["metrics"].keys() == wanted["metrics"].keys()
     for name, value in wanted["metrics"].items():

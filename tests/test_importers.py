@@ -21,6 +21,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 from scipy.io import loadmat, savemat
+from test_outputs import conforms
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from orchestrator.cli.main import main
@@ -909,6 +910,10 @@ def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixtu
         assert run(*command) == 0
         printed = capsys.readouterr()
         assert printed.out.startswith(says) and printed.out.count("\n") == 1 and not printed.err
+    assert run(*command, "--json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    conforms("datasets prepare", answer)
+    assert (answer["made"], answer["images"], answer["splits"]) == (False, 7, {"train": 7})
     assert run(*command, "--size=8") == 2
     printed = capsys.readouterr()
     assert "data/mine: already exists, with size 256, not 8; delete that folder" in printed.err

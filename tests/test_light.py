@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_outputs import conforms
 from test_search_page import made, spread
 
 from orchestrator.errors import HEAVY
@@ -159,7 +160,9 @@ def test_a_light_installation_serves_its_pages(folder: Path, loaded: set[str]) -
     with subprocess.Popen(**command(folder, "watch --port 0 --no-browser --json")) as server:
         try:
             assert server.stdout
-            address = json.loads(server.stdout.readline())["address"]
+            answer = json.loads(server.stdout.readline())
+            conforms("watch", answer)
+            address = answer["address"]
             for page in ("", "searches/golden/"):
                 with urllib.request.urlopen(address + page) as answer:
                     assert "golden" in answer.read().decode()

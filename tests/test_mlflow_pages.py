@@ -26,6 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from test_outputs import conforms
 from test_search_page import CHROMIUM, bowl, made, spread
 
 from orchestrator.cli.main import main
@@ -190,10 +191,16 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
     port = free_port()
     command = [sys.executable, "-m", "orchestrator", "ui", "made", "--storage", str(storage), "--port", str(port)]
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"}, start_new_session=True
+        [*command, "--json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
     ) as server:
         try:
-            assert server.stderr is not None
+            assert server.stdout is not None and server.stderr is not None
+            conforms("ui", json.loads(server.stdout.readline()))
             told = next(filter(None, (re.search(r"(http://127\.0\.0\.1:\d+)/(\S+) ", line) for line in server.stderr)))
             assert told[2] == view_path(runs.experiment_id, ledger.search_id, "table")
             for line in server.stderr:
@@ -346,6 +353,7 @@ def orchestrator(*words: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=400, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
+    conforms(words[0], found)
     return found
 
 

@@ -5,7 +5,10 @@ import io
 import json
 import shlex
 import shutil
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jsonschema
@@ -16,6 +19,8 @@ from test_search_page import made, spread
 
 from orchestrator.cli.main import app, main
 from orchestrator.cli.outputs import OUTPUTS, outputs_schema
+from orchestrator.search import control
+from orchestrator.storage import presence
 
 BEGUN = Path(__file__).parent / "goldens" / "begun"
 
@@ -47,6 +52,11 @@ RUN = [
 
 
 SLOW = ["check contrastive"]
+ELSEWHERE = {
+    *("check", "stop", "pause"),
+    *("resume", "evaluate", "export", "embed", "query", "ui", "watch", "datasets prepare", "datasets publish"),
+}
+"""Compared below, and by the tests that have what they need: a model, a server, images."""
 WITHOUT = {"mcp"}
 """Its standard output is a protocol, whose answers are those of other commands."""
 
@@ -94,21 +104,41 @@ def test_what_is_printed_is_what_the_schema_says(
         name = " ".join(words[:2]) if words[0] == "datasets" else words[0]
         conforms(name, json.loads(said.out.splitlines()[-1]))
         seen.add(name)
-    assert lines is not RUN or seen >= OUTPUTS.keys() - {
-        "check",
-        *(
-            "resume",
-            "stop",
-            "pause",
-            "evaluate",
-            "export",
-            "embed",
-            "query",
-            "ui",
-            "watch",
-        ),  # they need a model or a run
-        *("datasets prepare", "datasets publish"),
-    }
+    assert lines is not RUN or seen == OUTPUTS.keys() - ELSEWHERE
+
+
+@pytest.mark.parametrize("command", ["stop", "pause"])
+def test_what_a_driver_that_obeys_makes_of_it(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search that ends when it is told to, as its driver does."""
+    for module in (control, presence):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.02)
+    folder = tmp_path / "searches" / "golden"
+    shutil.copytree(BEGUN, folder)
+    conductor: Any = SimpleNamespace(folder=folder, stopping=False, pausing=False, stopped_by=None)
+
+    def drive() -> None:
+        with control.driver_lease(conductor):
+            while not conductor.stopping and not over.is_set():
+                time.sleep(0.01)
+
+    over, driving = threading.Event(), threading.Thread(target=drive)
+    driving.start()
+    try:
+        while presence.driver(folder) is None:
+            time.sleep(0.01)
+        with pytest.raises(SystemExit) as ended:
+            main([command, "golden", "--storage", str(tmp_path), "--json"])
+        asked = conductor.stopping, conductor.pausing
+    finally:
+        over.set()
+        driving.join()
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    answer = json.loads(said.out)
+    conforms(command, answer)
+    assert asked == (command == "stop", command == "pause") and (answer["driver"] is None) == (command == "stop")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from botocore.exceptions import ClientError
 from s3 import SECRET, Server, moto
+from test_outputs import conforms
 
 from orchestrator.cli.main import main
 from orchestrator.config.training import resolve_experiment
@@ -431,6 +432,10 @@ def test_a_training_by_address(glyphs: Store, bucket: str, tmp_path: Path, capfd
     for state in ("published", "is there already"):
         assert run("datasets", "publish", "mine", address, storage) == 0
         assert f"glyphs-small: {state}: orchestrator train --dataset {address} ..." in capfd.readouterr().out
+    assert run("datasets", "publish", "mine", address, storage, "--json") == 0
+    published = json.loads(capfd.readouterr().out)
+    conforms("datasets publish", published)
+    assert published == {"name": "glyphs-small", "address": address, "new": False}
     assert run("datasets", address, storage, "--json") == 0
     shown = json.loads(capfd.readouterr().out)
     assert (shown["state"], shown["images"], shown["classes"]) == ("not fetched", len(glyphs), glyphs.num_classes)

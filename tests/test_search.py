@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from ruamel.yaml import YAML
+from test_outputs import conforms
 
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import leaderboard_rows
@@ -404,7 +405,7 @@ def test_pause_then_go_on_then_more(terminal: Terminal) -> None:
     space = LONG | {"space": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}}, "final": True}
     process = terminal.search(space, "paused", "--max-concurrent", "1")
     terminal.wait_for_validations(process, "paused", 2)
-    terminal.run("pause", "paused")
+    conforms("pause", json.loads(terminal.run("pause", "paused", "--json")[0]))
     stdout, _ = terminal.finish(process, code=130)
     assert last_line(stdout)["reason"].startswith("paused by ")
     assert [(trial["state"], trial["validations"]) for trial in last_line(stdout)["trials"]] == [("done", 16)]
@@ -413,6 +414,7 @@ def test_pause_then_go_on_then_more(terminal: Terminal) -> None:
     _, refused = terminal.run("resume", "paused", "--num-trials", "2", code=2)
     assert "the search has tried 2 points already" in refused
     stdout, _ = terminal.run("resume", "paused", "--num-trials", "3", "--budget", "hours=1", "--json")
+    conforms("resume", last_line(stdout))
     assert [trial["state"] for trial in last_line(stdout)["trials"]] == ["done"] * 3
     assert last_line(stdout)["final"]["params"] == last_line(stdout)["best"]["params"]
     check_records(terminal, "paused")
@@ -426,6 +428,7 @@ def test_a_stopped_search_goes_on_with_other_workers(terminal: Terminal) -> None
     terminal.wait_for_validations(process, "widened", 2)
     processes = family(process)
     status = json.loads(terminal.run("stop", "widened", "--json")[0])
+    conforms("stop", status)
     assert (status["state"], status["driver"], status["counts"]["interrupted"]) == ("interrupted", None, 1)
     stdout, stderr = terminal.finish(process, code=130, seconds=60)
     assert f"orchestrator resume widened --storage {terminal.storage}" in stderr
