@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed, shown
+from orchestrator.errors import InputError, TrainingFailed, in_python, shown
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ OnEvent = Callable[[Mapping[str, Any]], None]
 state, params, validations, best and metrics."""
 
 
+@in_python
 def search(
     what: str | Path | Mapping[str, Any],
     *,
@@ -56,7 +57,7 @@ def search(
     Args:
         what: a shipped search or a method by name, a search file, or a file's content as a mapping.
         space: what is searched, in place of the file's.
-        settings: fixed settings, as `--set` gives them; also ones that the file searches.
+        settings: fixed settings, also ones that the file searches.
         keys: further keys of a search file, such as `num_trials`, `budget`, `algorithm`, `seed`.
         wait: return when it has ended; otherwise at once, while it runs in this process (`.wait()`, `.stop()`).
         progress: show it as the command line does.
@@ -106,6 +107,7 @@ def search(
     return _started(resolved, ray_runner(address), places, tracking_uri, start, wait, progress, on_event)
 
 
+@in_python
 def train(
     method: str | None = None,
     *,
@@ -136,6 +138,7 @@ def train(
     return _started(training, runner, places, tracking_uri, start, wait, progress, on_event)
 
 
+@in_python
 def load(name: str, *, storage: str | Path = DEFAULT_STORAGE) -> "Search":
     """A search or a training of a storage by its name, whatever its state. InputError if there is none."""
     if not isinstance(name, str):
@@ -145,6 +148,7 @@ def load(name: str, *, storage: str | Path = DEFAULT_STORAGE) -> "Search":
     return Search(name, places.storage)
 
 
+@in_python
 def evaluate(
     run: str | Path, *, dataset: str, storage: str | Path = DEFAULT_STORAGE, device: str = "auto"
 ) -> dict[str, Any]:
@@ -184,6 +188,7 @@ def evaluate(
     }
 
 
+@in_python
 def benchmark(
     methods: Sequence[str],
     *,
@@ -218,6 +223,7 @@ def benchmark(
     return Compared(chosen.name, result.comparison, result.page)
 
 
+@in_python
 def compare(*names: str, storage: str | Path = DEFAULT_STORAGE) -> "Compared":
     """Compare searches by the tests of their winners."""
     from orchestrator.report.comparison import Comparison
@@ -289,6 +295,7 @@ class Search:
         found: dict[str, Any] | None = self.summary()["best"]
         return found
 
+    @in_python
     def model(self, trial: str | None = None) -> "Model":
         """The final model, or a trial's, or else the best that there is. InputError if there is none."""
         from orchestrator.search.models import find_models
@@ -313,6 +320,7 @@ class Search:
             write_page(Findings.of(ledger, confused_classes(ledger, self.folder)), path)
             return Page(path.read_text("utf-8"))
 
+    @in_python
     def wait(self, timeout: float | None = None) -> "Search":
         """Wait for its end, at most `timeout` seconds, and raise what ended it: InputError, TrainingFailed, or another
         error. Does nothing for one that does not run in this process."""
@@ -328,6 +336,7 @@ class Search:
             raise InputError(f"stop: '{self.name}' is not running (it is {self.ledger.state})")
         send_request(self.folder, "stop")
 
+    @in_python
     def resume(
         self,
         *,

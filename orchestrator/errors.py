@@ -3,17 +3,20 @@
 import contextlib
 import difflib
 import errno
+import functools
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
+Asked = ParamSpec("Asked")
+Answer = TypeVar("Answer")
 
 FULL = "dml-orchestrator"
 REVIEW = "dml-orchestrator-review"
@@ -55,6 +58,31 @@ class InputError(ValueError):
     def __init__(self, *problems: str) -> None:
         super().__init__("; ".join(problems))
         self.problems = problems
+
+
+COMMAND_OR_OPTION = re.compile(r"\borchestrator [^;)]*|(?<![\w-])--([a-z][a-z-]*)")
+IN_PYTHON = {"set": "settings", "range": "space"}
+"""Options whose argument in Python has another name than the option."""
+
+
+def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
+    """A function whose InputErrors name its arguments, `settings`, `num_trials`, where the command line's name options,
+    `--set`, `--num-trials`; the commands that a message gives stay."""
+
+    def named(found: re.Match[str]) -> str:
+        option = found[1]
+        return found[0] if option is None else IN_PYTHON.get(option, option.replace("-", "_"))
+
+    @functools.wraps(function)
+    def asked(*given: Asked.args, **named_: Asked.kwargs) -> Answer:
+        try:
+            return function(*given, **named_)
+        except InputError as error:
+            error.problems = tuple(COMMAND_OR_OPTION.sub(named, problem) for problem in error.problems)
+            error.args = ("; ".join(error.problems),)
+            raise
+
+    return asked
 
 
 class Problems:

@@ -14,6 +14,7 @@ import orchestrator as dml
 from orchestrator.cli.main import main
 from orchestrator.cli.starting import resolved_search
 from orchestrator.config.search import Search as Resolved
+from orchestrator.errors import in_python
 from orchestrator.search import beginning, driver
 from orchestrator.storage.leaderboard import write_csv
 
@@ -116,6 +117,50 @@ def test_errors_have_the_messages_of_the_command_line(
     assert leaving.value.code == 2
     said = capsys.readouterr().err
     assert said == "".join(f"error: {problem}\n" for problem in refused.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            lambda at: dml.search("pfml", dataset="glyphs-small", settings={"lr": -1}, storage=at),
+            "settings: lr: -1: should be above 0",
+        ),
+        (lambda at: dml.train(storage=at), "method: missing, or preset (see orchestrator train --help)"),
+        (
+            lambda at: dml.train("pfml", dataset="glyphs-small", repeats=0, storage=at),
+            "repeats: 0: should be at least 1",
+        ),
+        (
+            lambda at: dml.benchmark(["pfml"], num_trials=2, storage=at),
+            "methods: pfml: give two or more to compare; for one: orchestrator search pfml",
+        ),
+        (
+            lambda at: dml.search("demo", settings={"selection_metric": "val/recall_at_1"}, storage=at),
+            "settings: selection_metric: 'val/recall_at_1': a search chooses by its objective, val/map_at_r: "
+            "give objective val/recall_at_1",
+        ),
+    ],
+)
+def test_errors_name_arguments_and_no_options(
+    call: Any, said: str, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "start", None)
+    with pytest.raises(dml.InputError) as refused:
+        call(storage)
+    assert str(refused.value) == "; ".join(refused.value.problems)
+    assert str(refused.value).startswith(said)
+
+
+def test_commands_in_a_message_stay() -> None:
+    @in_python
+    def refuse() -> None:
+        raise dml.InputError("--final-seeds: none (orchestrator sync a --to wandb); give --num-trials", "a--b: --set")
+
+    with pytest.raises(dml.InputError) as refused:
+        refuse()
+    said = "final_seeds: none (orchestrator sync a --to wandb); give num_trials"
+    assert refused.value.problems == (said, "a--b: settings")
 
 
 def test_a_search_is_the_one_that_the_command_line_resolves(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:

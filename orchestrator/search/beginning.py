@@ -68,6 +68,8 @@ def described_training(
     from orchestrator.config.presets import find_preset
     from orchestrator.config.resolve import beneath, single_training
 
+    if repeats < 1:
+        raise InputError(f"--repeats: {repeats}: should be at least 1")
     chosen = None if preset is None else find_preset(preset)
     for option in ("method", "dataset"):
         if given.get(option) is None and chosen is None:
