@@ -292,6 +292,43 @@ def test_scores_of_several_data_sets_or_metrics_have_tables_of_their_own(
     assert out == "none of 4 searches has all that\n"
 
 
+def test_times_are_listed_with_their_zone(
+    places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search(places, "one")
+    began = read_journal(places.search("one") / JOURNAL)[1].started / 1000
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        out = run(capsys, "list", "--storage", str(places.storage))[1]
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert out.count("began (UTC)") == 1 and time.strftime("%Y-%m-%d %H:%M", time.gmtime(began)) in out
+
+
+@pytest.mark.parametrize("words", ["rename one two", "delete one --yes", "tag one paper", "note one text"])
+def test_a_storage_that_cannot_be_written_is_told_with_what_would_be_right(
+    words: str, places: Places, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = MemoryStore()
+    store.runs = {"run0": {}, "run1": {}}
+    monkeypatch.setattr(trackers, "MLflowStore", lambda uri, root: store)
+    cursor(search(places, "one"), "http://host:5000")
+    before = sorted(places.storage.rglob("*"))
+
+    def refuse(path: Path) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    code, out, said = run(capsys, *words.split(), "--storage", str(places.storage))
+    assert (code, out) == (2, "") and said.count("\n") == 1
+    assert said.startswith("error: --storage (or ORCHESTRATOR_STORAGE): ")
+    right = "do this from an account and a machine that can write there\n"
+    assert said.endswith(f" cannot be written (Read-only file system): {right}")
+    assert sorted(places.storage.rglob("*")) == before and len(store.runs) == 2
+
+
 def test_the_time_left_is_estimated_from_what_is_done(places: Places) -> None:
     folder = search(places, "one", ended=False)
     drive(folder)

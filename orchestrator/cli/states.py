@@ -108,14 +108,14 @@ def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) ->
         columns["benchmark"] = lambda one: one["benchmark"] or ""
     if listed and any(one["tags"] for one in found):
         columns["tags"] = lambda one: ", ".join(one["tags"])
-    for head in ("search", *columns, "state", "trials", "best", "began"):
+    for head in ("search", *columns, "state", "trials", "best", "began (UTC)"):
         right = head in ("trials", "best")
         table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=head == "search")
     for one in found if listed else sorted_states(found, "began"):
         ended = sum(one["counts"][state] for state in ENDED)
         of = one["budget"]["trials"]["of"]
         best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
-        began = time.strftime("%Y-%m-%d %H:%M", time.localtime(one["started"] / 1000)) if one["started"] else "-"
+        began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one["started"] / 1000)) if one["started"] else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         state = Text(one["state"], style=STYLES.get(one["state"], ""))
         table.add_row(one["name"], *(value(one) for value in columns.values()), state, trials, best, began)

@@ -14,8 +14,8 @@ from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import JournalError, held, refresh
 from orchestrator.storage.labels import Labels, read_labels, write_labels
 from orchestrator.storage.ledger import BENCHMARK
-from orchestrator.storage.paths import shown
-from orchestrator.storage.places import JOURNAL, Places, check_name, has_started
+from orchestrator.storage.paths import address_of, shown
+from orchestrator.storage.places import JOURNAL, Places, check_name, has_started, writable
 from orchestrator.storage.presence import driver, living_driver
 from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.trackers import Deletion, delete_runs
@@ -33,6 +33,7 @@ def label(
     tags = [tag for tag in dict.fromkeys([*before.tags, *add]) if tag not in remove]
     after = Labels.checked(tags, before.note if note is None else note)
     if after != before:
+        _check_writable(folder)
         with faults_as_input_errors():
             write_labels(folder, after)
     return after
@@ -56,6 +57,7 @@ def rename(name: str, new: str, places: Places) -> None:
         raise InputError(
             f"NAME: '{name}' is part of the benchmark '{benchmark}', which finds its searches by their names"
         )
+    _check_writable(old.parent)
     with _idle(old, "rename"), faults_as_input_errors():
         Folder(old).move(there)
 
@@ -105,6 +107,7 @@ def delete(name: str, places: Places, *, tracking_uri: str | None = None, keep_r
             raise InputError(f"delete: benchmark '{name}' is running: stop it first: orchestrator stop {name}")
         for one in names:
             stack.enter_context(_idle(places.search(one), "delete"))
+        _check_writable(places.storage)  # before its runs are deleted
         for one in names:
             if not keep_runs:
                 done.runs.extend(delete_runs(places.search(one) / JOURNAL, places, tracking_uri))
@@ -115,6 +118,12 @@ def delete(name: str, places: Places, *, tracking_uri: str | None = None, keep_r
             with faults_as_input_errors():
                 Folder(home).delete()
     return done
+
+
+def _check_writable(folder: Path) -> None:
+    """InputError if a folder of a disk cannot be written; an object store says so itself."""
+    if address_of(folder) is None:
+        writable(folder, remedy="do this from an account and a machine that can write there")
 
 
 def _refresh_quietly(journal: Path) -> None:

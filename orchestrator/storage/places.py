@@ -82,7 +82,7 @@ class Places:
     def check_exists(self) -> None:
         """InputError if it is a folder that does not exist."""
         if paths.address_of(self.storage) is None and not self.storage.is_dir():
-            raise InputError(f"{STORAGE}: {self.storage}: no such folder")
+            raise InputError(f"{STORAGE}: there is no storage at {self.storage}: name the folder of one, --storage DIR")
 
     def journal(self, name: str) -> Path:
         """The journal of a search that exists; InputError with a suggestion otherwise."""
