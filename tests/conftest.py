@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 import torch
 
+from orchestrator.cli import output
 from orchestrator.data.catalog import open_dataset
 from orchestrator.data.store import Store
 from orchestrator.training.distributed import process_group
+
+output.QUIET_SECONDS = 3600.0  # how slow the machine is does not show in what a command prints
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

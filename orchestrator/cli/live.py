@@ -74,6 +74,7 @@ class Display(Watcher):
                 self.line(
                     f"resumed: {counted(ended, what)} ended, {len(conductor.waiting)} continue where they stopped"
                 )
+            self.stage("starting to train")
 
     def end(self) -> None:
         if self.live is not None:
@@ -112,6 +113,8 @@ class Display(Watcher):
 
     def line(self, text: str) -> None:
         """Print one event as a single unwrapped line: a program may read it."""
+        if self.status is not None:
+            self.status.stop()
         self.console.print(Text(text), soft_wrap=True)
 
     def carried(self) -> str:

@@ -1,9 +1,10 @@
 """Output shared by several commands: messages, tables, files."""
 
 import json
+import threading
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.status import Status
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 
 PAGES = (".html", ".htm")
+QUIET_SECONDS = 1.0
+"""How long a command says nothing of what it waits for, where there is no terminal."""
 
 
 def say(line: str) -> None:
@@ -30,9 +33,38 @@ def tell_notes(ledger: "Ledger") -> None:
         say(f"note: {note}")
 
 
-def waiting(doing: str) -> Status:
-    """An animation in the terminal while heavy libraries load."""
-    return Terminal(stderr=True).status(f"{doing} ...")
+class Waiting(Status):
+    """An animation in the terminal; elsewhere a line to stderr for each thing that takes longer than a moment."""
+
+    _later: threading.Timer | None = None
+
+    def start(self) -> None:
+        super().start()
+        self._tell_later()
+
+    def update(self, status: Any = None, **how: Any) -> None:
+        super().update(status, **how)
+        if self._later is not None:
+            self._tell_later()
+
+    def stop(self) -> None:
+        super().stop()
+        if self._later is not None:
+            self._later.cancel()
+            self._later = None
+
+    def _tell_later(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        if not self.console.is_terminal:
+            self._later = threading.Timer(QUIET_SECONDS, say, [str(self.status)])
+            self._later.daemon = True
+            self._later.start()
+
+
+def waiting(doing: str) -> Waiting:
+    """What is shown while something takes its time, such as loading heavy libraries."""
+    return Waiting(f"{doing} ...", console=Terminal(stderr=True))
 
 
 def warn_of_plugins() -> None:
