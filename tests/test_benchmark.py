@@ -34,7 +34,7 @@ from orchestrator.search import benchmarking
 from orchestrator.search.benchmark import SEEDS, Benchmark, asked, known, members
 from orchestrator.search.benchmarking import Result
 from orchestrator.search.conductor import Conductor
-from orchestrator.search.driver import start
+from orchestrator.search.driver import resume, start
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.places import Places
@@ -221,6 +221,35 @@ def test_stages_are_told_and_a_test_as_soon_as_it_is_known(
     assert lines.index("<starting Ray>") < lines.index(ended) < lines.index("<writing the pages and the model>")
     status = shown.status
     assert status is not None and status.status == "sending the rest to MLflow ..."
+
+
+def test_a_search_of_it_keeps_an_equal_budget_and_may_have_more_tests(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 24}, final_seeds=2)
+    run(chosen, MadeRunner())
+    storage, runner = tmp_path / "s", MadeRunner()
+    part = "'b-pfml' is part of the benchmark 'b'"
+    for given, told in (
+        ({"num_trials": 9}, f"--num-trials 9: {part}, whose searches have the same budget: give all of them more with: "
+                            f"orchestrator benchmark --name b --num-trials 9 --storage {storage}"),
+        ({"budget": {"epochs": 60, "hours": None}}, f"--budget epochs=60: {part}, whose searches have the same budget: "
+            f"give all of them more with: orchestrator benchmark --name b --budget epochs=60 --budget hours=none "
+            f"--storage {storage}"),
+        ({"final_seeds": 1}, f"--final-seeds: 1: {part}, which tests each winner over 2 seeds: give as many or more"),
+    ):  # fmt: skip
+        with pytest.raises(InputError) as refused:
+            resume("b-pfml", runner, storage=storage, **given)
+        assert str(refused.value) == told
+    assert runner.ran == []
+    resume("b-pfml", runner, storage=storage, final_seeds=4)
+    assert len(runner.ran) == 2
+    again = MadeRunner()
+    result = run(chosen, again)
+    assert again.ran == [] and [len(member.tests) for member in result.comparison.members] == [4, 2]
+    assert [difference.seeds for difference in result.comparison.differences] == [2]
+    run(asked(Benchmark(name="b", methods=["pfml"], changes={"budget": {"epochs": 48}}), chosen), again)
+    assert {word.split()[0] for word in again.ran} == {"pfml", "proxy_anchor"}
+    shutil.rmtree(storage / "benchmarks")
+    resume("b-pfml", MadeRunner(), storage=storage, budget={"epochs": 90})
 
 
 def test_stopped_anywhere_it_goes_on(run: Run, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from orchestrator.report.next_steps import MOST, RULES, contenders, next_steps, 
 from orchestrator.report.note import note
 from orchestrator.report.steps import Step
 from orchestrator.report.summary import summary
-from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.ledger import BENCHMARK, Ledger
 from orchestrator.storage.presence import DRIVER
 from orchestrator.text import span
 
@@ -243,6 +243,15 @@ def test_a_search_that_still_improves_goes_on(commands: Commands) -> None:
     assert f"the last 20 trials gained {gain:.4f}" in steps[1].why
     assert commands.taken[-1].num_trials == 80
     assert rules(commands.steps(points[::-1], quick)) == ["confirm", "stop"]
+
+
+def test_more_points_of_a_benchmarks_search_are_for_all_its_methods(commands: Commands) -> None:
+    (alone, *_) = commands.steps(spread(6), quick)
+    assert alone.command is not None and alone.seconds is not None
+    commands.ledger.tags[BENCHMARK] = "b"
+    (step, *_) = next_steps(commands.findings)
+    assert (step.rule, step.what, step.seconds) == ("too_few", f"{alone.what} of each method", None)
+    assert step.command == alone.command.replace("resume made", "benchmark --name b")
 
 
 def test_too_few_results(commands: Commands) -> None:

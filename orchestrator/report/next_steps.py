@@ -23,7 +23,7 @@ from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
 from orchestrator.report.standing import side_by_side, standing
 from orchestrator.report.steps import CONTENDERS, Step, line, of_finals, of_trials
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
 
 MOST = 3
@@ -330,12 +330,17 @@ def _improves(findings: Findings) -> Iterator[Step]:
 def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
     ledger = findings.ledger
     more = wanted - len(ledger.finished())
-    words = ["orchestrator", "resume", ledger.name, "--num-trials", str(len(ledger.trials) + more)]
+    benchmark = ledger.tags.get(BENCHMARK)  # whose searches have the same budget
+    words = [
+        "orchestrator",
+        *(["resume", ledger.name] if benchmark is None else ["benchmark", "--name", str(benchmark)]),
+    ]
+    words += ["--num-trials", str(len(ledger.trials) + more)]
     for key, limit in (ledger.config.get("budget") or {}).items():
         if limit is not None:
             words += ["--budget", f"{key}=none" if key == "trials_without_improvement" else f"{key}={2 * limit:g}"]
-    said = f"Try {counted(more, 'more point', 'more points')}"
-    return Step(rule, said, why, line(findings, words), of_trials(findings, more))
+    said = f"Try {counted(more, 'more point', 'more points')}{'' if benchmark is None else ' of each method'}"
+    return Step(rule, said, why, line(findings, words), None if benchmark else of_trials(findings, more))
 
 
 def _first_search(findings: Findings) -> Iterator[Step]:

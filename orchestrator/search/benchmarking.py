@@ -96,4 +96,12 @@ def _advance(
     more: Mapping[str, Any] = {}
     if before != search.model_dump():
         more = {"num_trials": search.num_trials, "budget": search.budget.model_dump()}
-    return resume(search.name, runner, storage=places.storage, tracking_uri=tracking_uri, watcher=watcher, **more)
+    return resume(
+        search.name,
+        runner,
+        storage=places.storage,
+        tracking_uri=tracking_uri,
+        watcher=watcher,
+        for_benchmark=True,
+        **more,
+    )

@@ -25,7 +25,7 @@ from orchestrator.search.finish import (
     imports_beside,
     write_report,
 )
-from orchestrator.search.preflight import check_data, check_hours, check_room
+from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room
 from orchestrator.search.signals import interrupts, short_switch_interval
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
@@ -120,11 +120,13 @@ def resume(
     max_concurrent: int | None = None,
     final_trials: int | None = None,
     final_seeds: int | None = None,
+    for_benchmark: bool = False,
 ) -> Outcome:
     """Resume a search: finished trials stay, interrupted ones continue from their last validation. An ended search
     does not change, and the tracker gets what it missed, unless the search is given more trials (`num_trials`),
     another `budget`, or more final runs (`final_trials`, `final_seeds`). From now on each trial has `workers` workers,
-    and at most `max_concurrent` trials run at once."""
+    and at most `max_concurrent` trials run at once. Only its benchmark (`for_benchmark`) gives a search of a benchmark
+    another budget."""
     watcher = watcher or Watcher()
     watcher.stage("reading the journal and the data set")
     places = Places(storage.expanduser().resolve())
@@ -153,6 +155,8 @@ def resume(
             search = Search.model_validate(ledger.config)
         except ValidationError as error:
             raise InputError(f"{path}:1: not a search of this version: {describe(error)}") from None
+        if not for_benchmark:
+            check_equal(search, ledger, places, num_trials, budget, final_seeds)
         if raised:
             search = with_more_budget(search, num_trials, budget or {})
             check_room(search, ledger)

@@ -2,6 +2,7 @@
 
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.config.limits import memory
@@ -10,7 +11,8 @@ from orchestrator.config.training import Training
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
-from orchestrator.storage.ledger import Ledger, budget_used
+from orchestrator.storage import paths
+from orchestrator.storage.ledger import BENCHMARK, Ledger, budget_used
 from orchestrator.storage.places import Places
 
 
@@ -25,6 +27,31 @@ def check_room(search: Search, ledger: Ledger) -> None:
     for key, limit in search.budget.limits().items():
         if used[key] >= limit:
             raise InputError(f"--budget {key}={limit:g}: {used[key]:g} are used already; give more, or {key}=none")
+
+
+def check_equal(
+    search: Search,
+    ledger: Ledger,
+    places: Places,
+    num_trials: int | None,
+    budget: Mapping[str, Any] | None,
+    final_seeds: int | None,
+) -> None:
+    """InputError if a search of a benchmark would get another budget than the others, or fewer tests."""
+    benchmark = ledger.tags.get(BENCHMARK)
+    if benchmark is None or not places.has_benchmark(str(benchmark)):
+        return
+    part = f"'{search.name}' is part of the benchmark '{benchmark}'"
+    words = [] if num_trials is None else [f"--num-trials {num_trials}"]
+    words += [f"--budget {key}={'none' if limit is None else f'{limit:g}'}" for key, limit in (budget or {}).items()]
+    if words:
+        more = f"orchestrator benchmark --name {benchmark} {' '.join(words)}{paths.in_command(places.storage)}"
+        raise InputError(f"{words[0]}: {part}, whose searches have the same budget: give all of them more with: {more}")
+    if final_seeds is not None and final_seeds < search.final_seeds:
+        raise InputError(
+            f"--final-seeds: {final_seeds}: {part}, which tests each winner over {search.final_seeds} seeds: give as "
+            "many or more"
+        )
 
 
 def check_hours(search: Search, runner: Runner) -> None:
