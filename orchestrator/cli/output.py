@@ -1,5 +1,6 @@
 """Output shared by several commands: messages, tables, files."""
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable, Collection
@@ -57,9 +58,13 @@ class Waiting(Status):
         if self._later is not None:
             self._later.cancel()
         if not self.console.is_terminal:
-            self._later = threading.Timer(QUIET_SECONDS, say, [str(self.status)])
+            self._later = threading.Timer(QUIET_SECONDS, self._tell)
             self._later.daemon = True
             self._later.start()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it: the command's own next line finds that out
+            say(str(self.status))
 
 
 def waiting(doing: str) -> Waiting:
