@@ -51,7 +51,7 @@ class Angular(Baseline):
     name = "angular"
     paper = "Wang et al., Deep Metric Learning with Angular Loss, ICCV 2017"
     latex = r"""
-    L = \underset{(a, p)}{\operatorname{mean}} \log\left[1 + \sum_n e^{4t(s_{an} + s_{pn}) - 2(1 + t)s_{ap}}\right]
+    L = \underset{(a, p)}{\mathrm{mean}}\,\log\left[1 + \sum_n e^{4t(s_{an} + s_{pn}) - 2(1 + t)s_{ap}}\right]
 
     t = \tan^2(\mathrm{degrees})
     """

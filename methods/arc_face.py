@@ -68,7 +68,7 @@ class ArcFace(Baseline):
     name = "arc_face"
     paper = "Deng et al., ArcFace: Additive Angular Margin Loss for Deep Face Recognition, CVPR 2019"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{\mathrm{scale}\,\cos(\theta_y + \mathrm{margin})}}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,-\log \frac{e^{\mathrm{scale}\,\cos(\theta_y + \mathrm{margin})}}
     {e^{\mathrm{scale}\,\cos(\theta_y + \mathrm{margin})} + \sum_{\text{other proxies}} e^{\mathrm{scale}\,\cos\theta}}
     """
     reads = "similarity"

@@ -206,8 +206,8 @@ class Contrastive(Baseline):
     name = "contrastive"
     paper = "Hadsell et al., Dimensionality Reduction by Learning an Invariant Mapping, CVPR 2006"
     latex = r"""
-    L = \underset{\text{positives}}{\operatorname{mean}} [d - \mathrm{pos\_margin}]_+
-    + \underset{\text{negatives}}{\operatorname{mean}} [\mathrm{neg\_margin} - d]_+
+    L = \underset{\text{positives}}{\mathrm{mean}}\,[d - \mathrm{pos\_margin}]_+
+    + \underset{\text{negatives}}{\mathrm{mean}}\,[\mathrm{neg\_margin} - d]_+
     """
     reads = "distance"
     function = objectives.contrastive
@@ -229,9 +229,7 @@ class Triplet(Baseline):
 
     name = "triplet"
     paper = "Schroff et al., FaceNet: A Unified Embedding for Face Recognition and Clustering, CVPR 2015"
-    latex = r"""
-    L = \underset{(a, p, n)}{\operatorname{mean}} [d_{ap} - d_{an} + \mathrm{margin}]_+ \quad \text{above zero}
-    """
+    latex = r"L = \underset{(a, p, n)}{\mathrm{mean}}\,[d_{ap} - d_{an} + \mathrm{margin}]_+ \quad \text{above zero}"
     reads = "distance"
     function = objectives.triplet
 
@@ -333,7 +331,7 @@ class FastAP(Baseline):
 
     name = "fast_ap"
     paper = "Cakir et al., Deep Metric Learning to Rank, CVPR 2019"
-    latex = r"L = 1 - \underset{\text{rows}}{\operatorname{mean}} \sum_b \frac{h^+_b H^+_b}{H_b N^+}"
+    latex = r"L = 1 - \underset{\text{rows}}{\mathrm{mean}}\,\sum_b \frac{h^+_b H^+_b}{H_b N^+}"
     reads = "distance"
     function = objectives.fast_ap
 
@@ -361,7 +359,7 @@ class ProxyNCA(Baseline):
     name = "proxy_nca"
     paper = "Movshovitz-Attias et al., No Fuss Distance Metric Learning using Proxies, ICCV 2017"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{-\mathrm{scale}\,x(z, p_y)}}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,-\log \frac{e^{-\mathrm{scale}\,x(z, p_y)}}
     {\sum_{\text{other proxies}} e^{-\mathrm{scale}\,x(z, p)}}
 
     x = d^2 \quad \text{by default}
@@ -386,7 +384,7 @@ class ProxyNCAPlusPlus(ProxyNCA):
     name = "proxy_nca_plus_plus"
     paper = "Teh et al., ProxyNCA++: Revisiting and Revitalizing Proxy Neighborhood Component Analysis, ECCV 2020"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{-\mathrm{scale}\,x(z, p_y)}}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,-\log \frac{e^{-\mathrm{scale}\,x(z, p_y)}}
     {\sum_{\text{all proxies}} e^{-\mathrm{scale}\,x(z, p)}}
 
     x = 1 - s \quad \text{by default}
@@ -408,9 +406,9 @@ class ProxyAnchor(Baseline):
     name = "proxy_anchor"
     paper = "Kim et al., Proxy Anchor Loss for Deep Metric Learning, CVPR 2020"
     latex = r"""
-    L = \underset{\text{proxies with positives}}{\operatorname{mean}}
+    L = \underset{\text{proxies with positives}}{\mathrm{mean}}\,
     \log\left[1 + \sum_{\text{pos}} e^{-\alpha (s - \mathrm{margin})}\right]
-    + \underset{\text{all proxies}}{\operatorname{mean}}
+    + \underset{\text{all proxies}}{\mathrm{mean}}\,
     \log\left[1 + \sum_{\text{neg}} e^{\alpha (s + \mathrm{margin})}\right]
     """
     reads = "similarity"
@@ -432,7 +430,7 @@ class NormalizedSoftmax(Baseline):
     name = "normalized_softmax"
     paper = "Zhai and Wu, Classification is a Strong Baseline for Deep Metric Learning, BMVC 2019"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{\sum_{\text{pos}} e^{s / \mathrm{temperature}}}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,-\log \frac{\sum_{\text{pos}} e^{s / \mathrm{temperature}}}
     {\sum_{\text{all proxies}} e^{s / \mathrm{temperature}}}
     """
     reads = "similarity"
@@ -469,11 +467,11 @@ class SoftTriple(Baseline):
     name = "soft_triple"
     paper = "Qian et al., SoftTriple Loss: Deep Metric Learning Without Triplet Sampling, ICCV 2019"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{\mathrm{la}\,(S_y - \mathrm{margin})}}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,-\log \frac{e^{\mathrm{la}\,(S_y - \mathrm{margin})}}
     {e^{\mathrm{la}\,(S_y - \mathrm{margin})} + \sum_{c \ne y} e^{\mathrm{la}\,S_c}}
-    + \frac{\tau}{2} \underset{c, m < m'}{\operatorname{mean}} \left\lVert w_{cm} - w_{cm'}\right\rVert
+    + \frac{\tau}{2}\,\underset{c, m < m'}{\mathrm{mean}}\,\left\lVert w_{cm} - w_{cm'}\right\rVert
 
-    S_c = \sum_m \operatorname{softmax}_m(s_{cm} / \gamma)\,s_{cm}
+    S_c = \sum_m \mathrm{softmax}_m(s_{cm} / \gamma)\,s_{cm}
     """
     reads = "similarity"
     function = _soft_triple

@@ -97,9 +97,9 @@ class CCP(Method):
     name = "ccp"
     paper = "Gurbuz, Can and Alatan, Deep Metric Learning with Chance Constraints, WACV 2024"
     latex = r"""
-    L = \operatorname{objective}(\text{batch vs proxies})
+    L = \mathrm{objective}(\text{batch vs proxies})
     + \frac{\mathrm{proximal\_weight}}{2} \left\lVert\theta - \theta^{*}\right\rVert^2
-    + \mathrm{pair\_weight}\,\operatorname{objective}(\text{batch vs batch})
+    + \mathrm{pair\_weight}\,\mathrm{objective}(\text{batch vs batch})
     """
     needs_validation = True
 

@@ -73,7 +73,7 @@ class Circle(Baseline):
     name = "circle"
     paper = "Sun et al., Circle Loss: A Unified Perspective of Pair Similarity Optimization, CVPR 2020"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} \log\left[1 + \sum_{\text{neg}} e^{\gamma\,[s + m]_+ (s - m)}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,\log\left[1 + \sum_{\text{neg}} e^{\gamma\,[s + m]_+ (s - m)}
     \sum_{\text{pos}} e^{-\gamma\,[1 + m - s]_+ (s - 1 + m)}\right]
     """
     reads = "similarity"

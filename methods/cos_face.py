@@ -44,7 +44,7 @@ class CosFace(Baseline):
     name = "cos_face"
     paper = "Wang et al., CosFace: Large Margin Cosine Loss for Deep Face Recognition, CVPR 2018"
     latex = r"""
-    L = \underset{\text{rows}}{\operatorname{mean}} -\log \frac{e^{\mathrm{scale}\,(s_y - \mathrm{margin})}}
+    L = \underset{\text{rows}}{\mathrm{mean}}\,-\log \frac{e^{\mathrm{scale}\,(s_y - \mathrm{margin})}}
     {e^{\mathrm{scale}\,(s_y - \mathrm{margin})} + \sum_{\text{other proxies}} e^{\mathrm{scale}\,s}}
     """
     reads = "similarity"

@@ -83,7 +83,7 @@ class HAPPIER(RankedByLevel):
     name = "happier"
     paper = "Ramzi et al., Hierarchical Average Precision Training for Pertinent Image Retrieval, ECCV 2022"
     latex = r"""
-    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{queries}}{\operatorname{mean}} \text{H-AP}\right)
+    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{queries}}{\mathrm{mean}}\,\text{H-AP}\right)
     + \mathrm{weight}\,L_{\mathrm{proxies}}
 
     \text{H-AP} = \frac{\sum_k \text{H-rank}_k / \mathrm{rank}_k}{\sum_k r_k}

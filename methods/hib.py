@@ -101,9 +101,9 @@ class HIB(Method):
     name = "hib"
     paper = "Oh et al., Modeling Uncertainty with Hedged Instance Embedding, ICLR 2019"
     latex = r"""
-    L = \frac{1}{2} \left(\underset{\text{positives}}{\operatorname{mean}} (-\log p)
-    + \underset{\text{negatives}}{\operatorname{mean}} (-\log(1 - p))\right)
-    + 2 \beta \underset{\text{images}}{\operatorname{mean}} \operatorname{KL}\left(N(m, \operatorname{diag}(v))
+    L = \frac{1}{2} \left(\underset{\text{positives}}{\mathrm{mean}}\,(-\log\,p)
+    + \underset{\text{negatives}}{\mathrm{mean}}\,(-\log(1 - p))\right)
+    + 2 \beta\,\underset{\text{images}}{\mathrm{mean}}\,\mathrm{KL}\left(N(m, \mathrm{diag}(v))
     \,\|\, N(0, I)\right)
 
     p = \frac{1}{K^2} \sum_{k, l} \sigma\left(b - a \left\lVert z_i^{(k)} - z_j^{(l)}\right\rVert\right)

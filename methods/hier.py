@@ -101,7 +101,7 @@ class HIER(OverObjective):
     L = L_{\mathrm{objective}} + \mathrm{hierarchy\_weight}\,\left(L_{\mathrm{tree}}(\text{batch})
     + L_{\mathrm{tree}}(\text{hierarchical proxies})\right)
 
-    L_{\mathrm{tree}} = \underset{(i, j, k)}{\operatorname{mean}} [a \ne b] \left([d_{ia} - d_{ib} + m]_+
+    L_{\mathrm{tree}} = \underset{(i, j, k)}{\mathrm{mean}}\,[a \ne b] \left([d_{ia} - d_{ib} + m]_+
     + [d_{ja} - d_{jb} + m]_+ + [d_{kb} - d_{ka} + m]_+\right)
     """
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "triplets are drawn in the order of the batch"}

@@ -61,10 +61,10 @@ class HIST(Method):
     name = "hist"
     paper = "Lim et al., Hypergraph-Induced Semantic Tuplet Loss for Deep Metric Learning, CVPR 2022"
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} -\log \operatorname{softmax}_c(-\tau d_{ic})[y_i]
-    + \mathrm{tuplet\_weight} \underset{i}{\operatorname{mean}} -\log \operatorname{softmax}_c(o_{ic})[y_i]
+    L = \underset{i}{\mathrm{mean}}\,-\log\,\mathrm{softmax}_c(-\tau d_{ic})[y_i]
+    + \mathrm{tuplet\_weight}\,\underset{i}{\mathrm{mean}}\,-\log\,\mathrm{softmax}_c(o_{ic})[y_i]
 
-    o = G\,(\operatorname{LeakyReLU}(\operatorname{BatchNorm}(G\,(z A + a)))\,B + b)
+    o = G\,(\mathrm{LeakyReLU}(\mathrm{BatchNorm}(G\,(z A + a)))\,B + b)
 
     G = V^{-1/2} H E^{-1} H^{\top} V^{-1/2}
 

@@ -74,7 +74,7 @@ class Hyperbolic(Method):
     name = "hyperbolic"
     paper = "Ermolov et al., Hyperbolic Vision Transformers: Combining Improvements in Metric Learning, CVPR 2022"
     latex = r"""
-    L = \underset{(i, j)}{\operatorname{mean}} -\log \frac{e^{-d_{ij} / \tau}}
+    L = \underset{(i, j)}{\mathrm{mean}}\,-\log \frac{e^{-d_{ij} / \tau}}
     {e^{-d_{ij} / \tau} + \sum_k e^{-d_{ik} / \tau}}
     """
 

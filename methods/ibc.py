@@ -57,9 +57,7 @@ class IBC(Method):
 
     name = "ibc"
     paper = "Seidenschwarz et al., Learning Intra-Batch Connections for Deep Metric Learning, ICML 2021"
-    latex = r"""
-    L = \operatorname{CE}(W\,\mathrm{raw} + w) + \mathrm{message\_weight}\,\operatorname{CE}(V\,\operatorname{BN}(m))
-    """
+    latex = r"L = \mathrm{CE}(W\,\mathrm{raw} + w) + \mathrm{message\_weight}\,\mathrm{CE}(V\,\mathrm{BN}(m))"
     reads_raw = True
     expected_failures: ClassVar[Mapping[str, str]] = {"permutation": "dropout is drawn in the order of the batch"}
 

@@ -72,12 +72,12 @@ class LiftedStructure(Baseline):
     name = "lifted_structure"
     paper = "Oh Song et al., Deep Metric Learning via Lifted Structured Feature Embedding, CVPR 2016"
     latex = r"""
-    L = \underset{(i, j)}{\operatorname{mean}} \frac{J_{ij}^2}{2}
+    L = \underset{(i, j)}{\mathrm{mean}}\,\frac{J_{ij}^2}{2}
 
     J_{ij} = \left[\log\left(\sum_k e^{\mathrm{margin} - d_{ik}} + \sum_l e^{\mathrm{margin} - d_{jl}}\right)
     + d_{ij}\right]_+
 
-    L_{\mathrm{anchors}} = \underset{i}{\operatorname{mean}} \left[\log \sum_p e^{d_{ip}}
+    L_{\mathrm{anchors}} = \underset{i}{\mathrm{mean}}\,\left[\log \sum_p e^{d_{ip}}
     + \log \sum_n e^{\mathrm{margin} - d_{in}}\right]_+
     """
     reads = "distance"

@@ -94,9 +94,9 @@ class MeanFieldContrastive(MeanField):
     name = "mean_field_contrastive"
     paper = "Furusawa, Mean Field Theory in Deep Metric Learning, ICLR 2024"
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} \left([d_{iy} - \mathrm{pos\_margin}]_+
+    L = \underset{i}{\mathrm{mean}}\,\left([d_{iy} - \mathrm{pos\_margin}]_+
     + \sum_{c \ne y} [\mathrm{neg\_margin} - d_{ic}]_+\right)
-    + \mathrm{field\_weight} \underset{c}{\operatorname{mean}} \sum_{c' \ne c} [\mathrm{neg\_margin} - d_{cc'}]_+^2
+    + \mathrm{field\_weight}\,\underset{c}{\mathrm{mean}}\,\sum_{c' \ne c} [\mathrm{neg\_margin} - d_{cc'}]_+^2
 
     d = 1 - \mathrm{cosine}
     """
@@ -131,12 +131,12 @@ class MeanFieldMultiSimilarity(MeanField):
     paper = "Furusawa, Mean Field Theory in Deep Metric Learning, ICLR 2024"
     latex = r"""
     L = \frac{1}{\alpha n} \sum_c \log[1 + p_c] + \frac{1}{2 \beta n} \sum_{c \ne c'} \log[1 + q_{cc'} + q_{c'c}]
-    + \mathrm{field\_weight} \underset{c}{\operatorname{mean}} \sum_{c' \ne c}
+    + \mathrm{field\_weight}\,\underset{c}{\mathrm{mean}}\,\sum_{c' \ne c}
     \left(\frac{\log\left[1 + e^{\beta (s_{cc'} - \mathrm{base})}\right]}{\beta}\right)^2
 
-    p_c = \underset{i \text{ of } c}{\operatorname{mean}} e^{-\alpha (s_{ic} - \mathrm{base})}
+    p_c = \underset{i \text{ of } c}{\mathrm{mean}}\,e^{-\alpha (s_{ic} - \mathrm{base})}
 
-    q_{cc'} = \underset{i \text{ of } c}{\operatorname{mean}} e^{\beta (s_{ic'} - \mathrm{base})}
+    q_{cc'} = \underset{i \text{ of } c}{\mathrm{mean}}\,e^{\beta (s_{ic'} - \mathrm{base})}
     """
 
     class Config(MeanField.Config):

@@ -25,10 +25,10 @@ class MomentumContrast(Method):
     name = "momentum_contrast"
     paper = "He et al., Momentum Contrast for Unsupervised Visual Representation Learning, CVPR 2020"
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} \underset{p}{\operatorname{mean}} \left[\log \sum_a e^{q_i k_a / T}
+    L = \underset{i}{\mathrm{mean}}\,\underset{p}{\mathrm{mean}}\,\left[\log \sum_a e^{q_i k_a / T}
     - \frac{q_i k_p}{T}\right]
 
-    \text{teacher} \leftarrow \mathrm{momentum}\,\text{teacher} + (1 - \mathrm{momentum})\,\text{network}
+    \text{teacher} \leftarrow \mathrm{momentum} \cdot \text{teacher} + (1 - \mathrm{momentum}) \cdot \text{network}
     """
     views = 2
 

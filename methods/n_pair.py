@@ -49,9 +49,7 @@ class NPair(Baseline):
 
     name = "n_pair"
     paper = "Sohn, Improved Deep Metric Learning with Multi-class N-pair Loss Objective, NIPS 2016"
-    latex = r"""
-    L = \underset{(i, p)}{\operatorname{mean}} \log\left(1 + \sum_n e^{\mathrm{scale}\,(s_{in} - s_{ip})}\right)
-    """
+    latex = r"L = \underset{(i, p)}{\mathrm{mean}}\,\log\left(1 + \sum_n e^{\mathrm{scale}\,(s_{in} - s_{ip})}\right)"
     reads = "similarity"
     function = n_pair
 

@@ -87,7 +87,7 @@ class NonIsotropy(OverObjective):
     name = "nir"
     paper = "Roth et al., Non-isotropy Regularization for Proxy-based Deep Metric Learning, CVPR 2022"
     latex = r"""
-    L = \underset{(z, p)}{\operatorname{mean}}
+    L = \underset{(z, p)}{\mathrm{mean}}\,
     \exp\left(\frac{\left\lVert u\right\rVert^2}{2} - \log\left|\det\frac{du}{dz}\right|\right)
     + \mathrm{proxy\_weight}\,L_{\mathrm{proxy}}
 

@@ -48,8 +48,8 @@ class PEL(OverObjective):
         "Oh et al., Modeling Uncertainty with Hedged Instance Embedding, ICLR 2019; over objectives in IDML's Table 6"
     )
     latex = r"""
-    L = \underset{k}{\operatorname{mean}} J\left(\frac{z^{(k)}}{\left\lVert z^{(k)}\right\rVert}\right)
-    + \beta \underset{\text{images}}{\operatorname{mean}} \operatorname{KL}\left(N(m, \operatorname{diag}(v))
+    L = \underset{k}{\mathrm{mean}}\,J\left(\frac{z^{(k)}}{\left\lVert z^{(k)}\right\rVert}\right)
+    + \beta\,\underset{\text{images}}{\mathrm{mean}}\,\mathrm{KL}\left(N(m, \mathrm{diag}(v))
     \,\|\, N(0, I)\right)
 
     z^{(k)} = m + \sqrt{v}\,\mathrm{noise}

@@ -99,10 +99,10 @@ class RecallAtK(Baseline):
     name = "recall_at_k_surrogate"
     paper = "Patel et al., Recall@k Surrogate Loss with Large Batches and Similarity Mixup, CVPR 2022"
     latex = r"""
-    L = 1 - \underset{\text{rows}, k}{\operatorname{mean}} \frac{\min\left(k, \sum_p
-    \operatorname{sigmoid}((k - \mathrm{rank}_p) / \mathrm{k\_temperature})\right)}{\min(k, P)}
+    L = 1 - \underset{\text{rows}, k}{\mathrm{mean}}\,\frac{\min\left(k, \sum_p
+    \mathrm{sigmoid}((k - \mathrm{rank}_p) / \mathrm{k\_temperature})\right)}{\min(k, P)}
 
-    \mathrm{rank}_p = 1 + \sum_{j \ne p} \operatorname{sigmoid}((s_{qj} - s_{qp}) / \mathrm{rank\_temperature})
+    \mathrm{rank}_p = 1 + \sum_{j \ne p} \mathrm{sigmoid}((s_{qj} - s_{qp}) / \mathrm{rank\_temperature})
     """
     reads = "similarity"
     function = recall_at_k_surrogate

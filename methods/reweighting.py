@@ -100,7 +100,7 @@ class MetaWeightNet(Reweighting):
     name = "meta_weight_net"
     paper = "Shu et al., Meta-Weight-Net: Learning an Explicit Mapping For Sample Weighting, NeurIPS 2019"
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} V(l_i)\,l_i
+    L = \underset{i}{\mathrm{mean}}\,V(l_i)\,l_i
 
     w \leftarrow w - \mathrm{virtual\_lr}\,\nabla L \quad \text{before each step of } V
     """

@@ -136,19 +136,19 @@ class Roadmap(Baseline):
     latex = r"""
     L = (1 - \mathrm{weight})\,L_{\mathrm{AP}} + \mathrm{weight}\,L_{\mathrm{cal}}
 
-    L_{\mathrm{AP}} = 1 - \underset{\text{rows}}{\operatorname{mean}} \underset{p}{\operatorname{mean}}
+    L_{\mathrm{AP}} = 1 - \underset{\text{rows}}{\mathrm{mean}}\,\underset{p}{\mathrm{mean}}\,
     \frac{\mathrm{rank}^+}{\mathrm{rank}^+ + \mathrm{rank}^-}
 
     \mathrm{rank}^+ = 1 + \text{number of other positives at or above } p
 
     \mathrm{rank}^- = \sum_j H^-(s_{qj} - s_{qp})
 
-    H^-(t) = \begin{cases} \operatorname{sigmoid}(t / \tau) & t \le 0 \\
-    \operatorname{sigmoid}(t / \tau) + 1/2 & 0 < t \le \delta \\
-    \operatorname{sigmoid}(\delta / \tau) + 1/2 + \rho\,(t - \delta) & t > \delta \end{cases}
+    H^-(t) = \begin{cases} \mathrm{sigmoid}(t / \tau) & t \le 0 \\
+    \mathrm{sigmoid}(t / \tau) + 1/2 & 0 < t \le \delta \\
+    \mathrm{sigmoid}(\delta / \tau) + 1/2 + \rho\,(t - \delta) & t > \delta \end{cases}
 
-    L_{\mathrm{cal}} = \underset{\text{positives}}{\operatorname{mean}} [\alpha - s]_+
-    + \underset{\text{negatives}}{\operatorname{mean}} [s - \beta]_+
+    L_{\mathrm{cal}} = \underset{\text{positives}}{\mathrm{mean}}\,[\alpha - s]_+
+    + \underset{\text{negatives}}{\mathrm{mean}}\,[s - \beta]_+
     """
     reads = "similarity"
     function = roadmap

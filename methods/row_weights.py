@@ -53,7 +53,7 @@ class Focal(RowWeights):
 
     name = "focal"
     paper = "Lin et al., Focal Loss for Dense Object Detection, ICCV 2017"
-    latex = r"L = \underset{i}{\operatorname{mean}} \left(1 - e^{-l_i}\right)^{\mathrm{focus}} l_i"
+    latex = r"L = \underset{i}{\mathrm{mean}}\,\left(1 - e^{-l_i}\right)^{\mathrm{focus}} l_i"
 
     class Config(OverConfig, over=BASES, fixed=WITHOUT_MEMORY):
         focus: float = Field(2.0, ge=0, le=100, description="how much right images are turned down, gamma in the paper")

@@ -72,11 +72,11 @@ class S2SD(Method):
     name = "s2sd"
     paper = "Roth et al., Simultaneous Similarity-based Self-Distillation for Deep Metric Learning, ICML 2021"
     latex = r"""
-    L = \frac{1}{2} \left(L_0 + \underset{k}{\operatorname{mean}} L_k\right)
-    + \mathrm{weight} \underset{k}{\operatorname{mean}} D_k + \mathrm{features\_weight}\,D_f
+    L = \frac{1}{2} \left(L_0 + \underset{k}{\mathrm{mean}}\,L_k\right)
+    + \mathrm{weight}\,\underset{k}{\mathrm{mean}}\,D_k + \mathrm{features\_weight}\,D_f
 
-    D = T^2 \underset{i}{\operatorname{mean}} \operatorname{KL}\left(\operatorname{softmax}_j(t_{ij} / T)
-    \,\|\, \operatorname{softmax}_j(s_{ij} / T)\right)
+    D = T^2\,\underset{i}{\mathrm{mean}}\,\mathrm{KL}\left(\mathrm{softmax}_j(t_{ij} / T)
+    \,\|\, \mathrm{softmax}_j(s_{ij} / T)\right)
     """
     expected_failures: ClassVar[Mapping[str, str]] = {
         "without_positives": "the auxiliary embeddings teach the embedding without labels, and the check moves it alone"

@@ -46,10 +46,10 @@ class SmoothAP(Baseline):
     name = "smooth_ap"
     paper = "Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, ECCV 2020"
     latex = r"""
-    L = 1 - \underset{\text{rows}}{\operatorname{mean}} \underset{p}{\operatorname{mean}}
+    L = 1 - \underset{\text{rows}}{\mathrm{mean}}\,\underset{p}{\mathrm{mean}}\,
     \frac{1 + \sum_{\text{pos}} c_{pj}}{1 + \sum_{\text{pos}} c_{pj} + \sum_{\text{neg}} c_{pj}}
 
-    c_{pj} = \operatorname{sigmoid}((s_{qj} - s_{qp}) / \mathrm{temperature})
+    c_{pj} = \mathrm{sigmoid}((s_{qj} - s_{qp}) / \mathrm{temperature})
     """
     reads = "similarity"
     function = smooth_ap

@@ -54,11 +54,11 @@ class SNR(Baseline):
     name = "snr"
     paper = "Yuan et al., Signal-to-Noise Ratio: A Robust Distance Metric for Deep Metric Learning, CVPR 2019"
     latex = r"""
-    L = \underset{\text{positives}}{\operatorname{mean}} [d - \mathrm{pos\_margin}]_+
-    + \underset{\text{negatives}}{\operatorname{mean}} [\mathrm{neg\_margin} - d]_+
+    L = \underset{\text{positives}}{\mathrm{mean}}\,[d - \mathrm{pos\_margin}]_+
+    + \underset{\text{negatives}}{\mathrm{mean}}\,[\mathrm{neg\_margin} - d]_+
     + \mathrm{zero\_mean\_weight}\,\frac{1}{B} \sum_i \left|\sum_m z_{im}\right|
 
-    d_{ij} = \frac{\operatorname{var}(z_j - z_i)}{\operatorname{var}(z_i)}
+    d_{ij} = \frac{\mathrm{var}(z_j - z_i)}{\mathrm{var}(z_i)}
     """
     reads = "distance"
     function = objectives.contrastive

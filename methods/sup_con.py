@@ -46,8 +46,8 @@ class SupCon(Baseline):
     name = "sup_con"
     paper = "Khosla et al., Supervised Contrastive Learning, NeurIPS 2020"
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} \left[\log \sum_{a \ne i} e^{s_{ia} / \mathrm{temperature}}
-    - \underset{p}{\operatorname{mean}} \frac{s_{ip}}{\mathrm{temperature}}\right]
+    L = \underset{i}{\mathrm{mean}}\,\left[\log \sum_{a \ne i} e^{s_{ia} / \mathrm{temperature}}
+    - \underset{p}{\mathrm{mean}}\,\frac{s_{ip}}{\mathrm{temperature}}\right]
     """
     reads = "similarity"
     function = sup_con

@@ -64,7 +64,7 @@ class SupNDCG(RankedByLevel):
     name = "sup_ndcg"
     paper = "Ramzi et al., Optimization of Rank Losses for Image Retrieval, TPAMI 2025"
     latex = r"""
-    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{queries}}{\operatorname{mean}}
+    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{queries}}{\mathrm{mean}}\,
     \frac{\mathrm{DCG}}{\text{best } \mathrm{DCG}}\right) + \mathrm{weight}\,L_{\mathrm{proxies}}
 
     \mathrm{DCG} = \sum_k \frac{2^{l_k} - 1}{\log_2(1 + \mathrm{rank}_k)}

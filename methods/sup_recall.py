@@ -65,8 +65,8 @@ class SupRecall(Roadmap):
     name = "sup_recall"
     paper = "Ramzi et al., Optimization of Rank Losses for Image Retrieval, TPAMI 2025"
     latex = r"""
-    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{rows}, k}{\operatorname{mean}} \frac{\min\left(k, \sum_p
-    \operatorname{sigmoid}((k - \mathrm{rank}_p) / \mathrm{k\_temperature})\right)}{\min(k, P)}\right)
+    L = (1 - \mathrm{weight}) \left(1 - \underset{\text{rows}, k}{\mathrm{mean}}\,\frac{\min\left(k, \sum_p
+    \mathrm{sigmoid}((k - \mathrm{rank}_p) / \mathrm{k\_temperature})\right)}{\min(k, P)}\right)
     + \mathrm{weight}\,L_{\mathrm{cal}}
 
     \mathrm{rank}_p = 1 + \text{number of other positives at or above } p + \sum_j H^-(s_{qj} - s_{qp})

@@ -46,7 +46,7 @@ class VMF(Method):
         "Pattern Recognition 2019"
     )
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} -\log \frac{e^{\kappa\,\mu_y \cdot z_i}}{\sum_c e^{\kappa\,\mu_c \cdot z_i}}
+    L = \underset{i}{\mathrm{mean}}\,-\log \frac{e^{\kappa\,\mu_y \cdot z_i}}{\sum_c e^{\kappa\,\mu_c \cdot z_i}}
     """
 
     expected_failures: ClassVar[Mapping[str, str]] = {

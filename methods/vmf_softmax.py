@@ -101,7 +101,7 @@ class VMFSoftmax(Method):
         "Scott et al., von Mises-Fisher Loss: An Exploration of Embedding Geometries for Supervised Learning, ICCV 2021"
     )
     latex = r"""
-    L = \underset{i}{\operatorname{mean}} \left(\underset{z \sim \operatorname{vMF}(\mu_i, k_i)}{\operatorname{mean}}
+    L = \underset{i}{\mathrm{mean}}\,\left(\underset{z \sim \mathrm{vMF}(\mu_i, k_i)}{\mathrm{mean}}\,
     \log \sum_c \frac{C(k_c)}{C(\left|w_c + \beta z\right|)} - \beta\,A(k_i)\,A(k_y)\,\mu_i \cdot \mu_y\right)
     """
     reads_raw = True

@@ -23,7 +23,7 @@ ELEMENTS = {
 }
 """What every browser sets."""
 SHAPES = {
-    *("left", "right", "lVert", "quad", "ldots", "frac", "sqrt", "underset", "operatorname", "mathrm", "text", "begin"),
+    *("left", "right", "lVert", "quad", "ldots", "frac", "sqrt", "underset", "mathrm", "text", "begin"),
     *("end", "sum", "cdot", "sim", "top", "ge", "le", "ne", "leftarrow", "rVert", "min", "max", "log", "exp", "cos"),
     *("tan", "det", "partial"),
 }
@@ -48,7 +48,7 @@ def words(text: str) -> set[str]:
 def names(latex: str) -> set[str]:
     """Greek letters, and what is in upright letters: hyperparameters, functions and losses."""
     commands = set(re.findall(r"\\([A-Za-z]+)", latex)) - SHAPES
-    upright = re.findall(r"\\(?:mathrm|operatorname)\{([^}]*)\}", latex)
+    upright = re.findall(r"\\mathrm\{([^}]*)\}", latex)
     indexed = re.findall(r"\\([a-z]+)_\{\\mathrm\{(\w+)\}\}", latex)
     found = commands | {name.replace(r"\_", "_") for name in upright} | {"_".join(parts) for parts in indexed}
     return found - {"nabla"} | ({"grad"} if "nabla" in commands else set())
@@ -56,7 +56,7 @@ def names(latex: str) -> set[str]:
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_method_has_one_that_can_be_set(name: str) -> None:
-    assert described(name).latex
+    assert described(name).latex and "\\operatorname" not in described(name).latex, "GitHub refuses it: \\mathrm"
     for formula in formulas(name):
         html = build_site.mathml(formula)
         assert "\\" not in html and "&amp;" not in html and "<mi>&</mi>" not in html
