@@ -181,7 +181,7 @@ def test_a_collapsed_network_is_looked_at_too(value: float) -> None:
     found = insight(result, images, NAMES)
     assert separation(found.similarities) == pytest.approx(0.5)
     html = model_page(View("collapsed", [], [], found, NAMES, lambda row: np.zeros((8, 8, 1), np.uint8)))
-    assert "with probability 0.500" in html and ">nan" not in html and not re.search(r'="[^"]*\bnan\b', html)
+    assert "of two classes 50% of the time" in html and ">nan" not in html and not re.search(r'="[^"]*\bnan\b', html)
 
 
 def test_what_goes_wrong_in_looking_costs_no_training(
@@ -328,9 +328,10 @@ def test_weights_of_gradients_and_certain_pairs_are_drawn(tmp_path: Path) -> Non
 def test_names_cannot_break_out() -> None:
     hostile = [f"{HOSTILE}{label}" for label in range(12)]
     more: dict[str, Any] = {"neighbour_map": False, "certain_pairs": uncertain_tables(0)["certain_pairs"]}
-    calm = [tag for tag, _ in Elements(model_page(view(**more))).tags]
-    html = model_page(view(hostile, **more))
-    assert [tag for tag, _ in Elements(html).tags] == calm
+    harmless = [f"{'x' * len(HOSTILE)}{label}" for label in range(12)]
+    calm, html = (model_page(view(names, **more)) for names in (harmless, hostile))
+    tags = [[tag for tag, _ in Elements(page).tags if tag != "wbr"] for page in (calm, html)]
+    assert tags[0] == tags[1]
     assert f"{HOSTILE}3" in "".join(Elements(html).text)
 
 
@@ -390,3 +391,22 @@ def test_no_more_neighbours_are_looked_at_than_can_be_right() -> None:
     labels = np.array([[0, 0, 1, 1], [0, 1, 0, 0], [1, 0, 0, 0]])
     few = replace(found, classes=classes, query_label_K=np.array([0, 0, 1]), neighbour_label_KN=labels)
     assert [neighbours(few, place, 4) for place in range(3)] == [2, 3, 4]
+
+
+def test_classes_with_long_names_are_shown_with_an_image_of_them() -> None:
+    long = [f"{name}, whose name is long" for name in NAMES]
+    shades = {row: 20 * label for row, label in zip(ROWS.tolist(), LABELS.tolist(), strict=True)}
+    shown = replace(view(long), image=lambda row: np.full((40, 40, 3), shades[row], np.uint8))
+    html = model_page(shown)
+    sheet = re.search(r"\.tile\{[^}]*url\(data:image/webp;base64,([^)]*)\)", html)
+    assert sheet is not None
+    image = Image.open(io.BytesIO(base64.b64decode(sheet[1]))).convert("L")
+    found = re.findall(r'class="pictured" title="([^"]*)">.*?background-position:-(\d+)px -(\d+)px', html)
+    for name, left, top in found:
+        shade = image.getpixel((int(left) + 20, int(top) + 20))
+        assert shade == pytest.approx(20 * long.index(name), abs=4), name
+    insight = shown.insight
+    pairs = len(insight.confusions["class"])
+    named = [*insight.classes["class"], *filter(None, insight.classes["taken_for"])]
+    assert len(found) == 2 * min(pairs, 3) + 2 * min(pairs, 30) + len(named) > 24
+    assert 'class="pictured"' not in model_page(view())

@@ -26,6 +26,8 @@ class Cell:
     """The trial, or the search, that the cell selects on the page."""
     link: str = ""
     """Where the cell leads."""
+    picture: tuple[int, int] | None = None
+    """Where the page's sheet of images has one of what the text names, in pixels from the left and the top."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """What one model does, as one self-contained page."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,11 @@ from orchestrator.text import counted
 
 CLASSES, PAIRS = 300, 30
 """The maximum number of rows of the tables of classes and of pairs on the page; the files have all."""
+COUPLES = 3
+"""The number of confused pairs shown at the top."""
 MAP = 600
+LONG_NAME = 20
+"""Where a class's name has more characters, the page shows each class with an image of it."""
 
 
 # The page ----------------------------------------------------------------------------------------------------
@@ -43,18 +48,20 @@ def model_page(view: View) -> str:
     maps = {"principal components": principal_components(view.insight.embedding_PD)}
     if view.neighbour_map and (near := neighbour_map(view.insight.embedding_PD)) is not None:
         maps = {"t-SNE": near} | maps
-    insight = view.insight
+    insight, pictures = view.insight, _pictures(view)
     values = {
         "view": view,
         "insight": insight,
         "questions": answers(insight),
         "confused": confused_most(insight.classes, insight.confusions),
+        "worst": confused_most(insight.classes, {column: [] for column in insight.confusions}),
+        "couples": _couples(insight, pictures),
         "sections": {
             "gallery": _gallery(view),
             "map": _map(view, maps),
             "similarities": {"pairs": similarities_chart(insight), "recalls": recalls_chart(insight)},
-            "confusions": {"table": _confusions(insight), "shown": PAIRS},
-            "classes": {"table": _classes(insight), "shown": CLASSES},
+            "confusions": {"table": _confusions(insight, pictures), "shown": PAIRS},
+            "classes": {"table": _classes(insight, pictures), "shown": CLASSES},
             "training": training_charts(view) or None,
             "uncertainty": _uncertainty(view),
             "proxies": proxies_matrix(view),
@@ -83,9 +90,9 @@ def answers(insight: Insight) -> dict[str, str]:
     }
     if (apart := separation(insight.similarities)) is not None:
         positive, negative = (_mean_similarity(insight.similarities, kind) for kind in ("positive", "negative"))
-        found["Do similarities separate the classes?"] = (
-            f"A pair of one class is more similar than a pair of two with probability {apart:.3f}; the mean cosine is "
-            f"{positive:.2f} in a class, {negative:.2f} across."
+        found["Does similarity separate the classes?"] = (
+            f"A pair of one class is more similar than a pair of two classes {apart:.0%} of the time; the mean cosine "
+            f"is {positive:z.2f} within a class and {negative:z.2f} between classes."
         )
     if UNCERTAINTY in classes and len(recalls) > 2:
         known = [(u, r) for u, r in zip(classes[UNCERTAINTY], classes["recall_at_1"], strict=True) if r is not None]
@@ -229,25 +236,64 @@ def _map(view: View, maps: Mapping[str, Any]) -> dict[str, Any]:
 
 # Similarities, confusions, classes ---------------------------------------------------------------------------
 
+Pictures = Mapping[str, tuple[int, int]]
+"""Where the sheet of the map has an image of a class, in pixels from its left and top, by the class's name."""
 
-def _confusions(insight: Insight) -> Table | None:
+
+def _pictures(view: View) -> Pictures:
+    """An image of each class that has one on the map; none where all names are short."""
+    insight = view.insight
+    if all(len(name) <= LONG_NAME for name in insight.classes["class"]):
+        return {}
+    labels, first = np.unique(insight.label_P, return_index=True)
+    columns = _columns(len(insight.sample_P))
+    return {
+        view.names[label]: (place % columns * TILE, place // columns * TILE)
+        for label, place in zip(labels.tolist(), first.tolist(), strict=True)
+    }
+
+
+def _class_cell(name: str, pictures: Pictures) -> Cell:
+    return Cell(name, picture=pictures.get(name))
+
+
+def _couples(insight: Insight, pictures: Pictures) -> list[dict[str, Any]]:
+    """The most confused pairs whose images are known, for the answer at the top."""
+    table = insight.confusions
+    pairs = zip(table["class"], table["taken_for"], table["share"], strict=True)
+    known = [(one, other, share) for one, other, share in pairs if one in pictures and other in pictures]
+    return [
+        {"classes": [_class_cell(one, pictures), _class_cell(other, pictures)], "share": f"{share:.0%}"}
+        for one, other, share in known[:COUPLES]
+    ]
+
+
+def _confusions(insight: Insight, pictures: Pictures) -> Table | None:
     table = insight.confusions
     count = len(table["class"])
     if not count:
         return None
     rows = [
-        [*(table[name][i] for name in ("class", "taken_for", "queries", "and_back")), _percent(table["share"][i])]
+        [
+            *(_class_cell(table[name][i], pictures) for name in ("class", "taken_for")),
+            *(table[name][i] for name in ("queries", "and_back")),
+            _percent(table["share"][i]),
+        ]
         for i in range(min(count, PAIRS))
     ]
     heads = ["class", "taken for", "queries", "and the other way", "share of both"]
     return Table("confusions", heads, rows, wrap=(0, 1))
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 def _percent(share: float) -> Cell:
     return number_cell(f"{share:.1%}", share)
 
 
-def _classes(insight: Insight) -> Table:
+def _classes(insight: Insight, pictures: Pictures) -> Table:
     table = insight.classes
     names = {
         "class": "class",
@@ -260,9 +306,8 @@ def _classes(insight: Insight) -> Table:
     }
     keys = [key for key in names if key in table]
     scores = {metric.name for metric in OF_CLASSES}
-    columns = [
-        [score_cell(v) if key in scores else _percent(v) if key == "share" else v for v in table[key][:CLASSES]]
-        for key in keys
-    ]
+    shown: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(scores, score_cell), "share": _percent}
+    shown |= dict.fromkeys(("class", "taken_for"), partial(_class_cell, pictures=pictures))
+    columns = [[shown.get(key, _same)(value) for value in table[key][:CLASSES]] for key in keys]
     rows = list(zip(*columns, strict=True))
     return Table("classes", [names[key] for key in keys], rows, wrap=(0,))

@@ -109,19 +109,17 @@ document.addEventListener("toggle", fit, true);
 
 const PAPER = 700;  // pixels that a page of paper has room for
 addEventListener("beforeprint", () => {
-  if (!window.Plotly) return;
   document.body.style.width = `${PAPER}px`;
   document.body.classList.add("printing");
-  const seen = plots.filter((node) => node.checkVisibility());
+  const seen = window.Plotly ? plots.filter((node) => node.checkVisibility()) : [];
   seen.filter((node) => !node.dataset.drawn).forEach(draw);
   seen.forEach((node) => Plotly.relayout(node, { autosize: false, width: node.clientWidth }));
   fit();
 });
 addEventListener("afterprint", () => {
-  if (!window.Plotly) return;
   document.body.style.width = "";
   document.body.classList.remove("printing");
-  plots.filter((node) => node.checkVisibility()).forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
+  if (window.Plotly) plots.filter((node) => node.checkVisibility()).forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
   fit();
 });
 
