@@ -85,7 +85,7 @@ def _table(comparison: Comparison, pages: Mapping[str, str]) -> Table:
     heads = ["#", "search", "state", f"test {comparison.metric}", "95% of the mean", "seeds"]
     heads += ["held-out", "its best point", "page"]
     best = 0 if comparison.members and comparison.members[0].tests else None
-    return Table("methods", heads, rows, best=best, wrap=[len(heads) - 2])
+    return Table("methods", heads, rows, best=best, wrap=[len(heads) - 2], leads=[len(heads) - 1])
 
 
 def _spent(comparison: Comparison) -> Table:

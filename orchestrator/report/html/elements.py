@@ -32,14 +32,15 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A sortable table of texts, numbers and cells; `best` is a row, `wrap` are columns of long texts. Columns without
-    values are not shown."""
+    """A sortable table of texts, numbers and cells; `best` is a row, `wrap` are columns of long texts, `leads` columns
+    of nothing but links, for which paper has no use. Columns without values are not shown."""
 
     name: str
     heads: Sequence[str]
     rows: Sequence[Sequence[Any]]
     best: int | None = None
     wrap: Sequence[int] = ()
+    leads: Sequence[int] = ()
 
     @cached_property
     def _all(self) -> list[list[Cell]]:
@@ -64,6 +65,11 @@ class Table:
     def wrapped(self) -> list[int]:
         """Which of these columns have long texts."""
         return [place for place, at in enumerate(self._shown) if at in self.wrap]
+
+    @property
+    def leading(self) -> list[int]:
+        """Which of these columns have only links."""
+        return [place for place, at in enumerate(self._shown) if at in self.leads]
 
 
 @dataclass(frozen=True)

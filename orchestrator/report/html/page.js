@@ -31,10 +31,30 @@ function template(style) {
     margin: { l: 56, r: 16, t: 34, b: 44 } } };
 }
 
+/** A text in lines of at most so many characters; a longer word stays whole. */
+function inLines(text, most) {
+  const lines = [];
+  for (const word of text.split(" ")) {
+    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
+    if (lines.length && longer.length <= most) lines[lines.length - 1] = longer;
+    else lines.push(word);
+  }
+  return lines.join("<br>");
+}
+
+/** What depends on the width: lines of the title below, and how many marks have room above each other. */
+function fitted(layout, width) {
+  const axis = layout.xaxis, room = width - (layout.margin?.l ?? 56) - 16;
+  if (!axis) return;
+  if (axis.title?.text) axis.title = { ...axis.title, text: inLines(axis.title.text, Math.max(12, Math.floor(room / 7))) };
+  axis.nticks ??= Math.min(12, Math.max(3, Math.floor(room / 60)));
+}
+
 function draw(node) {
   const style = getComputedStyle(document.documentElement);
   const figure = coloured(figures[node.id], style);
   figure.layout.template = template(style);
+  fitted(figure.layout, node.clientWidth);
   hooks.before(figure);
   Plotly.react(node, figure.data, figure.layout, {
     responsive: true, displaylogo: false, toImageButtonOptions: { format: "svg", filename: node.id },
@@ -94,17 +114,25 @@ const held = document.getElementById("plotly");
 if (held) unpack(held);
 dark.addEventListener("change", () => plots.filter((node) => node.dataset.drawn).forEach(draw));
 
-/** Tables without room for their columns show the cells of a row under each other. */
+/** Tables without room for their columns show the cells of a row under each other; on paper they first break all texts. */
 const tables = [...document.querySelectorAll("table.sortable")];
 function fit() {
   for (const table of tables) {
-    table.classList.remove("stacked");
-    const room = table.parentElement.clientWidth;
-    if (room && table.scrollWidth > room + 1) table.classList.add("stacked");
+    table.classList.remove("stacked", "tight");
+    const room = table.parentElement.clientWidth, narrow = () => room && table.scrollWidth > room + 1;
+    if (document.body.classList.contains("printing") && narrow()) table.classList.add("tight");
+    if (narrow()) table.classList.add("stacked");
   }
 }
-let waiting = 0;
-addEventListener("resize", () => { clearTimeout(waiting); waiting = setTimeout(fit, 50); });
+let waiting = 0, wide = innerWidth;
+addEventListener("resize", () => {
+  clearTimeout(waiting);
+  waiting = setTimeout(() => {
+    fit();
+    if (wide !== innerWidth && window.Plotly) plots.filter((node) => node.dataset.drawn && node.checkVisibility()).forEach(draw);
+    wide = innerWidth;
+  }, 50);
+});
 document.addEventListener("toggle", fit, true);
 
 const PAPER = 700;  // pixels that a page of paper has room for
@@ -112,14 +140,16 @@ addEventListener("beforeprint", () => {
   document.body.style.width = `${PAPER}px`;
   document.body.classList.add("printing");
   const seen = window.Plotly ? plots.filter((node) => node.checkVisibility()) : [];
-  seen.filter((node) => !node.dataset.drawn).forEach(draw);
-  seen.forEach((node) => Plotly.relayout(node, { autosize: false, width: node.clientWidth }));
+  seen.forEach((node) => {
+    draw(node);
+    Plotly.relayout(node, { autosize: false, width: node.clientWidth });
+  });
   fit();
 });
 addEventListener("afterprint", () => {
   document.body.style.width = "";
   document.body.classList.remove("printing");
-  if (window.Plotly) plots.filter((node) => node.checkVisibility()).forEach((node) => Plotly.relayout(node, { autosize: true, width: null }));
+  if (window.Plotly) plots.filter((node) => node.checkVisibility()).forEach(draw);
   fit();
 });
 
