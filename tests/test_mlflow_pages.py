@@ -26,6 +26,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from test_benchmark_tracking import described as benchmark_told
+from test_benchmark_tracking import journals_of as benchmark_searches
 from test_outputs import conforms
 from test_search_page import CHROMIUM, bowl, made, spread
 
@@ -35,12 +37,13 @@ from orchestrator.report.findings import Findings
 from orchestrator.report.html.search_page import write_page
 from orchestrator.report.note import note
 from orchestrator.search.source import Source
-from orchestrator.storage.cursors import recorded_runs
+from orchestrator.storage.cursors import Cursor, recorded_runs
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
-from orchestrator.storage.places import MODEL_PAGE, PAGE
+from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.trial_folder import MODEL
-from orchestrator.tracking.trackers import MemoryTracker
+from orchestrator.tracking.benchmarks import publish
+from orchestrator.tracking.trackers import MemoryTracker, delete_runs, sync
 from orchestrator.tracking.views import TAG, comparison_path, report_path, run_path, saved_views, view_path
 
 SECONDS = 120_000
@@ -305,6 +308,36 @@ def test_the_report_works_in_mlflows_frame(reviewer: Reviewer) -> None:
     frame.get_by_role("navigation").get_by_role("link").last.click()
     expect(frame.locator("section").last).to_be_in_viewport()
     assert reviewer.complaints == []
+
+
+@pages
+def test_a_benchmark_and_its_searches_lead_to_each_other(reviewer: Reviewer, tmp_path: Path) -> None:
+    """Its page, in MLflow's frame, says where the links are; they are in the notes of the runs."""
+    journals = benchmark_searches(tmp_path)
+    for path in journals.values():
+        sync(path, reviewer.address, None)
+    benchmark, folder = benchmark_told(tmp_path, journals), tmp_path / "benchmarks" / "mine"
+    assert publish(benchmark, folder, journals, reviewer.address, None) is None
+    cursor = Cursor.load(next(folder.glob("tracking-*.json")))
+    experiment, own = str(cursor.experiment_id), cursor.runs[None]
+    page = reviewer.open(f"#/experiments/{experiment}/runs/{own}/artifacts/report/report.html")
+    frame = page.frame_locator("iframe").first
+    expect(frame.get_by_role("heading", name="mine", exact=True)).to_be_visible()
+    expect(frame.get_by_text("This frame opens no links")).to_be_visible()
+    expect(frame.locator("th.leads")).to_be_hidden()
+    assert reviewer.picture(page, "benchmark") > 100
+    page = reviewer.open(run_path(experiment, own))
+    with page.expect_popup() as opened:
+        page.get_by_role("link", name="proxy_anchor", exact=True).click()
+    search = recorded_runs(journals["proxy_anchor"]).parent_run_id
+    expect(opened.value).to_have_url(re.compile(f"/experiments/{experiment}/runs/{search}"))
+    expect(opened.value.get_by_text("Part of the benchmark").first).to_be_visible()
+    with opened.value.expect_popup() as back:
+        opened.value.get_by_role("link", name="mine", exact=True).click()
+    expect(back.value).to_have_url(re.compile(f"/experiments/{experiment}/runs/{own}"))
+    assert reviewer.complaints == []
+    (deleted,) = delete_runs(folder / "journal.jsonl", Places(tmp_path))
+    assert (deleted.runs, deleted.problem) == (1, None)
 
 
 @pages

@@ -4,15 +4,17 @@ import re
 from collections.abc import Sequence
 
 from orchestrator.errors import visible
+from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.settings import Searched
 from orchestrator.report.steps import Step
-from orchestrator.storage.ledger import value_columns
+from orchestrator.storage.ledger import BENCHMARK, value_columns
+from orchestrator.storage.paths import NAME
 from orchestrator.text import value_text
 
-TRIAL_LINK = "trial:"
-"""Links to trials in a note go here; the tracker inserts the addresses of their runs."""
+TRIAL_LINK, SEARCH_LINK, BENCHMARK_LINK = "trial:", "search:", "benchmark:"
+"""Links in a note go here; the tracker inserts the addresses of the runs."""
 NOTE_CHARACTERS = 3900
 """Of at most 5,000: links to runs are longer than their names."""
 LEADERS = 10
@@ -49,7 +51,11 @@ def note(findings: Findings) -> str:
         + [text(value_text(trial.params[key])) if key in trial.params else "" for key in keys]
         for rank, trial in enumerate(leaders, start=1)
     ]
-    parts = ["\n\n".join(text(line) for line in findings.verdict)]
+    first = [text(line) for line in findings.verdict]
+    if NAME.fullmatch(part_of := str(ledger.tags.get(BENCHMARK, ""))):
+        # before the verdict: MLflow folds a note after some lines, and links there cannot be clicked
+        first.insert(0, f"Part of the benchmark [{text(part_of)}]({BENCHMARK_LINK}{part_of}).")
+    parts = ["\n\n".join(first)]
     parts.append(f"**What to run next?**\n\n{_steps(next_steps(findings))}")
     if findings.warnings:
         parts.append("**Warnings**\n\n" + "\n".join(f"- {text(line)}" for line in findings.warnings))
@@ -72,6 +78,25 @@ def note(findings: Findings) -> str:
         parts.append("**Coverage**\n\n" + markdown_table(["setting", "range", "tried"], coverage))
     if findings.command:
         parts.append(f"**Train the winner again**\n\n{markdown_code(findings.command)}")
+    return _fitting(parts)
+
+
+def benchmark_note(comparison: Comparison) -> str:
+    """A comparison in Markdown, for the tracker: verdict first, then its searches. Links read `search:LABEL`."""
+    text, rows = markdown_text, []
+    for rank, member in enumerate(comparison.members, start=1):
+        link = f"[{text(member.label)}]({SEARCH_LINK}{member.label})"
+        rows.append([str(rank), link, member.ledger.state, member.text if member.tests else "", str(len(member.tests))])
+    heads = ["#", "search", "state", f"test {text(comparison.metric)}", "seeds"]
+    parts = ["\n\n".join(text(line) for line in comparison.verdict)]
+    parts.append(f"**Its searches**\n\n{markdown_table(heads, rows)}")
+    if comparison.outlook:
+        parts.append("**What would decide it?**\n\n" + "\n".join(f"- {text(line)}" for line in comparison.outlook))
+    return _fitting(parts)
+
+
+def _fitting(parts: Sequence[str]) -> str:
+    """The first part, and of the others those for which there is room."""
     whole = parts[0]
     for part in parts[1:]:
         if len(whole) + len(part) + 2 <= NOTE_CHARACTERS:

@@ -1,11 +1,13 @@
 """A benchmark as it runs: its searches one after the other, then their comparison."""
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config.search import Search
+from orchestrator.errors import InputError, visible
 from orchestrator.execution.protocol import Runner
 from orchestrator.report.comparison import Comparison
 from orchestrator.search.benchmark import Benchmark, compared, to_do
@@ -14,11 +16,14 @@ from orchestrator.search.driver import resume, start, suited_to_data
 from orchestrator.search.finish import Outcome
 from orchestrator.search.preflight import check_data, check_hours
 from orchestrator.search.watcher import Watcher
+from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD, JOURNAL, Places, has_started, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.scratch import scratch
+from orchestrator.tracking.address import one_line, tracking_address
+from orchestrator.tracking.store import TrackingError
 
 
 @dataclass(frozen=True)
@@ -72,7 +77,31 @@ def run(
     with own.output(BENCHMARK_PAGE) as page:
         names = {label: benchmark.member(label) for label in benchmark.labels}
         write_comparison(comparison, page, places.pages_seen_from(own.path, names))
+    all_done = stopped is None and all(name in {m.label for m in comparison.members} for name in benchmark.labels)
+    problem = _publish(comparison, page, places, tracking_uri if outcome is None else outcome.tracking_uri, all_done)
+    if problem is not None:
+        again = f"orchestrator benchmark --name {benchmark.name}{paths.in_command(places.storage)}"
+        print(
+            visible(f"warning: MLflow lacks the benchmark's page ({problem}); try again with: {again}"), file=sys.stderr
+        )
     return Result(comparison, page, stopped, fault=outcome is not None and outcome.fault is not None)
+
+
+def _publish(comparison: Comparison, page: Path, places: Places, uri: str | None, done: bool) -> str | None:
+    """Show the benchmark in the tracker of its searches; what went wrong, in one line."""
+    from orchestrator.report.note import benchmark_note
+    from orchestrator.tracking.benchmarks import Described, publish
+
+    ledgers = {member.label: member.ledger for member in comparison.members}
+    journals = {label: places.search(ledger.name) / JOURNAL for label, ledger in ledgers.items()}
+    ended = max(ledger.ended or 0 for ledger in ledgers.values()) if done else None
+    started = min(ledger.started for ledger in ledgers.values())
+    described = Described(comparison.name, started, benchmark_note(comparison), page, ended)
+    try:
+        address = tracking_address(uri, places, next(iter(journals.values())))
+        return publish(described, places.benchmark(comparison.name), journals, address, places.artifacts)
+    except (InputError, TrackingError) as error:
+        return one_line(error)
 
 
 def _advance(

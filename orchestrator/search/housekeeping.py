@@ -115,6 +115,8 @@ def delete(name: str, places: Places, *, tracking_uri: str | None = None, keep_r
                 Folder(places.search(one)).delete()
             done.searches.append(one)
         if benchmark:
+            if not keep_runs:
+                done.runs.extend(delete_runs(home / JOURNAL, places, tracking_uri))
             with faults_as_input_errors():
                 Folder(home).delete()
     return done

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.storage.journal import Event, JournalError
+from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.tracking.views import best_at_key, first_stop, saved_views
 
 PARAM_CHARACTERS = 6000
@@ -80,6 +81,12 @@ class Projection:
         self._results: dict[tuple[str, str], float] = {}
         self._early: dict[str, float] = {}  # trial -> best value, while it is before the first early stop
         self.dataset: tuple[str, str] | None = None
+
+    @property
+    def benchmark(self) -> str | None:
+        """The benchmark that the search is part of."""
+        name = self._started.get("tags", {}).get(BENCHMARK)
+        return None if name is None else str(name)
 
     def fold(self, event: Event, updates: dict[str | None, Update]) -> None:
         """Add what `event` changes to `updates`.

@@ -1,21 +1,46 @@
 """Journal -> store: remembers what was sent, and retries what failed."""
 
 import contextlib
+import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, read_events
+from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
-from orchestrator.tracking.address import one_line
+from orchestrator.tracking.address import one_line, redact
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Projection, Update
 from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
 
 EVENTS_PER_ROUND = 1000
-NOTE_LINK = re.compile(r"\]\(trial:([\w.-]+)\)")
-"""A link to a trial in a note; its run's address is known once the run exists."""
+NOTE_LINK = re.compile(r"\]\((trial|search|benchmark):([\w.-]+)\)")
+"""A link in a note: of what, and its name; its run's address is known once the run exists."""
+
+
+def cursor_name(address: str) -> str:
+    """The file that records what was sent to an address, beside a journal or a benchmark's page."""
+    return f"tracking-{hashlib.sha256(redact(address).encode()).hexdigest()[:8]}.json"
+
+
+def linked(note: str, experiment_id: str, runs: Mapping[tuple[str, str], str]) -> str:
+    """A note with links to `runs`, by kind and name; what has no run stays plain text."""
+
+    def address(link: re.Match[str]) -> str:
+        run_id = runs.get((link[1], link[2]))
+        return f"](#/experiments/{experiment_id}/runs/{run_id})" if run_id else "]"
+
+    return NOTE_LINK.sub(address, note)
+
+
+def experiment_note(name: str, what: str, experiment_id: str, run_id: str, note: str) -> str:
+    """What MLflow shows above the runs of an experiment: the verdict of the search or benchmark that was described
+    last, without the sections of its note, which would push the runs away."""
+    head = f"**[{name}](#/experiments/{experiment_id}/runs/{run_id})**, the {what} described last"
+    verdict, _, _ = note.partition("\n\n**")
+    return f"{head}\n\n{verdict}"[:TAG_CHARACTERS]
 
 
 class Sender:
@@ -122,7 +147,7 @@ class Sender:
     def _write_run(self, trial_id: str | None, update: Update, projection: Projection) -> None:
         run_id = self._run(trial_id, projection)
         if NOTE in update.tags:
-            update.tags[NOTE] = self._linked(update.tags[NOTE])
+            update.tags[NOTE] = self._linked(update.tags[NOTE], projection)
         try:
             self.store.log(run_id, update.points, update.params, update.tags)
         except Refused:  # part of it was refused: the rest must not be lost
@@ -147,7 +172,9 @@ class Sender:
                 self.store.set_status(run_id, *update.status)
         if NOTE in update.tags and trial_id is None:
             with self._noting():
-                self.store.describe(str(self.cursor.experiment_id), self._of_experiment(update.tags[NOTE], projection))
+                name, experiment = projection.identities[None].name, str(self.cursor.experiment_id)
+                note = experiment_note(name, "search", experiment, run_id, update.tags[NOTE])
+                self.store.describe(experiment, note)
         if update.views:
             try:
                 self.store.set_views(str(self.cursor.experiment_id), update.views)
@@ -161,22 +188,15 @@ class Sender:
             raise Refused(f"artifact {path} is not in the search's folder")
         return place
 
-    def _of_experiment(self, note: str, projection: Projection) -> str:
-        """What MLflow shows above the runs of an experiment: the verdict of the search that was described last, without
-        the sections of its note, which would push the runs away."""
-        name, run_id = projection.identities[None].name, self.cursor.runs[None]
-        head = f"**[{name}](#/experiments/{self.cursor.experiment_id}/runs/{run_id})**, the search described last"
-        verdict, _, _ = note.partition("\n\n**")
-        return f"{head}\n\n{verdict}"[:TAG_CHARACTERS]
-
-    def _linked(self, note: str) -> str:
-        """A note with links from trials to their runs; a trial without a run stays plain text."""
-
-        def address(link: re.Match[str]) -> str:
-            run_id = self.cursor.runs.get(link[1])
-            return f"](#/experiments/{self.cursor.experiment_id}/runs/{run_id})" if run_id else "]"
-
-        return NOTE_LINK.sub(address, note)
+    def _linked(self, note: str, projection: Projection) -> str:
+        """A note with links to the runs of trials, and of the benchmark that the search is part of."""
+        runs = {("trial", trial): run for trial, run in self.cursor.runs.items() if trial is not None}
+        name = projection.benchmark
+        if self.cursor_path is not None and name is not None and NAME.fullmatch(name):
+            storage = self.journal.parent.parent.parent
+            above = Cursor.load(storage / "benchmarks" / name / self.cursor_path.name).runs.get(None)
+            runs |= {("benchmark", name): above} if above is not None else {}
+        return linked(note, str(self.cursor.experiment_id), runs)
 
     def _run(self, trial_id: str | None, projection: Projection) -> str:
         """The trial's run (None: the search's own), found by its tags or created."""

@@ -1,7 +1,6 @@
 """Trackers of a running search, and the sync of one that has ended."""
 
 import contextlib
-import hashlib
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from orchestrator.storage.places import Places
 from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri, one_line, redact
 from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
-from orchestrator.tracking.sender import Sender
+from orchestrator.tracking.sender import Sender, cursor_name
 from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
 
 LONGEST_BACKOFF_SECONDS = 30.0
@@ -203,8 +202,7 @@ def _address_now(recorded: str, places: Places, given: str | None) -> str:
 def _mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:
     store = MLflowStore(tracking_uri, artifact_root)
     address = redact(store.uri)
-    short_hash = hashlib.sha256(address.encode()).hexdigest()[:8]
-    return Sender(journal_path, store, journal_path.parent / f"tracking-{short_hash}.json", address)
+    return Sender(journal_path, store, journal_path.parent / cursor_name(address), address)
 
 
 @dataclass(frozen=True)

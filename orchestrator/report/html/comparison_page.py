@@ -39,6 +39,7 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
     values = {
         "comparison": comparison,
         "subtitle": _subtitle(comparison),
+        "linked": bool(pages),
         "effects": _effects(comparison),
         "methods": _table(comparison, pages),
         "tests": _tests(comparison),

@@ -170,7 +170,7 @@ function card(id, place) {
   else parts.push(element("p", { className: "empty", text: `The page of so many ${search.plural} holds no curve of this one.` }));
   if (more.page) {
     const text = search.leads;
-    parts.push(element("p", {}, framed ? element("span", { text: `${text} (${more.page})` }) : element("a", { href: more.page, text })));
+    parts.push(element("p", {}, framed ? element("span", { text: `${text}: ${search.framed}` }) : element("a", { href: more.page, text })));
   }
   const made = element("article", {}, ...parts);
   made.dataset.card = id;

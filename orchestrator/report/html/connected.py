@@ -7,6 +7,7 @@ from typing import Any
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.storage.ledger import TrialRecord
+from orchestrator.storage.trial_folder import IMAGES, INSIGHT
 from orchestrator.text import span
 
 NUMBERS = 60_000
@@ -48,6 +49,7 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
         "noun": "trial",
         "plural": "trials",
         "leads": "Its images: worst queries, confused classes",
+        "framed": f"{INSIGHT}/{IMAGES} of the trial's run",
         "metric": ledger.metric,
         "winner": None if winner is None else winner.trial_id,
         "unit": "epoch" if findings.epochs_per_validation else "validation",
@@ -91,6 +93,7 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
         "noun": "search",
         "plural": "searches",
         "leads": "Its page",
+        "framed": "the link is in the note of this page's run",
         "metric": f"best {held_out} so far",
         "winner": members[0].label if members[0].tests else None,
         "unit": "epochs spent",

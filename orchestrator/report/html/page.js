@@ -201,6 +201,7 @@ for (const button of document.querySelectorAll(".copy[data-of]")) {
 
 // In a sandboxed frame, as MLflow's, a browser takes a link to a part of the page for one to another file, and opens none
 if (window.parent !== window) {
+  document.documentElement.classList.add("framed");
   document.querySelectorAll('a:not([href^="#"])').forEach((link) => link.replaceWith(link.textContent));
   document.addEventListener("click", (event) => {
     const link = event.target.closest('a[href^="#"]'), part = link && document.getElementById(link.getAttribute("href").slice(1));

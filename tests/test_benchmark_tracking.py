@@ -1,0 +1,130 @@
+"""A benchmark in the tracker: its run leads to its searches, and these lead back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_search_page import made, spread
+
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.findings import Findings
+from orchestrator.report.html.comparison_page import write_comparison
+from orchestrator.report.note import benchmark_note, note
+from orchestrator.storage.cursors import Cursor
+from orchestrator.storage.journal import Journal
+from orchestrator.storage.ledger import BENCHMARK, Ledger
+from orchestrator.storage.places import BENCHMARK_PAGE, Places
+from orchestrator.tracking.benchmarks import Described, publish_to
+from orchestrator.tracking.projection import NOTE
+from orchestrator.tracking.sender import Sender, cursor_name
+from orchestrator.tracking.store import MemoryStore, TrackingError
+
+LABELS = {"pfml": 0.5, "proxy_anchor": 0.4}
+ADDRESS = "memory"
+WINNER = f"{max(range(4), key=lambda n: spread(4)[n]['delta']):04d}"
+
+
+def journals_of(storage: Path) -> dict[str, Path]:
+    """The journals of two searches of the benchmark `mine`, each with its note."""
+    found = {}
+    for label, level in LABELS.items():
+        path = storage / "searches" / f"mine-{label}" / "journal.jsonl"
+        path.parent.mkdir(parents=True)
+        made(path.parent, spread(4), lambda p: p["delta"], finals={WINNER: [level, level + 0.01, level + 0.02]})
+        events = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        events[0] |= {"name": f"mine-{label}", "search_id": f"{label}-id"}
+        events[0]["tags"][BENCHMARK] = "mine"
+        for event in events:
+            del event["sum"]
+        path.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
+        describe(path)
+        found[label] = path
+    return found
+
+
+def describe(path: Path) -> None:
+    findings = Findings.of(Ledger.of(Journal.read(path)))
+    with Journal(path) as journal:
+        journal.append("note", text=note(findings), important=[], least=None)
+
+
+def described(storage: Path, journals: dict[str, Path]) -> Described:
+    """The benchmark's page and note, written as its driver does."""
+    ledgers = {label: Ledger.of(Journal.read(path)) for label, path in journals.items()}
+    comparison = Comparison.of("mine", ledgers)
+    page = Places(storage).benchmark("mine") / BENCHMARK_PAGE
+    page.parent.mkdir(parents=True, exist_ok=True)
+    write_comparison(comparison, page, dict.fromkeys(ledgers, "search.html"))
+    return Described("mine", 7, benchmark_note(comparison), page, 9)
+
+
+def send(store: MemoryStore, path: Path) -> None:
+    sender = Sender(path, store, path.parent / cursor_name(ADDRESS), ADDRESS)
+    sender.send()
+    assert sender.refused == []
+
+
+def test_the_run_leads_to_the_searches_and_back(tmp_path: Path) -> None:
+    store, journals = MemoryStore(), journals_of(tmp_path)
+    for path in journals.values():
+        send(store, path)
+    searches = {run["name"]: run_id for run_id, run in store.runs.items()}
+    of = {label: store.runs[searches[f"mine-{label}"]] for label in LABELS}
+    assert all("Part of the benchmark [mine]." in run["tags"][NOTE] for run in of.values()), "it has no run yet"
+    benchmark, folder = described(tmp_path, journals), Places(tmp_path).benchmark("mine")
+    assert publish_to(store, ADDRESS, benchmark, folder, journals) is None
+    (run_id,) = (key for key, run in store.runs.items() if run["tags"].get("orchestrator.kind") == "benchmark")
+    run = store.runs[run_id]
+    assert (run["name"], run["status"], run["end_time"], run["artifacts"]) == (
+        "mine",
+        "FINISHED",
+        9,
+        {"report/report.html"},
+    )
+    told = run["tags"][NOTE]
+    assert told.startswith("Best: pfml, map\\_at\\_r 0.5")
+    for label in LABELS:
+        link = f"[{label.replace('_', chr(92) + '_')}](#/experiments/1/runs/{searches[f'mine-{label}']})"
+        assert f"| {link} | done | 0." in told
+        back = of[label]["tags"][NOTE]
+        assert f"Part of the benchmark [mine](#/experiments/1/runs/{run_id})." in back
+        winner = Cursor.load(journals[label].parent / cursor_name(ADDRESS)).runs[WINNER]
+        assert f"[{WINNER}](#/experiments/1/runs/{winner})" in back
+    assert store.notes["1"].startswith(
+        f"**[mine](#/experiments/1/runs/{run_id})**, the benchmark described last\n\nBest: pfml"
+    )
+    assert "](search:" not in told and "**" not in store.notes["1"].partition("\n\n")[2]
+
+    assert publish_to(store, ADDRESS, benchmark, folder, journals) is None
+    assert sum(run["tags"].get("orchestrator.kind") == "benchmark" for run in store.runs.values()) == 1
+    describe(journals["pfml"])  # a search that was resumed
+    send(store, journals["pfml"])
+    assert f"[mine](#/experiments/1/runs/{run_id})" in of["pfml"]["tags"][NOTE]
+
+    store.delete(run_id)
+    assert publish_to(store, ADDRESS, benchmark, folder, journals) is None
+    (again,) = (key for key, run in store.runs.items() if run["tags"].get("orchestrator.kind") == "benchmark")
+    assert store.runs[again]["status"] == "FINISHED" and f"runs/{again})" in of["proxy_anchor"]["tags"][NOTE]
+
+
+def test_what_was_not_sent_has_no_link(tmp_path: Path) -> None:
+    store, journals = MemoryStore(), journals_of(tmp_path)
+    benchmark, folder = described(tmp_path, journals), Places(tmp_path).benchmark("mine")
+    assert publish_to(store, ADDRESS, benchmark, folder, journals) is None and store.runs == {}
+    send(store, journals["pfml"])
+    assert publish_to(store, ADDRESS, benchmark, folder, journals) is None
+    (run,) = (run for run in store.runs.values() if run["tags"].get("orchestrator.kind") == "benchmark")
+    assert "[pfml](#/experiments/1/runs/" in run["tags"][NOTE] and "| [proxy\\_anchor] |" in run["tags"][NOTE]
+
+
+def test_a_tracker_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, journals = MemoryStore(), journals_of(tmp_path)
+    send(store, journals["pfml"])
+
+    def refuse(*_: Any) -> None:
+        raise TrackingError("it is\nfull")
+
+    monkeypatch.setattr(store, "log", refuse)
+    benchmark, folder = described(tmp_path, journals), Places(tmp_path).benchmark("mine")
+    assert publish_to(store, ADDRESS, benchmark, folder, journals) == "it is full"
