@@ -25,6 +25,7 @@ from orchestrator.config.labels import label_of
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats import format_of
+from orchestrator.report.html.rendering import words
 from orchestrator.report.html.search_page import page, write_page
 from orchestrator.report.note import note
 from orchestrator.search.control import status
@@ -183,6 +184,18 @@ def test_the_verdict_answers_a_reader_s_questions(tmp_path: Path) -> None:
     assert "below 73.4 of PFML, Table 1, Potential Field (Ours). Not like for like: embedding_dim" in found.distance
 
 
+def test_a_flat_curve_is_not_drawn_between_minus_one_and_one(tmp_path: Path) -> None:
+    drawn = figures(page(Findings.of(made(tmp_path, spread(3), lambda params: 0.0, epochs=2))))
+    for name in ("history", "learning", "quality"):
+        low, high = drawn[name]["layout"]["yaxis"]["range"]
+        assert low < 0 < high <= 0.06, name
+
+
+def test_a_command_is_divided_between_its_words() -> None:
+    each = ("train", "--set", "&#39;a=&lt;b&gt;&#39;")
+    assert words("train --set 'a=<b>'") == " ".join(f'<span class="word">{word}</span>' for word in each)
+
+
 def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     points = spread(20)
     order = sorted(range(20), key=lambda n: -bowl(points[n]))
@@ -276,9 +289,11 @@ def test_warnings(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, spread(6), raw=raw, reason="the loss is NaN", end="interrupted", epochs=5))
     told = "\n".join(found.warnings)
     assert found.warnings[0].startswith("selection: test")
-    for words in ("interrupted", "1 training failed; the first: the loss is NaN", "The budget is small", "still rose"):
-        assert words in told
-    assert "too few trials for importances: 5; 3 settings would take 12" in found.importances.basis
+    for part in ("interrupted", "1 training failed; the first: the loss is NaN", "The budget is small", "still rose"):
+        assert part in told
+    assert (
+        "too few trials for importances: 5 can be compared, and for 3 settings 12 are needed" in found.importances.basis
+    )
 
 
 def test_early_stops_are_compared_at_one_age(tmp_path: Path) -> None:
@@ -548,7 +563,11 @@ def test_names_cannot_break_out(tmp_path_factory: pytest.TempPathFactory, text: 
     raw["space"]["weights"] = ["calm", "other"]
     points = [{**point, "weights": "calm"} if point["weights"] == text else point for point in points]
     calm = made(tmp_path_factory.mktemp("calm"), points, lambda p: p["delta"], raw=raw, reason="calm", epochs=2)
-    assert [tag for tag, _ in Elements(html).tags] == [tag for tag, _ in Elements(page(Findings.of(calm))).tags]
+    tags, expected = (
+        [tag for tag, found in Elements(one).tags if found.get("class") != "word"]  # of a command, one for each word
+        for one in (html, page(Findings.of(calm)))
+    )
+    assert tags == expected
     for name, figure in figures(html).items():  # plotly reads texts as a little HTML
         assert not re.search(r"<(?!br>|b>|/b>|extra>|/extra>)", json.dumps(figure, ensure_ascii=False)), name
     before, _, code = note(findings).partition("**Train the winner again**\n\n")

@@ -145,7 +145,8 @@ class Findings:
         first, second = self.importances, self.other_importances.get(self.ledger.second or "")
         if second is None:
             return first.answer
-        return f"{self.ledger.metric}: {first.answer} {self.ledger.second}: {second.answer}"
+        same = f"the same of {self.ledger.second}"
+        return f"{self.ledger.metric}: {first.answer} {self.ledger.second}: {second.told(same)}"
 
     @property
     def keys(self) -> list[str]:

@@ -47,15 +47,19 @@ class Importances:
     @property
     def answer(self) -> str:
         """What mattered, in a sentence or two."""
+        return self.told(self.basis)
+
+    def told(self, basis: str) -> str:
+        """The same, with other words for what was explained."""
         if not self.shares:
             return f"{self.basis}.".capitalize()
         level = f"the noise level of {self.noise:.0%}"
         if not (above := self.mattered):
-            return f"No setting can be said to matter: none explains more than {level} ({self.basis})."
+            return f"No setting can be said to matter: none explains more than {level} ({basis})."
         top = ", ".join(f"{key} ({self.shares[key][0]:.0%} ± {self.shares[key][1]:.0%})" for key in above)
         rest = len(self.shares) - len(above)
         below = f" The other {counted(rest, 'setting')}, below {level}, cannot be told from chance." if rest else ""
-        return f"{top}: {self.basis}.{below}"
+        return f"{top}: {basis}.{below}"
 
 
 def needed(searched: Sequence[Searched]) -> int:
@@ -76,8 +80,8 @@ def importances_of(
     if len(ids) < needed(searched):
         return Importances(
             {},
-            f"too few trials for importances: {len(ids)}; {counted(len(varied), 'setting')} would take "
-            f"{needed(searched)}",
+            f"too few trials for importances: {len(ids)} can be compared, and for "
+            f"{counted(len(varied), 'setting')} {needed(searched)} are needed",
         )
     if len(ids) > MOST_TRIALS:
         ids = [ids[i * len(ids) // MOST_TRIALS] for i in range(MOST_TRIALS)]

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
 from orchestrator.storage.ledger import TrialRecord
-from orchestrator.storage.trial_folder import IMAGES, INSIGHT
+from orchestrator.storage.trial_folder import INSIGHT
 from orchestrator.text import span
 
 NUMBERS = 60_000
@@ -49,7 +49,7 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
         "noun": "trial",
         "plural": "trials",
         "leads": "Its images: worst queries, confused classes",
-        "framed": f"{INSIGHT}/{IMAGES} of the trial's run",
+        "framed": f"in the folder {INSIGHT} of the trial's own run",
         "metric": ledger.metric,
         "winner": None if winner is None else winner.trial_id,
         "unit": "epoch" if findings.epochs_per_validation else "validation",

@@ -17,6 +17,8 @@ DRAWN = 1500
 """The maximum number of trials drawn in a figure."""
 LISTED = 100
 """The maximum number of trials in a figure's own table."""
+BELOW = {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0}
+"""A legend at the lower end, below the axis's title however many lines that has."""
 GRID = 60
 """Sides of an interpolated map."""
 
@@ -140,6 +142,13 @@ def log_ticks(values: Sequence[float]) -> list[float]:
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     steps = (1, 2, 5) if high - low <= 2 else (1,)
     return [float(f"{step}e{power}") for power in range(low, high + 1) for step in steps]
+
+
+def value_axis(title: str, values: Sequence[float]) -> Figure:
+    """An axis of values; plotly would draw a single one between -1 and 1 around it."""
+    lowest, highest = min(values), max(values)
+    margin = 0.05 * (highest - lowest or abs(highest) or 1)
+    return {"title": {"text": title}, "range": [lowest - margin, highest + margin]}
 
 
 WHOLE = 12

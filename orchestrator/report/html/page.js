@@ -42,12 +42,12 @@ function inLines(text, most) {
   return lines.join("<br>");
 }
 
-/** What depends on the width: lines of the title below, and how many marks have room above each other. */
+/** What depends on the width: lines of the title below, and how many numbers have room beside each other. */
 function fitted(layout, width) {
   const axis = layout.xaxis, room = width - (layout.margin?.l ?? 56) - 16;
   if (!axis) return;
   if (axis.title?.text) axis.title = { ...axis.title, text: inLines(axis.title.text, Math.max(12, Math.floor(room / 7))) };
-  axis.nticks ??= Math.min(12, Math.max(3, Math.floor(room / 60)));
+  if (axis.type !== "category") axis.nticks ??= Math.min(12, Math.max(3, Math.floor(room / 60)));
 }
 
 function draw(node) {

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
-from orchestrator.report.html.figures import axis_of, marks_of, plotted_value
+from orchestrator.report.html.figures import BELOW, axis_of, marks_of, plotted_value
 from orchestrator.report.points import Placed, how_compared, seed_holds, seeds_text, spread_of
 from orchestrator.report.settings import Searched
 from orchestrator.text import counted, params_text
@@ -100,7 +100,7 @@ def over_seeds(findings: Findings, setting: Searched, name: str) -> Plot | None:
     shapes, notes = marks_of(setting, findings)
     layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": findings.ledger.metric}}, "height": 340}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
-    layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
+    layout["legend"] = BELOW
     left = len(several) - len(data)
     said = (
         f"Mean over {seeds_text([placed for _, points in several for placed in points])}; the bars are the standard "

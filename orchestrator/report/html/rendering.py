@@ -30,7 +30,7 @@ def environment() -> Environment:
     """The environment of all templates."""
     folder = FileSystemLoader(HERE / "templates")
     made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    made.filters |= {"counted": counted, "span": span, "json": as_json, "breakable": breakable}
+    made.filters |= {"counted": counted, "span": span, "json": as_json, "breakable": breakable, "words": words}
     return made
 
 
@@ -82,6 +82,11 @@ def packed_plotly() -> str:
 def breakable(text: str) -> Markup:
     """A name that may go on in a next line after each `_`, `/` and `@`."""
     return Markup(re.sub(r"([_/@])(?=\w)", r"\1<wbr>", str(escape(text))))
+
+
+def words(command: str) -> Markup:
+    """A command that goes on in a next line between its words alone: browsers would break one after `--` too."""
+    return Markup(" ").join(Markup('<span class="word">{}</span>').format(word) for word in command.split(" "))
 
 
 def _plots(part: Any) -> Iterator[Plot]:

@@ -34,6 +34,7 @@ from orchestrator.report.html.figures import (
     improvements,
     step_line,
     traces_by_state,
+    value_axis,
     whole_axis,
 )
 from orchestrator.report.html.numbers_section import learned_cell, search_state, seeds_table, single_tables
@@ -256,11 +257,7 @@ def _progress(findings: Findings) -> list[Plot]:
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.number, lambda t: t.best)
     steps = best_so_far(ledger, trials, lambda number, trial: trial.number)
     data.append(step_line(steps))
-    values = [trial.best for trial in trials if trial.best is not None]
-    lowest, highest = min(values), max(values)
-    margin = 0.05 * (highest - lowest or abs(highest) or 1)
-    # one scale for both figures; otherwise plotly draws a single value between -1 and 1 around it
-    axis = {"title": {"text": ledger.metric}, "range": [lowest - margin, highest + margin]}
+    axis = value_axis(ledger.metric, [trial.best for trial in trials if trial.best is not None])  # for both figures
     layout = {"xaxis": whole_axis("trial", len(trials)), "yaxis": axis}
     early = any(trial.state == "pruned" for trial in trials)
     younger = (
@@ -325,7 +322,7 @@ def _cost(findings: Findings) -> dict[str, Any]:
         return {"table": table, "figure": None}
     layout = {
         "xaxis": {"title": {"text": "seconds of training"}, "rangemode": "tozero"},
-        "yaxis": {"title": {"text": ledger.metric}},
+        "yaxis": value_axis(ledger.metric, [trial.best for trial in trials if trial.best is not None]),
     }
     data = traces_by_state(drawn_trials(ledger, trials), lambda t: t.seconds, lambda t: t.best)
     said = (
@@ -381,7 +378,8 @@ def _curves(findings: Findings) -> Plot | None:
         data.append(asked_trace(asked, per))
     longest = per * max(len(trial.curve) for trial in shown)
     axis = whole_axis(unit, longest) if per == int(per) else {"title": {"text": unit}}
-    layout = {"height": 420, "xaxis": axis, "yaxis": {"title": {"text": ledger.metric}}}
+    values = [value for trial in shown for value in trial.curve] + [stop.asked for stop in asked]
+    layout = {"height": 420, "xaxis": axis, "yaxis": value_axis(ledger.metric, values)}
     many = "" if len(shown) == len(trials) else f"The best {len(shown)} of {len(trials)}. "
     said = f"{many}Dotted lines that end in a triangle were stopped early; the thick one won."
     said += f" {ASKED}" if asked else ""

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
 from orchestrator.report.html.figures import (
+    BELOW,
     axis_of,
     dimension_of,
     drawn_trials,
@@ -177,7 +178,7 @@ def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched,
     shapes, notes = marks_of(setting, findings)
     layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": _measured(findings)}}, "height": 320}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
-    layout["legend"] = {"orientation": "h", "y": -0.25, "yanchor": "top", "x": 0}
+    layout["legend"] = BELOW
     dashed = (
         f" Dashed: {value_text(setting.marked.value)}, {setting.marked.source}." if shapes and setting.marked else ""
     )
