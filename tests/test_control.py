@@ -102,6 +102,27 @@ def test_a_status_counts_one_as_one(tmp_path: Path) -> None:
     assert "used     2 of 9 trials, 1 epoch\n" in said.getvalue()
 
 
+def test_a_status_tells_the_best_validation_before_any_trial_has_ended(tmp_path: Path) -> None:
+    """Named as what it is so far; once a trial has won, that is the best."""
+    trial = {"event": "trial_started", "time": 3, "kind": "trial", "params": {}, "config": {}, "tags": {}}
+    events: list[dict[str, Any]] = [STARTED, trial | {"trial_id": "0000"}, trial | {"trial_id": "0001"}]
+    metric = STARTED["objective"]["metric"]
+    for trial_id, values in (("0000", [0.1, 0.4, 0.3]), ("0001", [0.2])):
+        for number, value in enumerate(values, start=1):
+            validated = {"event": "validation", "trial_id": trial_id, "validation": number, "seconds": 1.0, "time": 4}
+            events.append(validated | {"metrics": {metric: value}})
+    found = status(Ledger.of(events), tmp_path)
+    assert found["best"] is None
+    assert found["so_far"] == {"trial_id": "0000", "validations": 3, "best": 0.4}
+    said = io.StringIO()
+    Terminal(file=said, width=200).print(status_text(found, tmp_path))
+    assert f"so far   {metric} 0.4000 by 0000 after 3 validations; no trial has won yet\n" in said.getvalue()
+    events.append({"event": "trial_ended", "trial_id": "0001", "state": "done", "reason": None, "time": 5})
+    found = status(Ledger.of(events), tmp_path)
+    assert found["so_far"] is None and found["best"]["trial_id"] == "0001"
+    assert status(Ledger.of([STARTED]), tmp_path)["so_far"] is None
+
+
 def test_a_status_tells_a_lost_search_from_a_running_one(tmp_path: Path) -> None:
     ledger = Ledger.of([STARTED, STARTED | {"event": "search_resumed", "elapsed": 3600.0}])
     found = status(ledger, tmp_path)

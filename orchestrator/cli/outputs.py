@@ -190,6 +190,8 @@ class Status(BaseModel):
     note: str
     objective: str
     best: Best | None
+    so_far: Running | None
+    """The best of all validations, while no trial has won."""
     test: WinnerTest | None
     running: list[Running]
 

@@ -17,8 +17,8 @@ from orchestrator.errors import InputError, one_line
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
-from orchestrator.storage.ledger import BENCHMARK, Ledger
-from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, has_started
+from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, benchmark_of_search, has_started
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
 
@@ -146,9 +146,8 @@ class Server(ThreadingHTTPServer):
             findings = Findings.of(ledger, confused_classes(ledger, folder), paths.option(self.places.storage), folder)
             images = "model" if (folder / MODEL_PAGE).exists() else ""
             own = {one: f"trials/{one}" for one in ledger.trials if (folder / trial_page(one)).exists()}
-            part_of = str(ledger.tags.get(BENCHMARK, ""))
-            known = paths.NAME.fullmatch(part_of) and self.places.has_benchmark(part_of)
-            above = f"../../benchmarks/{part_of}/" if known else ""
+            part_of = benchmark_of_search(ledger.tags, self.places.storage)
+            above = f"../../benchmarks/{part_of}/" if part_of else ""
             html = page(findings, images, own, Live("version", version), above).encode()
             self.built = {name: (version, html)}
             return html

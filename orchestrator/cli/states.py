@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.storage import paths
-from orchestrator.storage.ledger import ENDED
+from orchestrator.storage.ledger import ENDED, state_texts
 from orchestrator.text import counted, duration, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
@@ -33,8 +33,7 @@ def planned_trials(most: float, limits: Mapping[str, float]) -> str:
 
 def status_text(found: Mapping[str, Any], storage: Path) -> Group:
     """A search in a few lines: its state, its budget, the best so far, what runs."""
-    words = {"running": "cut off"} if found["state"] == "lost" else {}
-    counts = "   ".join(f"{count} {words.get(state, state)}" for state, count in found["counts"].items() if count)
+    counts = "   ".join(state_texts(found["counts"], found["state"] == "lost"))
     head = Text.assemble((found["name"], "bold"), ": ", (found["state"], STYLES.get(found["state"], "")))
     if found["reason"]:
         head.append(f" ({found['reason']})")
@@ -62,6 +61,10 @@ def status_text(found: Mapping[str, Any], storage: Path) -> Group:
         lines.append(
             Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
         )
+    if found["so_far"]:
+        first, after = found["so_far"], counted(found["so_far"]["validations"], "validation")
+        value = f"{found['objective']} {first['best']:.4f} by {first['trial_id']} after {after}"
+        lines.append(Text(f"  so far   {value}; no trial has won yet"))
     if found["test"]:
         test, over = found["test"], counted(found["test"]["seeds"], "seed")
         lines.append(Text(f"  test     {test['metric']} {test['mean']:.4f} over {over}"))

@@ -29,7 +29,7 @@ from orchestrator.report.significance import Difference, between_confirmed, how_
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.report.stopping import Stop, stops
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger, TrialRecord, state_texts
 from orchestrator.storage.presence import driver
 from orchestrator.text import counted, params_text, span, value_text
 
@@ -182,8 +182,7 @@ def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Pla
     where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
     if winner is None:
         said = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
-        first = next((trial for trial in ledger.ranking() if trial.best is not None), None)
-        if first is None:
+        if (first := ledger.first_so_far()) is None:
             return said
         after = counted(first.validations, "validation")
         return f"{said} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f} on {where} after {after}."
@@ -213,12 +212,8 @@ def _second_line(ledger: Ledger, tested: Mapping[str, str], lost: bool) -> str:
 
 
 def _states(ledger: Ledger, lost: bool = False) -> str:
-    """How many are in which state; of a search that nobody drives, nothing runs any more."""
-    counts, words = ledger.counts(), {"running": "cut off"} if lost else {}
-    return (
-        ", ".join(f"{counts[state]} {words.get(state, state)}" for state in STATE_ORDER if counts[state])
-        or "none begun"
-    )
+    counts = ledger.counts()
+    return ", ".join(state_texts({state: counts[state] for state in STATE_ORDER}, lost)) or "none begun"
 
 
 def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:

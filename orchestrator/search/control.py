@@ -154,6 +154,10 @@ def _best(ledger: Ledger, winner: TrialRecord) -> dict[str, Any]:
     return {"trial_id": winner.trial_id, "objective": value, "loss": loss}
 
 
+def _running(trial: TrialRecord) -> dict[str, Any]:
+    return {"trial_id": trial.trial_id, "validations": trial.validations, "best": trial.best}
+
+
 def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, Any] | None:
     """The winner's test of what the search chooses by, as the mean over its seeds."""
     metric = ledger.metric.removeprefix("val/")
@@ -193,8 +197,7 @@ def status(ledger: Ledger, folder: Path) -> dict[str, Any]:
         "note": labels.note,
         "objective": ledger.metric,
         "best": None if winner is None else _best(ledger, winner),
+        "so_far": None if (first := ledger.first_so_far()) is None else _running(first),
         "test": _test(ledger, winner),
-        "running": [
-            {"trial_id": run.trial_id, "validations": run.validations, "best": run.best} for run in ledger.running()
-        ],
+        "running": [_running(run) for run in ledger.running()],
     }

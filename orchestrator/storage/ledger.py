@@ -19,6 +19,12 @@ ENDED = (*FINISHED, "failed")
 """The states of trials that no resume continues."""
 
 
+def state_texts(counts: Mapping[str, int], lost: bool = False) -> list[str]:
+    """How many trials are in which state, in words; of a search that nobody drives, nothing runs any more."""
+    words = {"running": "cut off"} if lost else {}
+    return [f"{count} {words.get(state, state)}" for state, count in counts.items() if count]
+
+
 @dataclass
 class TrialRecord:
     """One trial: its point, its progress, and its best validation."""
@@ -383,6 +389,10 @@ class Ledger:
         the best point."""
         won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
         return won or next(iter(self.finished()), None)
+
+    def first_so_far(self) -> TrialRecord | None:
+        """While no trial has won: the best of those that have a value, which may still run or have failed."""
+        return None if self.winner() is not None else next(iter(self.leaders()), None)
 
     def finished(self) -> list[TrialRecord]:
         """The trials that may win, best first."""

@@ -5,12 +5,14 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from orchestrator.errors import InputError, suggestion
 from orchestrator.storage import paths
 from orchestrator.storage.files import what_is
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
+from orchestrator.storage.ledger import BENCHMARK
 from orchestrator.storage.presence import driver
 from orchestrator.storage.trial_folder import IMAGES
 
@@ -115,6 +117,12 @@ class Places:
                 f"(orchestrator resume {name}{paths.in_command(self.storage)}) or choose another name"
             )
         return path
+
+
+def benchmark_of_search(tags: Mapping[str, Any], storage: Path) -> str:
+    """The benchmark that a search with these tags is part of, if the storage has it; else empty."""
+    name = str(tags.get(BENCHMARK, ""))
+    return name if paths.NAME.fullmatch(name) and Places(storage).has_benchmark(name) else ""
 
 
 def has_started(journal: Path) -> bool:

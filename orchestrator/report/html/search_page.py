@@ -48,8 +48,7 @@ from orchestrator.report.next_steps import next_steps
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.leaderboard import repeated_tests
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord, value_columns
-from orchestrator.storage.paths import NAME
-from orchestrator.storage.places import BENCHMARK_PAGE, BENCHMARK_RECORD
+from orchestrator.storage.places import BENCHMARK_PAGE, benchmark_of_search
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
 from orchestrator.text import counted, counted_amount, params_text, span, value_text
 
@@ -117,10 +116,9 @@ def write_page(findings: Findings, path: Path) -> None:
 
 def _benchmark_of(ledger: Ledger, path: Path) -> str:
     """The page of a search's benchmark, seen from the search's own page at `path`; empty where there is none."""
-    name = str(ledger.tags.get(BENCHMARK, ""))
-    folder = Path("..", "..", "..", "benchmarks", name)
-    known = NAME.fullmatch(name) and (path.parent / folder / BENCHMARK_RECORD).exists()
-    return (folder / BENCHMARK_PAGE).as_posix() if known else ""
+    above = Path("..", "..", "..")
+    name = benchmark_of_search(ledger.tags, path.parent / above)
+    return (above / "benchmarks" / name / BENCHMARK_PAGE).as_posix() if name else ""
 
 
 def pages_of(findings: Findings, path: Path) -> dict[str, str]:
