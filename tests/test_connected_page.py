@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
-from test_search_page import CHROMIUM, HOSTILE, PFML_SPACE, made, spread
+from test_search_page import CHROMIUM, HOSTILE, PFML_SPACE, figures, made, spread
 
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
@@ -46,6 +46,18 @@ def test_the_page_carries_each_trial_once(findings: Findings) -> None:
     assert about["curve"] == pytest.approx(ledger.trials["0002"].curve, rel=1e-5)
     assert about["at"] == list(range(1, 11)) and "thinned" not in about
     assert "more" in carried and carried["more"]["0000"]["reason"].startswith("<script>")
+
+
+def test_settings_are_called_by_label_and_key(findings: Findings) -> None:
+    """In the panel and over the parallel coordinates."""
+    html = page(findings)
+    labels = {setting.key: setting.label for setting in findings.searched}
+    assert labels["alpha"] and not labels["proxies_per_class"], "one with a label, one that needs none"
+    names = held(html)["names"]
+    assert names["alpha"] == f"{labels['alpha']} (alpha)" and "proxies_per_class" not in names
+    drawn = figures(html)["parallel"]["data"][0]["dimensions"]
+    found = {one["label"] for one in drawn}
+    assert {f"{labels['alpha']}<br>alpha", "proxies_per_class"} <= found
 
 
 def test_curves_are_thinned_and_said_to_be(findings: Findings, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,7 +216,9 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
         until(tab, [third], LIT, plot)
     until(tab, [third], LINES)
     assert tab.evaluate(CARDS) == [third]
-    differing = [key for key in PFML_SPACE if winner.params[key] != findings.ledger.trials[third].params[key]]
+    named = {setting.key: setting.named for setting in findings.searched}
+    other = findings.ledger.trials[third].params
+    differing = [named[key] for key in PFML_SPACE if winner.params[key] != other[key]]
     assert tab.eval_on_selector_all("#trial-panel tbody tr td:first-child", "all => all.map(c => c.innerText)") == (
         differing
     )
@@ -259,7 +273,7 @@ def test_one_selection_everywhere(browser: Any, findings: Findings, tmp_path: Pa
     low = sorted(t.trial_id for t in findings.ledger.finished() if t.params["delta"] <= 0.2)
     within = set(findings.comparable.values)
     axis = tab.evaluate("() => document.getElementById('parallel').data[0].dimensions[0].label")
-    assert axis == "delta"
+    assert axis.split("<br>")[-1] == "delta"
     expected = [trial for trial in low if trial in within]
 
     def narrow_the_axis() -> None:

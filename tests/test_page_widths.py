@@ -17,7 +17,7 @@ DRAWN = "[...document.querySelectorAll('.plot[data-drawn]')].filter((node) => no
 CUT = f"""() => {DRAWN}.flatMap((node) => {{
   const box = node.getBoundingClientRect();
   const outside = ({{ left, right }}) => left < box.left - 1 || right > box.right + 1;
-  return [...node.querySelectorAll('.xtitle')].filter((title) => outside(title.getBoundingClientRect()))
+  return [...node.querySelectorAll('.xtitle, .axis-title')].filter((title) => outside(title.getBoundingClientRect()))
     .map((title) => `${{node.id}}: ${{title.textContent}}`); }})"""
 HIDDEN = f"""() => {DRAWN}.flatMap((node) => {{
   const one = node.querySelector('.xtitle')?.getBoundingClientRect();

@@ -160,7 +160,7 @@ function card(id, place) {
   else if (winner) {
     const rows = search.columns.slice(search.first).flatMap((key, at) => {
       const [mine, its] = [row[search.first + at], winner[search.first + at]];
-      return mine === its ? [] : [[key, shown(mine), shown(its)]];
+      return mine === its ? [] : [[search.names[key] ?? key, shown(mine), shown(its)]];
     });
     parts.push(rows.length ? tableOf(["setting", `${search.noun} ${id}`, `winner ${search.winner}`], rows, "Settings that differ from the winner's")
       : element("p", { text: "Its searched settings are the winner's." }));

@@ -22,6 +22,7 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
     """The trials as rows of `columns`, the settings from `first` on, and `more` of those whose curves fit."""
     ledger = findings.ledger
     keys = [setting.key for setting in findings.searched]
+    names = {setting.key: setting.named for setting in findings.searched if setting.label}
     second = [] if ledger.second is None else [ledger.second]
     columns = ["trial", "state", ledger.metric, *second, "validations", "seconds"]
     rows = [
@@ -49,6 +50,7 @@ def trials_data(findings: Findings, pages: Mapping[str, str]) -> dict[str, Any]:
         "noun": "trial",
         "plural": "trials",
         "leads": "Its images: worst queries, confused classes",
+        "names": names,
         "framed": f"in the folder {INSIGHT} of the trial's own run",
         "metric": ledger.metric,
         "winner": None if winner is None else winner.trial_id,
@@ -65,6 +67,8 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
     """The searches of a comparison in the same form: the best point of each, and its best value over epochs spent."""
     members = comparison.members
     keys = list(dict.fromkeys(key for member in members if member.winner for key in member.winner.params))
+    searched = {setting.key: setting for member in members for setting in member.findings.searched}
+    names = {key: searched[key].named for key in keys if key in searched and searched[key].label}
     metrics = dict.fromkeys(member.ledger.metric for member in members)
     held_out = next(iter(metrics)) if len(metrics) == 1 else "held-out"
     columns = ["search", "state", f"test/{comparison.metric}", "seeds", held_out, "trials", "epochs", "seconds"]
@@ -93,6 +97,7 @@ def searches_data(comparison: Comparison, pages: Mapping[str, str]) -> dict[str,
         "noun": "search",
         "plural": "searches",
         "leads": "Its page",
+        "names": names,
         "framed": "the link is in the note of this page's run",
         "metric": f"best {held_out} so far",
         "winner": members[0].label if members[0].tests else None,

@@ -111,7 +111,7 @@ def traces_by_state(
 
 
 def dimension_of(setting: Searched, values: Sequence[Any]) -> Figure:
-    label = setting.key
+    label = Markup("{}<br>{}").format(setting.label, setting.key) if setting.label else setting.key
     if not setting.numeric:
         names = [str(value) for value in dict.fromkeys(setting.values)]
         places = [names.index(str(value)) for value in values]

@@ -31,22 +31,35 @@ function template(style) {
     margin: { l: 56, r: 16, t: 34, b: 44 } } };
 }
 
-/** A text in lines of at most so many characters; a longer word stays whole. */
-function inLines(text, most) {
+/** A text in lines of at most so many characters, broken at these places alone; a longer part stays whole. */
+function inLines(text, most, at = / /) {
   const lines = [];
-  for (const word of text.split(" ")) {
-    const longer = lines.length ? `${lines.at(-1)} ${word}` : word;
-    if (lines.length && longer.length <= most) lines[lines.length - 1] = longer;
-    else lines.push(word);
+  for (const part of text.split(new RegExp(`(?<=${at.source})`))) {
+    if (lines.length && (lines.at(-1) + part).trimEnd().length <= most) lines[lines.length - 1] += part;
+    else lines.push(part);
   }
-  return lines.join("<br>");
+  return lines.map((line) => line.trimEnd());
+}
+
+/** The labels of parallel axes in as many lines as the longest needs, above their axes. */
+function aboveAxes(trace, layout, node) {
+  const between = (node.clientWidth - 120) / (trace.dimensions.length - 1);
+  const most = Math.min(20, Math.max(8, Math.floor(between / 6.5)));  // 20 fit beside the first and the last axis
+  const labels = trace.dimensions.map(({ label }) => label.split("<br>").flatMap((line) => inLines(line, most, /[ _/]/)));
+  const lines = Math.max(...labels.map((label) => label.length));
+  trace.dimensions.forEach((one, place) => {
+    one.label = [...Array(lines - labels[place].length).fill("\u00a0"), ...labels[place]].join("<br>");
+  });
+  node.style.setProperty("--more-lines", lines - 1);
+  layout.margin = { ...layout.margin, t: layout.margin.t + 14 * (lines - 1) };
 }
 
 /** What depends on the width: lines of the title below, and how many numbers have room beside each other. */
-function fitted(layout, width) {
-  const axis = layout.xaxis, room = width - (layout.margin?.l ?? 56) - 16;
+function fitted({ data: [first], layout }, node) {
+  if (first.type === "parcoords") aboveAxes(first, layout, node);
+  const axis = layout.xaxis, room = node.clientWidth - (layout.margin?.l ?? 56) - 16;
   if (!axis) return;
-  if (axis.title?.text) axis.title = { ...axis.title, text: inLines(axis.title.text, Math.max(12, Math.floor(room / 7))) };
+  if (axis.title?.text) axis.title = { ...axis.title, text: inLines(axis.title.text, Math.max(12, Math.floor(room / 7))).join("<br>") };
   if (axis.type !== "category") axis.nticks ??= Math.min(12, Math.max(3, Math.floor(room / 60)));
 }
 
@@ -54,7 +67,7 @@ function draw(node) {
   const style = getComputedStyle(document.documentElement);
   const figure = coloured(figures[node.id], style);
   figure.layout.template = template(style);
-  fitted(figure.layout, node.clientWidth);
+  fitted(figure, node);
   hooks.before(figure);
   Plotly.react(node, figure.data, figure.layout, {
     responsive: true, displaylogo: false, toImageButtonOptions: { format: "svg", filename: node.id },

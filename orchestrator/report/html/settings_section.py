@@ -149,7 +149,7 @@ def _parallel(findings: Findings, trials: Sequence[TrialRecord], varied: Sequenc
     scale = [[0, "var(--soft)"], [0.8, "var(--pruned)"], [1, "var(--best)"]]
     line = {"color": values, "colorscale": scale, "reversescale": ledger.mode == "min", "showscale": False}
     lines: Figure = {"type": "parcoords", "line": line, "dimensions": dimensions}
-    lines |= {"customdata": [trial.trial_id for trial in own], "labelangle": -12 if len(varied) > 5 else 0}
+    lines |= {"customdata": [trial.trial_id for trial in own]}
     data = [lines]
     layout = {"height": 380, "margin": {"l": 70, "r": 50, "t": 60, "b": 30}}
     said = (
