@@ -191,6 +191,18 @@ def test_a_flat_curve_is_not_drawn_between_minus_one_and_one(tmp_path: Path) -> 
         assert low < 0 < high <= 0.06, name
 
 
+def test_a_lost_search_is_red_and_brackets_stand_alone(tmp_path: Path) -> None:
+    """The best point lies at the end of a logarithmic range, and no process drives the search."""
+    space = PFML_SPACE | {"alpha": {"low": 0.1, "high": 3, "log": True}}
+    points = [point | {"alpha": 0.1 * 30 ** min(1, n / 10)} for n, point in enumerate(spread(12))]
+    raw: dict[str, Any] = {"method": "pfml", "dataset": "cub200", "space": space}
+    ledger = made(tmp_path, points, lambda params: params["alpha"] / 10, raw=raw, end=None)
+    found = Findings.of(ledger, folder=tmp_path)
+    assert found.lost and '<span class="state failed">lost</span>' in page(found)
+    said = " ".join([found.widen, *found.warnings])
+    assert "0.1 to 3, logarithmic)" in said and "))" not in said
+
+
 def test_a_command_is_divided_between_its_words() -> None:
     each = ("train", "--set", "&#39;a=&lt;b&gt;&#39;")
     assert words("train --set 'a=<b>'") == " ".join(f'<span class="word">{word}</span>' for word in each)

@@ -364,7 +364,7 @@ def _warnings(
         if setting.edge:
             yield (
                 f"{setting.key} = {value_text(setting.best)} is at the {setting.edge} edge of its range "
-                f"({setting.range_text}): the optimum may lie outside."
+                f"({setting.range_in_brackets}): the optimum may lie outside."
             )
     if gain := _still_rising(ledger, winner):
         count = _last_fifth(winner.curve)

@@ -91,6 +91,11 @@ class Searched:
         choices = self.parameter.choices if self.parameter is not None else self.values
         return ", ".join(value_text(choice) for choice in choices)
 
+    @property
+    def range_in_brackets(self) -> str:
+        """The same where it stands in brackets already."""
+        return self.range_text.replace(" (logarithmic)", ", logarithmic")
+
 
 def space_of(ledger: Ledger) -> Space | None:
     """The searched space; None if this version, or this machine's plugins, do not understand it."""
@@ -315,7 +320,7 @@ def _beyond(setting: Searched, best: Any, edge: str | None) -> str:
     if parameter is not None and parameter.kind != "categorical":
         end = parameter.low if edge == "low" else parameter.high
     side = "below" if edge == "low" else "above"
-    return f"{setting.key} {side} {value_text(end)} (best: {value_text(best)} in {setting.range_text})"
+    return f"{setting.key} {side} {value_text(end)} (best: {value_text(best)} in {setting.range_in_brackets})"
 
 
 @dataclass(frozen=True)

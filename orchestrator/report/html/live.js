@@ -3,7 +3,7 @@
 
 const live = JSON.parse(document.getElementById("live").textContent);
 const told = Object.assign(document.createElement("p"), { className: "live" });
-const heard = Object.assign(document.createElement("span"), { textContent: `as of ${new Date().toISOString().slice(0, 19)}Z` });
+const heard = Object.assign(document.createElement("span"), { textContent: `as of ${new Date().toISOString().slice(0, 19).replace("T", " ")} UTC` });
 const hold = Object.assign(document.createElement("button"), { type: "button", className: "copy", textContent: "Hold" });
 heard.setAttribute("role", "status");
 told.append(heard, " ", hold);

@@ -21,9 +21,11 @@ def learned_cell(ledger: Ledger, trial: TrialRecord) -> Cell:
 
 
 def search_state(ledger: Ledger, lost: bool) -> Cell:
-    """The state of a search; in red if it learned nothing."""
+    """The state of a search; in red if it learned nothing, or nobody drives it any more."""
     state = "lost" if lost else ledger.state
-    return state_cell(f"{state}, learned nothing", "failed") if verdict_line(ledger) else state_cell(state)
+    if verdict_line(ledger):
+        return state_cell(f"{state}, learned nothing", "failed")
+    return state_cell(state, "failed" if lost else "")
 
 
 def seeds_table(name: str, ledger: Ledger, group: Repeated) -> Table:
