@@ -230,10 +230,11 @@ class Method(nn.Module):
         if not isinstance(views := cls.views, int) or views < 1:
             raise TypeError(f"{where}: views {views!r} must be a whole number from 1 on")
         known = {name for name in vars(Method) if not name.startswith("_")}
+        hooks = {name for name in known if callable(getattr(Method, name, None))}
         for name, value in vars(cls).items():
             if name.startswith("_") or name in known or not callable(value) or hasattr(nn.Module, name):
                 continue
-            hint = suggestion(name, known)
+            hint = suggestion(name, hooks)
             if "did you mean" in hint:
                 raise TypeError(f"{where}: '{name}' is not a hook{hint}; start the name of an own method with '_'")
 

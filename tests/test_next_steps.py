@@ -20,6 +20,7 @@ from orchestrator.cli.main import main
 from orchestrator.config.resolve import with_final_runs, with_more_budget
 from orchestrator.config.search import Search
 from orchestrator.report.findings import Findings
+from orchestrator.report.html.rendering import words
 from orchestrator.report.html.search_page import page
 from orchestrator.report.next_steps import MOST, RULES, contenders, next_steps, noise_of
 from orchestrator.report.note import note
@@ -396,7 +397,7 @@ def test_every_place_tells_the_same(commands: Commands) -> None:
         for told in (card, text):
             assert step.what.split(":")[0] in told
         if step.command is not None:
-            assert f"<code>{step.command}</code>" in card and step.cost in card
+            assert f"<code>{words(step.command)}</code>" in card and step.cost in card
     assert str(steps[0].command) in text
 
 
