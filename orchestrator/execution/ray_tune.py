@@ -338,10 +338,10 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
         return words, work.trial_folder
 
     def end(self, work: Work, reason: str, words: str) -> None:
-        """End a trial because of its process; the last lines of the process are kept."""
+        """End a trial because of its process; the last lines of the process are kept before the reason names them."""
+        keep(work.trial_folder, words)
         with contextlib.suppress(OSError):
             self.conductor.lost(work.trial_id, reason)
-        keep(work.trial_folder, words)
 
 
 class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
