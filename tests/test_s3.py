@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -536,6 +538,42 @@ def test_a_driver_is_seen_and_steered_through_the_store(
         front.whim = lambda method, path: 503 if method == "PUT" else None  # it says nothing more itself
         put(server, f"{storage}/searches/x/{DRIVER}", json.dumps(gone).encode())
     assert keys(server, storage) == [f"searches/x/{DRIVER}"], "another driver's is not taken away"
+
+
+@pytest.mark.slow
+def test_a_live_page_follows_a_search_of_another_machine(storage: str, tmp_path: Path) -> None:
+    """The page of the store's search, served from a machine that has nothing of it, while it goes on here."""
+    from urllib.request import urlopen
+
+    def page(path: str) -> str:
+        with urlopen(address + path, timeout=60) as answer:
+            return str(answer.read().decode())
+
+    with Journal(journal_of(storage)) as journal:
+        search = conductor(journal, [])
+        work = search.next()
+        assert work is not None
+        command = [sys.executable, "-m", "orchestrator", "watch", "x", "--storage", storage]
+        command += ["--port=0", "--json", "--no-browser"]
+        there = os.environ | {"ORCHESTRATOR_CACHE": str(tmp_path / "there")}
+        pipe = subprocess.PIPE
+        watching = subprocess.Popen(command, env=there, stdout=pipe, stderr=pipe, text=True)
+        try:
+            assert watching.stdout is not None
+            address = str(json.loads(watching.stdout.readline())["address"])
+            version, html = page("version"), page("")
+            assert "val/map_at_r 0.4321" not in html
+            search.report(Validated(work.trial_id, 1, {"val/map_at_r": 0.4321}, 1.0))
+            end = time.monotonic() + 30
+            while page("version") == version and time.monotonic() < end:
+                time.sleep(0.2)
+            assert f"So far trial {work.trial_id}: val/map_at_r 0.4321" in page("")
+            watching.send_signal(signal.SIGINT)
+            _, said = watching.communicate(timeout=60)
+        finally:
+            watching.kill()
+            watching.wait()
+    assert watching.returncode == 0 and "no longer served" in said and "Traceback" not in said
 
 
 # Data sets and the command line -----------------------------------------------------------------------------
