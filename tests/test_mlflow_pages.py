@@ -1,6 +1,7 @@
 """What a reviewer sees in MLflow: its own pages over a search, opened in a real browser from a real server."""
 
 import base64
+import collections
 import contextlib
 import json
 import math
@@ -10,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 import zlib
@@ -136,7 +138,9 @@ class Reviewer:
     complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Page:
-        """A page of its own, whose complaints are its own too."""
+        """A page of its own, whose complaints are its own too; those before it are closed, as they keep asking."""
+        for context in self.browser.contexts:
+            context.close()
         self.complaints.clear()
         page = self.browser.new_page(viewport={"width": 1500, "height": 1300})
         page.on("console", self._hear)
@@ -209,6 +213,8 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
             for line in server.stderr:
                 if "Application startup complete" in line:
                     break
+            # else the server waits, once its lines about requests have filled the pipe
+            threading.Thread(target=collections.deque, args=(server.stderr, 0), daemon=True).start()
             expect.set_options(timeout=SECONDS)
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -366,6 +372,7 @@ REAL: dict[str, Any] = {
 }
 FEWER = """
 import sys
+import threading
 from importlib.machinery import PathFinder
 
 

@@ -180,7 +180,9 @@ def ui(
     if json_:
         print(json.dumps({"tracking_uri": redact(uri), "address": address}), flush=True)
     echo(f"MLflow on {redact(uri)}: {address} (takes some seconds; Ctrl-C ends it)", err=True)
-    with subprocess.Popen(command, env=os.environ | ui_environment(uri), process_group=0) as server:
+    # the server's lines about requests are no part of the JSON: who reads that alone would let the pipe fill up
+    lines = 2 if json_ else None  # 2: stderr
+    with subprocess.Popen(command, env=os.environ | ui_environment(uri), stdout=lines, process_group=0) as server:
         try:
             if browser:
                 threading.Thread(target=_open_browser, args=(address, port, server), daemon=True).start()
