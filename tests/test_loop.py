@@ -14,10 +14,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from conftest import Pair
-from torch import Tensor, nn
+from torch import Tensor
 
 from methods import pfml
 from methods.baselines import Baseline
+from orchestrator.check.subject import NETWORK
 from orchestrator.config.lr_schedules import LR_SCHEDULES
 from orchestrator.config.optimizers import OPTIMIZERS
 from orchestrator.config.search import Objective
@@ -31,8 +32,6 @@ from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, registry
 from orchestrator.networks.backbones import BACKBONES
-from orchestrator.networks.backbones.base import Architecture
-from orchestrator.networks.backbones.network import Backbone
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, DIAGNOSTICS, MODEL
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.distributed import (
@@ -146,16 +145,6 @@ ALIKE = {
 DISTINCT = sorted(VARIANTS.keys() - ALIKE | {"multi_similarity", "normalized_softmax"})
 
 
-def tiny(channels: int, class_token: bool = False) -> Backbone:
-    """One convolution: what methods do is the same behind it, and many trainings take half the time."""
-    body = nn.Sequential(nn.Conv2d(channels, 16, 4, stride=4, bias=False), nn.GroupNorm(4, 16), nn.ReLU())
-    half = [0.5] * channels
-    return Backbone(body, feature_dim=16, channels=channels, mean=half, std=half, layers={"blocks": r"^(\d+)"})
-
-
-TINY = Architecture("tiny", about="a network for the tests of methods", build=tiny)
-
-
 @functools.cache
 def small_glyphs(data: Path) -> Store:
     """The small glyphs in `data`, opened once in a process."""
@@ -181,7 +170,7 @@ def train(
     split = dataclasses.replace(split, validation=split.validation[:64])
     validations = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(BACKBONES, TINY.name, TINY)
+        patch.setitem(BACKBONES, NETWORK.name, NETWORK)
         experiment = resolved(data, settings)
         for validation in fit(experiment, store, split, folder=folder, stop_after=stop_after, objective=objective):
             validations.append(validation)
@@ -204,10 +193,10 @@ def train_in_super_classes(folder: Path | None, data: Path, settings: dict[str, 
 def training_of(variant: str) -> tuple[Callable[..., list[Any]], dict[str, Any]]:
     """What trains a variant, and its settings."""
     if variant in RECIPES:
-        large = {"backbone": TINY.name} if "images_per_class" in RECIPES[variant] else {}
+        large = {"backbone": NETWORK.name} if "images_per_class" in RECIPES[variant] else {}
         settings = {"method": "proxy_anchor", **large, **RECIPES[variant]}
     else:
-        settings = {"backbone": TINY.name, **VARIANTS[variant]}
+        settings = {"backbone": NETWORK.name, **VARIANTS[variant]}
     return (train_in_super_classes if settings.get("batches") == "hierarchical" else train), settings
 
 

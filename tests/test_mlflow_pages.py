@@ -138,9 +138,7 @@ class Reviewer:
     complaints: list[str] = field(default_factory=list)
 
     def open(self, path: str) -> Page:
-        """A page of its own, whose complaints are its own too; those before it are closed, as they keep asking."""
-        for context in self.browser.contexts:
-            context.close()
+        """A page of its own, whose complaints are its own too."""
         self.complaints.clear()
         page = self.browser.new_page(viewport={"width": 1500, "height": 1300})
         page.on("console", self._hear)

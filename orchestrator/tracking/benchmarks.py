@@ -83,9 +83,10 @@ def _run(store: Store, experiment: str, benchmark: Described, cursor_path: Path,
 
 def _link_back(store: Store, experiment: str, cursor: Cursor, journal: Path, run_id: str) -> None:
     """The note of a search again, with a link to the benchmark's run, which did not exist when it was sent."""
-    told = [event for event in Journal.read(journal) if event["event"] == "note"]
+    events = Journal.read(journal)
+    told = [event for event in events if event["event"] == "note"]
     if told:
         trials = {("trial", trial): run for trial, run in cursor.runs.items() if trial is not None}
-        name = Journal.read(journal)[0]["tags"].get(BENCHMARK, "")
+        name = events[0]["tags"].get(BENCHMARK, "")
         text = linked(str(told[-1]["text"])[:TAG_CHARACTERS], experiment, {**trials, ("benchmark", str(name)): run_id})
         store.log(str(cursor.runs[None]), [], {}, {NOTE: text})

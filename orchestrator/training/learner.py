@@ -7,7 +7,7 @@ from torch import Generator, Tensor, nn
 
 from orchestrator.errors import InputError, TrainingFailed, suggestion
 from orchestrator.method import Batch, Method, MethodConfig, Outputs, Task
-from orchestrator.networks.backbones import build_backbone
+from orchestrator.networks.backbones import architecture_of, build_backbone
 from orchestrator.networks.backbones.base import Architecture, Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
@@ -50,8 +50,9 @@ class Learner(nn.Module):
         lora: LoRA | None = None,
     ) -> None:
         super().__init__()
+        architecture = architecture_of(backbone)
         built = build_backbone(
-            backbone,
+            architecture,
             channels=channels,
             weights=weights,
             sha256=weights_sha256,
@@ -69,7 +70,7 @@ class Learner(nn.Module):
         """How many images of the batch this process has; 0 outside a training step."""
         self.network.heads = self.method.heads()
         if lora is not None:
-            adapt(self.network.backbone, lora, backbone if isinstance(backbone, str) else backbone.name)
+            adapt(self.network.backbone, lora, architecture.name)
         self.method.bind(self.network)
 
     def outputs(self, images: Tensor) -> Outputs:

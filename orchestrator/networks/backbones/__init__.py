@@ -41,8 +41,11 @@ BACKBONES: dict[str, Architecture] = {
 }
 
 
-def architecture_of(name: str) -> Architecture:
-    """InputError for a name that is neither in BACKBONES nor announced by a package, nor begins with `timm/`."""
+def architecture_of(name: str | Architecture) -> Architecture:
+    """One that is given already, or that of a name. InputError for a name that is neither in BACKBONES nor announced by
+    a package, nor begins with `timm/`."""
+    if isinstance(name, Architecture):
+        return name
     if name in BACKBONES:
         return BACKBONES[name]
     announced = parts.names("backbones", BACKBONES)
@@ -76,8 +79,8 @@ def build_backbone(
     """
     from orchestrator.networks.backbones.weights import load, weights_of_file
 
-    architecture = architecture_of(backbone) if isinstance(backbone, str) else backbone
-    name = backbone if isinstance(backbone, str) else backbone.name
+    architecture = architecture_of(backbone)
+    name = architecture.name
     if class_token and not architecture.has_tokens:
         raise no_class_token(name)
     if architecture.pretrained is None:
