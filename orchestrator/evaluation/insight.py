@@ -297,10 +297,12 @@ def principal_components(embeddings: Floats) -> Floats:
 def neighbour_map(embeddings: Floats) -> Floats | None:
     """t-SNE (P, 2) from a start by principal components, seeded; None for fewer than four images, or all in one place.
 
-    Neighbours stay together; distances between groups, and their sizes, mean nothing.
+    Neighbours stay together; distances between groups, and their sizes, mean nothing. One thread computes it: several
+    wait for each other at each of its many short steps, and on a busy machine take five times as long.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     if len(embeddings) < 4 or not np.ptp(embeddings, axis=0).any():
         return None
@@ -309,7 +311,7 @@ def neighbour_map(embeddings: Floats) -> Floats | None:
     perplexity = min(PERPLEXITY, (len(embeddings) - 1) / 3)
     start = np.pad(reduced[:, :2], ((0, 0), (0, max(0, 2 - parts))))
     start = start / max(float(np.std(start[:, 0])), 1e-12) * 1e-4
-    found: Floats = TSNE(2, init=start, perplexity=perplexity, max_iter=ITERATIONS, random_state=SEED).fit_transform(
-        reduced
-    )
+    placing = TSNE(2, init=start, perplexity=perplexity, max_iter=ITERATIONS, random_state=SEED)
+    with threadpool_limits(1):
+        found: Floats = placing.fit_transform(reduced)
     return found

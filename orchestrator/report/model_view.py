@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from orchestrator.evaluation.confusions import Table
-from orchestrator.evaluation.insight import Insight
+from orchestrator.evaluation.insight import Insight, neighbour_map
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
 from orchestrator.report.confused import DAMAGED, read_table
@@ -59,6 +59,11 @@ class View:
     certain_pairs: Table | None = None
     neighbour_map: bool = True
     """Whether t-SNE, which takes seconds, is among its maps."""
+
+    @cached_property
+    def near(self) -> NDArray[np.floating[Any]] | None:
+        """The sample's places by t-SNE, computed once; see `neighbour_map`."""
+        return neighbour_map(self.insight.embedding_PD) if self.neighbour_map else None
 
     @cached_property
     def thumbnails(self) -> dict[int, Image.Image]:

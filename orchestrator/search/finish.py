@@ -5,6 +5,7 @@ import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,9 @@ class Outcome:
 
 @contextlib.contextmanager
 def imports_beside() -> Iterator[Callable[[], None]]:
-    """Gives a function that begins to import, in a thread, what the outputs of a search need: the process that drives
-    trials in other processes has little to do meanwhile. After the block no further module is begun."""
+    """Gives a function that begins to import, in a thread, what the outputs of a search need, and to read the published
+    results: the process that drives trials in other processes has little to do meanwhile. After the block no further
+    module is begun."""
     over, begun = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -71,6 +73,10 @@ def imports_beside() -> Iterator[Callable[[], None]]:
                 return
             with contextlib.suppress(Exception):  # whoever needs it reports why it cannot be imported
                 importlib.import_module(name)
+        with contextlib.suppress(Exception):  # so does whoever needs the rows
+            from orchestrator.report.published import every_row
+
+            every_row()
 
     def begin() -> None:
         if not begun.is_set():
@@ -144,7 +150,8 @@ def _write_report(ledger: Ledger, journal: Journal, places: Places) -> None:
 
 def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
     """Write a page and a table with images for the final model and each of the best few trials, beside their models
-    and in the tracker; the page of the first of them is the search's."""
+    and in the tracker; the page of the first of them is the search's. Its t-SNE is computed in a thread, mostly outside
+    Python, while the tables are written."""
     from orchestrator.data.catalog import open_dataset
     from orchestrator.report.confused import shown_models
     from orchestrator.report.html.gallery import write_gallery
@@ -154,17 +161,23 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
     folder = journal.path.parent
     events = Journal.read(journal.path)
     store: Any = None
+    views = {}
     for place, trial in enumerate(shown_models(ledger)):
         store = store or open_dataset(str(trial.settings["dataset"]), places.data)
         view = model_view(ledger, trial, folder, store, events, neighbour_map=place == 0)
-        if view is None:
-            continue
-        name = f"trials/{trial.trial_id}/{INSIGHT}"
+        if view is not None:
+            views[f"trials/{trial.trial_id}/{INSIGHT}"] = view
+    with ThreadPoolExecutor(1) as beside:
+        placed = [beside.submit(getattr, view, "near") for view in views.values() if view.neighbour_map]
+        tables = {name: write_gallery(view, folder / name, INSIGHT) for name, view in views.items()}
+    for near in placed:
+        near.result()
+    for name, view in views.items():
         with Folder(folder).output(name) as shown:
             write_model_page(view, shown / IMAGES)
-            table = write_gallery(view, shown, INSIGHT)
-        journal.append("artifact", trial_id=trial.trial_id, path=name, folder=INSIGHT, tables=[table])
-        if place == 0:
+        trial_id = Path(name).parent.name
+        journal.append("artifact", trial_id=trial_id, path=name, folder=INSIGHT, tables=[tables[name]])
+        if view.neighbour_map:
             with Folder(folder).output(MODEL_PAGE) as page:
                 write_whole(page, (shown / IMAGES).read_bytes())
             journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))

@@ -1,6 +1,5 @@
 """A model's gallery as a table of thumbnails for MLflow."""
 
-import io
 import json
 from pathlib import Path
 
@@ -27,6 +26,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     shown = min(TABLE_NEIGHBOURS, insight.neighbour_KN.shape[1])
     heads = ["class", "query", *(f"neighbour {rank + 1}" for rank in range(shown)), "found"]
     rows = []
+    (folder / GALLERY).mkdir(parents=True, exist_ok=True)
     for number, (row, label) in enumerate(zip(insight.query_K.tolist(), insight.query_label_K.tolist(), strict=True)):
         own = insight.neighbour_label_KN[number, : neighbours(insight, number, shown)]
         images = [_framed(view.thumbnails[row], None, uncertainty_text(insight, "K", number))]
@@ -37,9 +37,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
         cells = []
         for rank, image in enumerate(images):
             file = f"{GALLERY}/{number:02d}-{rank}.webp"
-            content = io.BytesIO()
-            image.save(content, "WEBP", quality=80)
-            write_whole(folder / file, content.getvalue())
+            image.save(folder / file, "WEBP", quality=80)  # not flushed to the disk: there are 150, which can be remade
             cells.append({"type": "image", "filepath": f"{place}/{file}", "compressed_filepath": f"{place}/{file}"})
         said = ", ".join(f"{'✓' if other == label else '✗'} {names[other]}" for other in own.tolist())
         rows.append([names[label], *cells, f"{int((own == label).sum())} of {len(own)} right: {said}"])

@@ -13,7 +13,6 @@ from orchestrator.evaluation.confusions import confused_most
 from orchestrator.evaluation.insight import (
     UNCERTAINTY,
     Insight,
-    neighbour_map,
     principal_components,
     separation,
 )
@@ -46,8 +45,8 @@ LONG_NAME = 20
 def model_page(view: View) -> str:
     """The HTML of a model's page."""
     maps = {"principal components": principal_components(view.insight.embedding_PD)}
-    if view.neighbour_map and (near := neighbour_map(view.insight.embedding_PD)) is not None:
-        maps = {"t-SNE": near} | maps
+    if view.near is not None:
+        maps = {"t-SNE": view.near} | maps
     insight, pictures = view.insight, _pictures(view)
     values = {
         "view": view,
