@@ -6,8 +6,12 @@ import sys
 def main() -> None:
     """The entry point of the console script and of `python -m orchestrator`."""
     try:
-        from orchestrator.endings import leave, prepare, unforeseen
+        import gc
 
+        from orchestrator.endings import leave, prepare, unforeseen
+        from orchestrator.imports import SELDOM
+
+        gc.set_threshold(*SELDOM)
         prepare()
         try:
             from orchestrator.cli.main import main as run
