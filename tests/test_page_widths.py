@@ -14,10 +14,11 @@ from orchestrator.report.html.comparison_page import comparison_page
 from orchestrator.report.html.search_page import page
 
 DRAWN = "[...document.querySelectorAll('.plot[data-drawn]')].filter((node) => node.checkVisibility())"
+NAMES = ".xtitle, .axis-title, #parallel .tick text"
 CUT = f"""() => {DRAWN}.flatMap((node) => {{
   const box = node.getBoundingClientRect();
   const outside = ({{ left, right }}) => left < box.left - 1 || right > box.right + 1;
-  return [...node.querySelectorAll('.xtitle, .axis-title')].filter((title) => outside(title.getBoundingClientRect()))
+  return [...node.querySelectorAll('{NAMES}')].filter((title) => outside(title.getBoundingClientRect()))
     .map((title) => `${{node.id}}: ${{title.textContent}}`); }})"""
 HIDDEN = f"""() => {DRAWN}.flatMap((node) => {{
   const one = node.querySelector('.xtitle')?.getBoundingClientRect();
@@ -47,13 +48,25 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def over_methods(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A search whose first setting has long names."""
+    names, folder = ["mean_field_multi_similarity", "pfml"], tmp_path_factory.mktemp("methods")
+    space = {"method": names, "lr": {"low": 1e-5, "high": 1e-2, "log": True}}
+    points = [{"method": names[number % 2], "lr": 10 ** (-2 - number / 8)} for number in range(20)]
+    path = folder / "search.html"
+    ledger = made(folder, points, lambda point: 0.4 - point["lr"], raw={"dataset": "cub200", "space": space})
+    path.write_text(page(Findings.of(ledger)), encoding="utf-8")
+    return path
+
+
 def test_a_column_of_links_is_marked(compared: Path) -> None:
     html = compared.read_text("utf-8")
     assert html.count('class="leads"') == 3 and html.count('<a href="search.html">open</a>') == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["compared", "searched"])
+@pytest.mark.parametrize("name", ["compared", "searched", "over_methods"])
 def test_titles_fit_a_telephone(browser: Any, request: pytest.FixtureRequest, name: str) -> None:  # noqa: F811
     said = list[str]()
     tab = opened(browser, request.getfixturevalue(name).as_uri(), said, viewport={"width": 390, "height": 800})

@@ -41,9 +41,14 @@ function inLines(text, most, at = / /) {
   return lines.map((line) => line.trimEnd());
 }
 
-/** The labels of parallel axes in as many lines as the longest needs, above their axes. */
+/** The labels of parallel axes in as many lines as the longest needs, above their axes; the names left of the first
+ * axis have room, at most a third of the width, and are shortened where they need more. */
 function aboveAxes(trace, layout, node) {
-  const between = (node.clientWidth - 120) / (trace.dimensions.length - 1);
+  const names = trace.dimensions[0].ticktext ?? [], letters = Math.floor(node.clientWidth / 3 / 6.5) - 2;
+  const shown = names.map((name) => name.length > letters ? `${name.slice(0, letters - 1)}…` : name);
+  if (shown.length) trace.dimensions[0].ticktext = shown;
+  const left = Math.max(layout.margin.l, ...shown.map((name) => Math.ceil(6.5 * name.length) + 13));
+  const between = (node.clientWidth - left - layout.margin.r) / (trace.dimensions.length - 1);
   const most = Math.min(20, Math.max(8, Math.floor(between / 6.5)));  // 20 fit beside the first and the last axis
   const labels = trace.dimensions.map(({ label }) => label.split("<br>").flatMap((line) => inLines(line, most, /[ _/]/)));
   const lines = Math.max(...labels.map((label) => label.length));
@@ -51,7 +56,7 @@ function aboveAxes(trace, layout, node) {
     one.label = [...Array(lines - labels[place].length).fill("\u00a0"), ...labels[place]].join("<br>");
   });
   node.style.setProperty("--more-lines", lines - 1);
-  layout.margin = { ...layout.margin, t: layout.margin.t + 14 * (lines - 1) };
+  layout.margin = { ...layout.margin, l: left, t: layout.margin.t + 14 * (lines - 1) };
 }
 
 /** What depends on the width: lines of the title below, and how many numbers have room beside each other. */
