@@ -10,7 +10,7 @@ from test_study import TPE, play, search_of
 from test_study import start as begin
 
 from orchestrator.report.findings import Findings
-from orchestrator.report.html.figures import log_ticks
+from orchestrator.report.html.figures import log_ticks, value_axis
 from orchestrator.report.html.plots import PLOTS, plots_of
 from orchestrator.report.html.plots.distribution import distribution
 from orchestrator.report.html.plots.ranks import ranks
@@ -191,3 +191,10 @@ def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
     empty = Findings.of(made(tmp_path, [], end=None))
     assert [draw(empty) for _, draw in PLOTS.values()] == [None] * len(PLOTS)
     assert bowl(spread(1)[0]) > 0
+
+
+def test_an_axis_of_values_is_around_them() -> None:
+    """Of one value too, where plotly's own would reach from -1 to 1; of none nothing is said."""
+    assert value_axis("v", [0.002, 0.002]) == {"title": {"text": "v"}, "range": pytest.approx([0.0019, 0.0021])}
+    assert value_axis("v", [0.0, 1.0])["range"] == pytest.approx([-0.05, 1.05])
+    assert value_axis("v", []) == {"title": {"text": "v"}}

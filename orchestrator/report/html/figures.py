@@ -146,6 +146,8 @@ def log_ticks(values: Sequence[float]) -> list[float]:
 
 def value_axis(title: str, values: Sequence[float]) -> Figure:
     """An axis of values; plotly would draw a single one between -1 and 1 around it."""
+    if not values:
+        return {"title": {"text": title}}
     lowest, highest = min(values), max(values)
     margin = 0.05 * (highest - lowest or abs(highest) or 1)
     return {"title": {"text": title}, "range": [lowest - margin, highest + margin]}

@@ -19,6 +19,7 @@ from orchestrator.report.html.figures import (
     plotted_value,
     star_trace,
     traces_by_state,
+    value_axis,
 )
 from orchestrator.report.html.plots import plots_of
 from orchestrator.report.html.points_section import over_seeds
@@ -176,7 +177,8 @@ def _slice(findings: Findings, trials: Sequence[TrialRecord], setting: Searched,
     if winner is not None and setting.key in winner.params and winner.trial_id in values:
         data.append(star_trace(plotted_value(setting, winner.params[setting.key]), values[winner.trial_id], "winner"))
     shapes, notes = marks_of(setting, findings)
-    layout = {"xaxis": axis_of(setting), "yaxis": {"title": {"text": _measured(findings)}}, "height": 320}
+    layout: Figure = {"xaxis": axis_of(setting), "height": 320}
+    layout |= {"yaxis": value_axis(_measured(findings), [values[trial.trial_id] for trial in own])}
     layout |= {"shapes": shapes, "annotations": notes, "margin": {"t": 48, "l": 56, "r": 16, "b": 44}}
     layout["legend"] = BELOW
     dashed = (
