@@ -156,6 +156,9 @@ def test_only_who_began_the_connection_gives_it_back_early(monkeypatch: pytest.M
     with runner.ready(small_search("guest"), Path()):
         runner.release()
     assert there
+    with (begun := RayRunner(begun=True)).ready(small_search("its-own"), Path()):  # for it, before it was resolved
+        begun.release()
+    assert not there
 
 
 def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,6 +36,7 @@ from orchestrator.cli.starting import (
     given_keys,
     note_idle,
     parsed_limits,
+    ray_runs,
     resolved_search,
     run_benchmark,
     show_plan,
@@ -211,7 +212,7 @@ def search(
             check_tracking_uri(tracking_uri)
         return found
 
-    results = Results(storage, json_)
+    results, begun = Results(storage, json_), address is None and not ray_runs()
     with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
         warn_of_plugins()
         note_idle(resolved)
@@ -220,7 +221,7 @@ def search(
 
         outcome = start(
             resolved,
-            ray_runner(address, ray_output),
+            ray_runner(address, ray_output, begun=begun),
             storage=storage,
             tracking_uri=tracking_uri,
             watcher=Display(status=status, results=results),

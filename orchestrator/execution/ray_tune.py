@@ -57,17 +57,20 @@ class RayRunner:
     trial: "type[Trial] | None" = None
     """A replacement for our trial class, to measure the overhead of a search without training."""
     own_processes: bool = True
+    begun: bool = False
+    """Whether Ray was started for this search alone, before it was known: its first imports take as long."""
     sole: bool = field(default=False, init=False)
-    """Whether the innermost block of `ready` began the connection to Ray: nobody else uses it."""
+    """Whether nobody but the innermost block of `ready` uses this connection to Ray."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
         prepare(self.ray_output)
         keep_secrets()
-        outer, self.sole = self.sole, not ray.is_initialized()
+        running = ray.is_initialized()
+        outer, self.sole = self.sole, self.begun or not running
         try:
-            if not self.sole:  # the initializer also shuts it down
+            if running:  # the initializer also shuts it down
                 yield self.slots(search)
             elif self.address is None:
                 with own_cluster(self.ray_output):
