@@ -68,14 +68,14 @@ def search(
         TrainingFailed: every trial failed (of one that runs in the background, by `wait()`).
     """
     from orchestrator.config.files import find_search, read_yaml, shipped_searches
+    from orchestrator.config.resolve import no_such_key
     from orchestrator.config.search import FILE_KEYS
-    from orchestrator.errors import suggestion
     from orchestrator.plugins import installed
     from orchestrator.search.beginning import described_search, fresh_name, ray_runner
     from orchestrator.search.driver import start
 
     if unknown := [key for key in keys if key not in FILE_KEYS]:
-        raise InputError(*(f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}" for key in unknown))
+        raise InputError(*map(no_such_key, unknown))
     places = _places(storage)
     source, raw = "search", {}
     if isinstance(what, Mapping):

@@ -109,7 +109,7 @@ def test_tags_and_a_note_are_kept_and_changed(places: Places) -> None:
         (["rename", "one", "a b"], "NEW: 'a b' should be letters"),
         (["rename", "one", "one"], "NEW: 'one' is its name already"),
         (["rename", "won", "three"], "no search 'won'"),
-        (["delete", "one"], "delete: search 'one' cannot be restored: confirm it with --yes"),
+        (["delete", "one"], "delete: removes search 'one' and all its models for good: confirm it with --yes"),
         (["delete", "won", "--yes"], "no search 'won'"),
         (["list", "--dataset", "glyps"], "--dataset: no search with dataset 'glyps' (did you mean 'glyphs'?)"),
         (["list", "--state", "dune"], "--state: no search with state 'dune' (did you mean 'done'?)"),
@@ -289,7 +289,7 @@ def test_scores_of_several_data_sets_or_metrics_have_tables_of_their_own(
     _, out, _ = run(capsys, "list", "--tag", "paper", "--json", "--storage", str(places.storage))
     assert [one["name"] for one in json.loads(out)] == ["low"]
     _, out, _ = run(capsys, "list", "--tag", "none", "--storage", str(places.storage))
-    assert out == "none of 4 searches has all that\n"
+    assert out == "no match among 4 searches\n"
 
 
 def test_times_are_listed_with_their_zone(

@@ -475,6 +475,54 @@ def test_a_missing_name_names_the_searches(tmp_path: Path, capsys: pytest.Captur
     assert said == f"error: NAME: missing: under {tmp_path} there are newest, older (see orchestrator stop --help)\n"
 
 
+@pytest.mark.parametrize("command", ["delete", "export --to onnx", "embed", "evaluate --dataset glyphs-small", "sync"])
+def test_a_missing_search_names_the_searches(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "searches" / "mine").mkdir(parents=True)
+    (tmp_path / "searches" / "mine" / "journal.jsonl").write_text("{}\n")
+    code, said = run(f"{command} --storage {tmp_path}", capsys)
+    assert code == 2
+    assert f": missing: under {tmp_path} there is mine" in said.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("lr", "lr: no such key of a search: it is a setting, and belongs under settings"),
+        (
+            "learning_rate",
+            "learning_rate: no such key of a search (did you mean 'lr'?); settings belong under settings",
+        ),
+        ("datset", "datset: no such key of a search (did you mean 'dataset'?)"),
+    ],
+)
+def test_a_setting_among_the_keys_is_sent_to_its_place(
+    key: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "search.yaml").write_text(GOOD + f"{key}: 1\n")
+    code, said = run(f"search {tmp_path / 'search.yaml'} --dry-run", capsys)
+    assert (code, said) == (2, f"error: search.yaml, line 5: {says}\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("my.yam", "unknown search 'my.yam' (did you mean 'my.yaml'?)"),
+        ("my", "unknown search 'my' (did you mean 'my.yaml'?)"),
+        ("images", "images: is a folder, not a search file; name the file in it"),
+        ("notes", "notes: a search file is named so that it ends in .yaml"),
+    ],
+)
+def test_a_file_near_the_name_of_a_search_is_told(
+    name: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.yaml").write_text(GOOD)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "notes").write_text(GOOD)
+    code, said = run(f"search {name} --dry-run", capsys)
+    assert (code, said) == (2, f"error: {says}\n")
+
+
 def test_every_other_word_leads_to_something_that_exists() -> None:
     known = {*Training.model_fields, *FILE_KEYS, *VALIDATION_METRICS, *COMMANDS, "datasets"}
     meant = {word for words in SYNONYMS.values() for word in words}

@@ -41,7 +41,7 @@ def delete(
     )
     if not yes:
         if not sys.stdin.isatty():
-            raise InputError(f"delete: {what} cannot be restored: confirm it with --yes")
+            raise InputError(f"delete: removes {what} and all its models for good: confirm it with --yes")
         runs = "" if keep_runs else " and runs in MLflow"
         if not typer.confirm(f"Delete {what}, with all models{runs}, from {paths.shown(storage)}?", err=True):
             echo("nothing is deleted", err=True)

@@ -196,6 +196,10 @@ def _explain(error: Exception, input_errors: tuple[type[Exception], ...]) -> int
     return unforeseen(error)
 
 
+def _of_a_search(help_text: str | None) -> bool:
+    return bool(help_text) and str(help_text).startswith(SEARCH_NAME.rstrip("."))
+
+
 def _complete(line: str, where: str) -> str:
     """The line, with where to read on unless it says what to type."""
     return line if "orchestrator " in line or "KEY=VALUE" in line else line + where
@@ -227,7 +231,7 @@ def _usage(error: Any) -> str:
     name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar or parameter.name.upper()
     if type(error).__name__ == "MissingParameter":
         newest = ""
-        if context and parameter.name == "name" and parameter.help == SEARCH_NAME:
+        if context and (parameter.metavar in ("RUN", "CHECKPOINT_OR_RUN") or _of_a_search(parameter.help)):
             newest = meant.of_missing_name(context.params.get("storage"))
         return _complete(f"{name}: missing{newest}", where)
     variable = parameter.envvar

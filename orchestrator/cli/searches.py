@@ -168,7 +168,7 @@ def list_(
     if json_ or chosen:
         _show_list(chosen, sort, as_json=json_)
     elif found:
-        echo(f"none of {counted(len(found), 'search', 'searches')} has all that")
+        echo(f"no match among {counted(len(found), 'search', 'searches')}")
     else:
         echo(f"no search under {paths.shown(storage)} yet; start with: orchestrator search demo")
 

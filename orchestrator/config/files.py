@@ -5,6 +5,7 @@ grow by references (`*name`), integers of hundreds of digits, tags of other lang
 """
 
 import io
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,13 @@ def find_search(name: str) -> Path:
         return path.resolve()
     shipped = shipped_searches()
     if name not in shipped:
+        if os.path.isdir(path):  # noqa: PTH112 (False for a name that no file can have)
+            raise InputError(f"{name}: is a folder, not a search file; name the file in it")
+        if os.path.isfile(path):  # noqa: PTH113
+            raise InputError(f"{name}: a search file is named so that it ends in .yaml")
+        near = [file.name for file in Path().glob("*.y*ml")]
+        if named := [file for file in near if Path(file).stem == Path(name).stem]:
+            raise InputError(f"unknown search '{name}' (did you mean '{named[0]}'?)")
         see = "orchestrator methods: most have a search of their name, and there are demo and method_comparison"
         raise InputError(f"unknown search '{name}'{suggestion(name, shipped, see)}")
     return shipped[name]

@@ -205,10 +205,20 @@ def _resolved(
     return search.model_copy(update={"start_from": points})
 
 
+def no_such_key(key: object) -> str:
+    """What is wrong with an unknown key of a search file: it is misspelt, or a setting."""
+    if key in Training.model_fields:
+        return f"{key}: no such key of a search: it is a setting, and belongs under settings"
+    hint = suggestion(key, FILE_KEYS)
+    if "did you mean" not in hint and "did you mean" in (setting := suggestion(key, Training.model_fields)):
+        return f"{key}: no such key of a search{setting}; settings belong under settings"
+    return f"{key}: no such key of a search{hint}"
+
+
 def _wrong_key(key: Any, value: Any) -> str | None:
     """What is wrong with a key of a search file, as far as the key alone shows."""
     if key not in FILE_KEYS:
-        return f"{key}: no such key of a search{suggestion(key, FILE_KEYS)}"
+        return no_such_key(key)
     if not isinstance(value, FILE_KEYS[key]) or (isinstance(value, bool) and FILE_KEYS[key] is not bool):
         return f"{key}: {shown(value)} should be {EXPECTED[FILE_KEYS[key]]}{_plain_form(key, value)}"
     return None

@@ -27,7 +27,8 @@ def check_name(name: str, option: str = "--name") -> str:
         )
     if not paths.NAME.fullmatch(name):
         raise InputError(
-            f"{option}: '{name}' should be letters, digits, '.', '_' or '-', beginning with a letter or digit"
+            f"{option}: '{name}' should be letters, digits, '.', '_' or '-' (a to z, without accents), beginning with "
+            "a letter or digit"
         )
     return name
 
