@@ -906,7 +906,7 @@ def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixtu
     made = make("folder")
     command = ["datasets", "prepare", "folder", f"--source={made.source}", "--name=mine", "--workers=1"]
     command.append(f"--storage={made.root.parent}")
-    for says in (r"mine: 7 images of 4 classes (7 train) in ", r"mine: already exists: 7 images of 4 classes"):
+    for says in (r"mine: 7 images of 4 classes in ", r"mine: already exists: 7 images of 4 classes"):
         assert run(*command) == 0
         printed = capsys.readouterr()
         assert printed.out.startswith(says) and printed.out.count("\n") == 1 and not printed.err
@@ -987,14 +987,28 @@ def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     command = ["datasets", "prepare", "folder", f"--source={tmp_path / 'source'}", "--name=few"]
     assert run(*command, f"--storage={tmp_path}") == 0
     said = capsys.readouterr().err
-    told = f"note: few: cannot be trained on: 2 training classes are needed, and it has {classes // 2} of {classes}"
+    told = f"note: few: cannot be trained on: it needs 2 classes for training, and has {classes // 2} of "
     assert said.startswith(told) if classes < 4 else not said
     assert "classification" not in said  # it has no test images of its own
     few = Store.open(tmp_path / "data" / "few")
     assert set(few.labels[rows_for_testing(few)]) == set(range(classes // 2, classes))
     if classes < 4:
-        with pytest.raises(DataError, match="few: cannot be trained on: 2 training classes are needed"):
+        with pytest.raises(DataError, match="few: cannot be trained on: it needs 2 classes for training"):
             class_split(few, validation_share=0.3, seed=0)
+
+
+def test_a_folder_that_has_changed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folders(tmp_path / "source", [0, 0, 1, 1, 2, 2, 3, 3])
+    source = tmp_path / "source"
+    command = ["datasets", "prepare", "folder", f"--source={source}", "--name=own", f"--storage={tmp_path}"]
+    assert run(*command) == run(*command) == 0
+    assert capsys.readouterr().err == ""
+    file = next(path for path in sorted(source.glob("*/*")) if path.suffix in (".png", ".jpg"))
+    shutil.copy(file, file.with_stem("another"))
+    assert run(*command) == 0
+    out, err = capsys.readouterr()
+    assert err.startswith(f"note: {source} has 9 images now, and the data set still the 8 that it was made of")
+    assert out.startswith("own: already exists: 8 images of 4 classes in ")
 
 
 def test_a_folder_of_validation_images_is_no_class(tmp_path: Path) -> None:
@@ -1082,5 +1096,5 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
     assert line.startswith("interrupted: ")
     assert not out and [child.name for child in parts.parent.iterdir()] == [".mine.parts"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("mine: 400 images of 4 classes (400 train)")
+    assert done.stdout.startswith("mine: 400 images of 4 classes in ")
     Store.open(parts.parent / "mine").verify()

@@ -135,15 +135,15 @@ def prepare_dataset(
 
     - `orchestrator datasets prepare csv --source my_images/list.csv --name mine`
     """
-    with waiting("reading the annotations") as status:
+    from orchestrator.storage.places import check_name
+
+    if name is not None:
+        check_name(name)
+    with waiting("reading the images") as status:
         from orchestrator.data.prepare import prepare
         from orchestrator.data.splits import too_few_classes, unused_split
-        from orchestrator.storage.places import check_name
 
         notes: list[str | None] = []
-
-        if name is not None:
-            check_name(name)
         columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
         bar = Progress(*columns, _Rate(), TimeRemainingColumn(), console=status.console)
 
@@ -190,8 +190,10 @@ def prepare_dataset(
         print(json.dumps({"name": store.name, "path": str(store.path), "made": bool(bar.tasks), **counts}))
         return
     made = "" if bar.tasks else "already exists: "
-    splits = ", ".join(f"{count:,} {split}" for split, count in store.manifest["splits"].items())
-    echo(f"{store.name}: {made}{len(store):,} images of {store.num_classes:,} classes ({splits}) in {store.path}")
+    splits = store.manifest["splits"]  # one alone says nothing: then the classes are halved
+    own = f" ({', '.join(f'{count:,} {split}' for split, count in splits.items())})" if len(splits) > 1 else ""
+    classes = "1 class" if store.num_classes == 1 else f"{store.num_classes:,} classes"
+    echo(f"{store.name}: {made}{len(store):,} images of {classes}{own} in {store.path}")
 
 
 @app.command("publish", cls=Command)

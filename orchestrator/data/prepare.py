@@ -76,7 +76,10 @@ def prepare(
     settings = _settings(importer, size, original, decoded)
     path = Path(root).absolute() / name
     if path.exists():
-        return _there_already(path, importer, settings, source)
+        store = _there_already(path, importer, settings, source)
+        if say is not None and (changed := _changed(store, importer, Path(source).expanduser().absolute(), name)):
+            say(changed)
+        return store
     listing = _read(importer, Path(source).expanduser().absolute(), name)
     if listing.beside and say is not None:
         say(f"{_some(len(listing.beside))} outside the class folders and ignored: {_named(listing.beside)}")
@@ -132,6 +135,19 @@ def _settings(importer: str, size: int | None, original: bool, decoded: bool) ->
         raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
     kind = "JPEG, decoded" if decoded else "JPEG"
     return {"importer": importer, "encoding": kind, "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+
+
+def _changed(store: Store, importer: str, source: Path, name: str) -> str | None:
+    """That the user's own images are more or fewer than those of the store; None if not, or if they are gone."""
+    if importer not in OWN:
+        return None
+    with contextlib.suppress(DataError, OSError):
+        if (now := len(_read(importer, source, name).pictures)) != len(store):
+            return (
+                f"{source} has {now:,} images now, and the data set still the {len(store):,} that it was made of; to "
+                f"make it again, delete {store.path} first"
+            )
+    return None
 
 
 def _expected(listing: Listing, size: int, path: Path) -> str:

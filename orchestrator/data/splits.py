@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from orchestrator.data.protocol import FOLDS
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError, InputError
+from orchestrator.text import counted
 
 Rows = NDArray[np.int64]
 
@@ -112,10 +113,9 @@ def too_few_classes(store: Store) -> str | None:
         return None
     otherwise = ", or trained on with protocol=classification" if _divides_each_class(store) else ""
     return (
-        f"{store.name}: cannot be trained on: 2 training classes are needed, and it has {classes} of "
-        f"{store.num_classes} "
-        f"(by its own split, or else the first half of the classes: 4 classes are the least, and 8 with some held out "
-        f"for selection); it can be tested on{otherwise}"
+        f"{store.name}: cannot be trained on: it needs 2 classes for training, and has {classes} of "
+        f"{counted(store.num_classes, 'class', 'classes')} (without a split of its own the first half of the classes "
+        f"trains: 4 classes are the least, or 8 if some are held out for selection); it can be tested on{otherwise}"
     )
 
 
