@@ -93,7 +93,7 @@ def search(
         fixed = {key: value for key, value in dict(raw.get("settings", {})).items() if key not in searched}
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
         raw = {**raw, "settings": fixed}
-    overrides = dict(settings or {}) | ({} if epochs is None else {"epochs": epochs})
+    overrides = _mapping("settings", settings) | ({} if epochs is None else {"epochs": epochs})
     resolved = described_search(
         raw,
         places,
@@ -131,9 +131,10 @@ def train(
 
     places = _places(storage)
     given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
-    for key in (settings or {}).keys() & {key for key, value in given.items() if value is not None}:
+    fixed = _mapping("settings", settings)
+    for key in fixed.keys() & {key for key, value in given.items() if value is not None}:
         raise InputError(f"{key}: settings has it too; keep one")
-    training = described_training(given, dict(settings or {}), places, preset=preset, name=name, repeats=repeats)
+    training = described_training(given, fixed, places, preset=preset, name=name, repeats=repeats)
     runner: Runner = InlineRunner() if repeats == 1 else ray_runner()
     return _started(training, runner, places, tracking_uri, start, wait, progress, on_event)
 
@@ -209,15 +210,14 @@ def benchmark(
 
     places = _places(storage)
     before = None if name is None else known(places, name)
-    changes = {"budget": dict(budget) if budget else None, "num_trials": num_trials, **keys}
+    changes = {"budget": _mapping("budget", budget) or None, "num_trials": num_trials, **keys}
     changes = {key: value for key, value in changes.items() if value is not None}
     if before is None and not budget and num_trials is None:
         raise InputError("budget: missing; give each method the same, such as {'epochs': 200} (or num_trials)")
     if before is None and name is not None:
         places.new_journal(name)
-    given = Benchmark(
-        name=name or fresh_name("benchmark"), methods=list(methods), overrides=dict(settings or {}), changes=changes
-    )
+    fixed = _mapping("settings", settings)
+    given = Benchmark(name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes)
     chosen = asked(given, before)
     result = run(chosen, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
     return Compared(chosen.name, result.comparison, result.page)
@@ -281,13 +281,9 @@ class Search:
     def leaderboard(self) -> "pa.Table":
         """A row per trial, best first, then the final runs, as an Arrow table: `.to_pandas()`, `polars.from_arrow(...)`
         or `pandas.DataFrame.from_arrow(...)` make it a data frame."""
-        import pyarrow as pa
+        from orchestrator.storage.leaderboard import leaderboard_table
 
-        from orchestrator.storage.leaderboard import leaderboard_rows
-
-        rows = leaderboard_rows(self.ledger)
-        names = list(dict.fromkeys(key for row in rows for key in row))
-        return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+        return leaderboard_table(self.ledger)
 
     @property
     def best(self) -> dict[str, Any] | None:
@@ -396,6 +392,9 @@ class Page:
         write_whole(Path(path), self.html.encode())
         return Path(path)
 
+    def __repr__(self) -> str:
+        return f"<page of {len(self.html) / 1e6:.1f} MB: .write(FILE) writes it, a notebook shows it>"
+
     def _repr_html_(self) -> str:
         frame = "width: 100%; height: 80vh; border: 0"
         return f'<iframe srcdoc="{html.escape(self.html, quote=True)}" style="{frame}"></iframe>'
@@ -408,6 +407,9 @@ class Compared:
     name: str
     comparison: "Comparison"
     page: Path | None
+
+    def __repr__(self) -> str:
+        return f"<comparison {self.name}>"
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -473,8 +475,10 @@ def _watcher(progress: bool, on_event: OnEvent | None) -> "Watcher":
     from orchestrator.cli.live import Display
     from orchestrator.search.watcher import Telling, Watcher
 
-    shown = Display() if progress else Watcher()
-    return shown if on_event is None else Telling(shown, on_event)
+    if on_event is not None and not callable(on_event):
+        raise InputError(f"on_event: {shown(on_event)} should be a function of one event")
+    display = Display() if progress else Watcher()
+    return display if on_event is None else Telling(display, on_event)
 
 
 def _places(storage: str | Path) -> "Places":
@@ -483,16 +487,13 @@ def _places(storage: str | Path) -> "Places":
 
     if isinstance(storage, str) and "://" in storage:
         return Places(working_copy(storage))
+    if Path(storage).expanduser().is_file():
+        raise InputError(f"storage: {storage} is a file: name a folder")
     return Places(Path(storage).expanduser().resolve())
 
 
-def _column(values: list[Any]) -> Any:
-    """A column of one type; of several types as text."""
-    import pyarrow as pa
-
-    try:
-        return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        if all(isinstance(value, int | float | None) for value in values):
-            return pa.array([None if value is None else float(value) for value in values])
-        return pa.array([None if value is None else str(value) for value in values])
+def _mapping(name: str, given: object) -> dict[str, Any]:
+    """An argument that maps names to values, or is None."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"{name}: {shown(given)} should be a mapping, such as {{'epochs': 20}}")
+    return dict(given or {})

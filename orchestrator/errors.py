@@ -65,6 +65,17 @@ IN_PYTHON = {"set": "settings", "range": "space"}
 """Options whose argument in Python has another name than the option."""
 
 
+TAKES_ANY = 0x08
+"""The flag of a function that takes keywords of any name."""
+
+
+def _no_argument(key: str, function: str, arguments: Iterable[str]) -> str:
+    hint = suggestion(key, arguments)
+    if "did you mean" not in hint and "settings" in arguments:
+        hint = f"; a setting is given as settings={{'{key}': ...}}"
+    return f"{function}: {key}: no such argument{hint}"
+
+
 def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
     """A function whose InputErrors name its arguments, `settings`, `num_trials`, where the command line's name options,
     `--set`, `--num-trials`; the commands that a message gives stay."""
@@ -73,8 +84,13 @@ def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
         option = found[1]
         return found[0] if option is None else IN_PYTHON.get(option, option.replace("-", "_"))
 
+    code = function.__code__
+    arguments = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
     @functools.wraps(function)
     def asked(*given: Asked.args, **named_: Asked.kwargs) -> Answer:
+        if not code.co_flags & TAKES_ANY and (unknown := [key for key in named_ if key not in arguments]):
+            raise InputError(*(_no_argument(key, function.__name__, arguments) for key in unknown))
         try:
             return function(*given, **named_)
         except InputError as error:

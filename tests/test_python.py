@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -84,6 +84,8 @@ def test_its_model_and_its_page(trained: dml.Search, storage: Path, tmp_path: Pa
     assert found["metrics"]["map_at_r"] == pytest.approx(test["map_at_r"])
     low, high = found["intervals_over_classes"]["map_at_r"]
     assert low <= found["metrics"]["map_at_r"] <= high
+    with pytest.raises(dml.InputError, match="'trained/0009': no such trial"):
+        trained.model("0009")
     page = trained.report()
     assert "trained" in page.html and page._repr_html_().startswith('<iframe srcdoc="&lt;!doctype html')
     assert page.write(tmp_path / "report.html").read_text() == page.html
@@ -128,6 +130,31 @@ def test_errors_have_the_messages_of_the_command_line(
         ),
         (lambda at: dml.train(storage=at), "method: missing, or preset (see orchestrator train --help)"),
         (
+            lambda at: dml.train("pfml", dataset="glyphs-small", lr=1e-3, storage=at),  # type: ignore[call-arg]
+            "train: lr: no such argument; a setting is given as settings={'lr': ...}",
+        ),
+        (
+            lambda at: dml.train("pfml", datset="glyphs-small", storage=at),  # type: ignore[call-arg]
+            "train: datset: no such argument (did you mean 'dataset'?)",
+        ),
+        (
+            lambda at: dml.search("demo", lr=1e-3, storage=at),
+            "lr: no such key of a search: it is a setting, and belongs under settings",
+        ),
+        (
+            lambda at: dml.train("pfml", dataset="glyphs-small", settings=["lr"], storage=at),  # type: ignore[arg-type]
+            "settings: ['lr'] should be a mapping, such as {'epochs': 20}",
+        ),
+        (
+            lambda at: dml.benchmark(["pfml", "triplet"], budget=3, storage=at),  # type: ignore[arg-type]
+            "budget: 3 should be a mapping, such as {'epochs': 20}",
+        ),
+        (
+            lambda at: dml.search("demo", on_event=3, progress=False, storage=at),  # type: ignore[arg-type]
+            "on_event: 3 should be a function of one event",
+        ),
+        (lambda at: dml.load("any", storage=__file__), f"storage: {__file__} is a file: name a folder"),
+        (
             lambda at: dml.train("pfml", dataset="glyphs-small", repeats=0, storage=at),
             "repeats: 0: should be at least 1",
         ),
@@ -150,6 +177,11 @@ def test_errors_name_arguments_and_no_options(
         call(storage)
     assert str(refused.value) == "; ".join(refused.value.problems)
     assert str(refused.value).startswith(said)
+
+
+def test_a_page_and_a_comparison_are_short_in_a_console() -> None:
+    assert repr(dml.Page("x" * 2_100_000)) == "<page of 2.1 MB: .write(FILE) writes it, a notebook shows it>"
+    assert repr(dml.Compared("a and b", cast(Any, None), None)) == "<comparison a and b>"
 
 
 def test_commands_in_a_message_stay() -> None:

@@ -46,6 +46,8 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
                 trial_id = ranking[0].trial_id
             else:
                 raise InputError(f"'{named}': no trial of this search has a model yet")
+        elif (trial := trial_id.partition("/")[0]) not in (known := _trials(name, places)):
+            raise InputError(f"'{named}': no such trial{suggestion(trial, known, f'orchestrator report {name}')}")
         return _models_in(searches / name / "trials" / trial_id, named)
     for journal in places.journals():
         for trial, run_id in recorded_runs(journal).trials.items():
@@ -53,6 +55,11 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
                 return _models_in(journal.parent / "trials" / trial, named)
     known = [folder.parent.name for folder in places.journals()]
     raise InputError(f"'{named}' is no model file, search, SEARCH/TRIAL or run id{suggestion(name, [*known, *also])}")
+
+
+def _trials(name: str, places: Places) -> list[str]:
+    ledger, _ = read_search(name, places.storage)
+    return [*ledger.trials, *ledger.finals]
 
 
 @dataclass(frozen=True)

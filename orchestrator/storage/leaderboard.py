@@ -5,10 +5,13 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from orchestrator.storage.files import cell
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
@@ -19,6 +22,27 @@ def leaderboard_rows(ledger: Ledger) -> list[dict[str, Any]]:
         rows.append(row | _row(trial, ledger, columns) | over_seeds.get(trial.trial_id, {}))
     rows += [{"rank": "final"} | _row(final, ledger, columns) for final in ledger.finals.values()]
     return rows
+
+
+def leaderboard_table(ledger: Ledger) -> "pa.Table":
+    """The same rows as an Arrow table."""
+    import pyarrow as pa
+
+    rows = leaderboard_rows(ledger)
+    names = list(dict.fromkeys(key for row in rows for key in row))
+    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+
+
+def _column(values: list[Any]) -> Any:
+    """A column of one type; of several types as text."""
+    import pyarrow as pa
+
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        if all(isinstance(value, int | float | None) for value in values):
+            return pa.array([None if value is None else float(value) for value in values])
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 @dataclass(frozen=True)
