@@ -290,6 +290,10 @@ def test_scores_of_several_data_sets_or_metrics_have_tables_of_their_own(
     assert [one["name"] for one in json.loads(out)] == ["low"]
     _, out, _ = run(capsys, "list", "--tag", "none", "--storage", str(places.storage))
     assert out == "no match among 4 searches\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    _, out = listed("--dataset", "cub200")
+    assert " other    pfml     done    map@r 0.6000 \n" in out
+    assert all(len(line) <= 40 for line in out.splitlines())
 
 
 def test_times_are_listed_with_their_zone(

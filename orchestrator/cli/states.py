@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,6 +17,18 @@ from orchestrator.storage.ledger import ENDED, state_texts
 from orchestrator.text import counted, duration, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
+
+
+class Fitting:
+    """The first of several tables that fits the terminal's width; the tables are ordered from wide to narrow."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self.tables = tables
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        unbounded = options.update(width=10_000)
+        fitting = (t for t in self.tables if Measurement.get(console, unbounded, t).maximum <= options.max_width)
+        yield next(fitting, self.tables[-1])
 
 
 def short(metric: str) -> str:
@@ -100,9 +113,14 @@ def sorted_states(found: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping
     return sorted(newest, key=lambda one: str(one[sort]))
 
 
-def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Table:
+def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) -> Fitting:
     """One row per search: of a benchmark the newest first, and searches that have not begun last; `listed`: as they
-    are, of one data set and of several methods perhaps."""
+    are, of one data set and of several methods perhaps. A narrow terminal has fewer columns."""
+    dropped = ["began (UTC)", "trials", "tags", "benchmark", "method"]
+    return Fitting([_status_table(found, listed, dropped[:count]) for count in range(len(dropped) + 1)])
+
+
+def _status_table(found: Sequence[Mapping[str, Any]], listed: bool, left_out: Sequence[str]) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     columns: dict[str, Callable[[Mapping[str, Any]], str]] = {}
     if listed:
@@ -111,7 +129,8 @@ def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) ->
         columns["benchmark"] = lambda one: one["benchmark"] or ""
     if listed and any(one["tags"] for one in found):
         columns["tags"] = lambda one: ", ".join(one["tags"])
-    for head in ("search", *columns, "state", "trials", "best", "began (UTC)"):
+    heads = [head for head in ("search", *columns, "state", "trials", "best", "began (UTC)") if head not in left_out]
+    for head in heads:
         right = head in ("trials", "best")
         table.add_column(head, justify="right" if right else "left", overflow="fold", no_wrap=head == "search")
     for one in found if listed else sorted_states(found, "began"):
@@ -121,5 +140,7 @@ def status_table(found: Sequence[Mapping[str, Any]], *, listed: bool = False) ->
         began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one["started"] / 1000)) if one["started"] else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         state = Text(one["state"], style=STYLES.get(one["state"], ""))
-        table.add_row(one["name"], *(value(one) for value in columns.values()), state, trials, best, began)
+        row = {"search": one["name"], **{head: value(one) for head, value in columns.items()}, "state": state}
+        row |= {"trials": trials, "best": best, "began (UTC)": began}
+        table.add_row(*(row[head] for head in heads))
     return table

@@ -8,13 +8,12 @@ from textwrap import fill
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.measure import Measurement
+from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.cli.states import STYLES, short
+from orchestrator.cli.states import STYLES, Fitting, short
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
@@ -38,18 +37,6 @@ from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, re
 
 RECENT = 12
 MOST_DIFFERENCES = 10
-
-
-class Fitting:
-    """The first of several tables that fits the terminal's width; the tables are ordered from wide to narrow."""
-
-    def __init__(self, tables: Sequence[Table]) -> None:
-        self.tables = tables
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unbounded = options.update(width=10_000)
-        fitting = (t for t in self.tables if Measurement.get(console, unbounded, t).maximum <= options.max_width)
-        yield next(fitting, self.tables[-1])
 
 
 def trial_table(ledger: Ledger, trials: Sequence[TrialRecord], *, ranked: bool) -> Fitting:
