@@ -368,7 +368,7 @@ class Model:
 
     def embed(self, files: Sequence[str | Path] | str | Path, device: str = "auto") -> "EmbeddedFiles":
         """The embeddings of image files, or of a folder's, prepared as in the model's evaluation."""
-        from orchestrator.search.retrieval import images_of
+        from orchestrator.data.archives.listing import images_of
         from orchestrator.training.embed_files import embed_files
 
         paths = images_of(Path(files)) if isinstance(files, str | Path) else [Path(file) for file in files]

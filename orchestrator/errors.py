@@ -225,7 +225,7 @@ def _meant(name: str, known: list[str]) -> list[str]:
     by_plain = {known_name.rpartition("/")[2].lower(): known_name for known_name in reversed(known)}
     if plain in by_plain:
         return [by_plain[plain]]
-    return difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return difflib.get_close_matches(name, known, n=1, cutoff=0.62)
 
 
 SYNONYMS: dict[str, tuple[str, ...]] = {

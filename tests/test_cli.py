@@ -402,7 +402,7 @@ BAD = [
     bad("search demo --set num_trials=3", "--set num_trials: belongs to the search", "write --num-trials 3"),
     bad("search demo --set num_trials=3 --num-trials 4", "--num-trials 4: --set num_trials=3 is given too; keep one"),
     bad(f"export {TRAINED} --to onx", "--to: 'onx' is unknown", "did you mean 'onnx'"),
-    bad(f"export {TRAINED}/0007 --to pt2", f"'{TRAINED}/0007'", "no model"),
+    bad(f"export {TRAINED}/0007 --to pt2", f"'{TRAINED}/0007'", "no such trial"),
     bad(f"export {TRAINED} --to pt2", "no trial of this search has a model yet", prepare=nothing_trained),
     bad(f"export {TRAINED} --to pt2 --dataset glyps", "'glyps'", "did you mean 'glyphs'"),
     bad(f"export {TRAINED} --register birds --output x.pt2", "--output: x.pt2", "needs --to"),
@@ -416,7 +416,7 @@ BAD = [
     bad(f"export {TRAINED} --register birds --alias latest", "'latest'", "reserved"),
     bad("export {storage}/colour.pt --to pt2 --register birds", "no run in MLflow", prepare=other_channels),
     bad("evaluate traned --dataset glyphs-small", "'traned'", "did you mean 'trained'"),
-    bad(f"evaluate {TRAINED}/0007 --dataset glyphs-small", f"'{TRAINED}/0007'", "no model"),
+    bad(f"evaluate {TRAINED}/0007 --dataset glyphs-small", f"'{TRAINED}/0007'", "no such trial"),
     bad(f"evaluate {TRAINED} --dataset glyps", "'glyps'", "did you mean 'glyphs'"),
     bad(
         f"evaluate {TRAINED} --dataset glyphs-small --device tpu", "--device: 'tpu' is unknown (known: auto, cpu, cuda)"

@@ -2,6 +2,7 @@
 
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,24 @@ def test_what_cannot_be_read_is_left_out_and_told(
     Image.new("L", (7, 9)).save(tmp_path / "photos" / "2.png")
     code, _, said = run(capsys, "embed", model, tmp_path / "photos", "--output", tmp_path / "f.npy")
     assert code == 2 and "2.png: is 7 x 9 pixels, and " in said and not (tmp_path / "f.npy").exists()
+
+
+@pytest.mark.parametrize(
+    "command", ["embed {model} {tmp}/none", "datasets prepare folder --name own --source {tmp}/none"]
+)
+def test_a_missing_folder_is_told_before_the_imports(
+    command: str,
+    glyphs: tuple[Path, Path, np.ndarray[Any, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for heavy in ("orchestrator.search.retrieval", "orchestrator.data.prepare"):
+        monkeypatch.setitem(sys.modules, heavy, None)  # an import of it fails
+    words = command.format(model=glyphs[0], tmp=tmp_path).split()
+    code, out, said = run(capsys, *words)
+    assert (code, out) == (2, "") and f"{tmp_path}/none" in said and ": no " in said
 
 
 @pytest.mark.parametrize(

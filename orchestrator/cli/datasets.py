@@ -135,10 +135,13 @@ def prepare_dataset(
 
     - `orchestrator datasets prepare csv --source my_images/list.csv --name mine`
     """
+    from orchestrator.data.catalog import check_source
     from orchestrator.storage.places import check_name
 
     if name is not None:
         check_name(name)
+    if not (places_of(storage).data / (name or importer)).exists():  # before the imports, which take seconds
+        check_source(importer, source.expanduser().absolute())
     with waiting("reading the images") as status:
         from orchestrator.data.prepare import prepare
         from orchestrator.data.splits import too_few_classes, unused_split

@@ -49,10 +49,12 @@ def embed(
     place = output_place("--output", output, FORMATS)
     model = _model(run, storage)
     with waiting("loading the model") as status:
-        from orchestrator.search.retrieval import images_of, write_embeddings
-        from orchestrator.training.embed_files import embed_files
+        from orchestrator.data.archives.listing import images_of
 
         files = images_of(folder)
+        from orchestrator.search.retrieval import write_embeddings
+        from orchestrator.training.embed_files import embed_files
+
         columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         bar = Progress(*columns, console=status.console, disable=not status.console.is_terminal)
 

@@ -62,6 +62,14 @@ def check_importer(name: str) -> None:
     )
 
 
+def check_source(importer: str, source: Path) -> None:
+    """DataError for a source that is not there, or is a file where a folder is needed."""
+    if not source.exists():
+        raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
+    if source.is_file() and importer != "csv":
+        raise DataError(f"--source: {source} is a file; unpack it and name the folder")
+
+
 def check_prepared(name: str, root: Path | str) -> None:
     """DataError for a data set that `open_dataset` cannot open in this folder on a disk."""
     check_known(name, root)

@@ -25,7 +25,7 @@ from PIL import Image
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, Picture, check_counts
-from orchestrator.data.catalog import check_importer, datasets
+from orchestrator.data.catalog import check_importer, check_source, datasets
 from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
 from orchestrator.errors import DataError
@@ -190,10 +190,7 @@ def _there_already(path: Path, importer: str, settings: dict[str, Any], source: 
 
 def _read(importer: str, source: Path, name: str) -> Listing:
     """The listing, with its counts checked and all its files present."""
-    if not source.exists():
-        raise DataError(f"--source: no {'file' if importer == 'csv' else 'folder'} {source}")
-    if source.is_file() and importer != "csv":
-        raise DataError(f"--source: {source} is a file; unpack it and name the folder")
+    check_source(importer, source)
     try:
         listing = ARCHIVES[importer].read(source) if importer in ARCHIVES else OWN[importer](source)
     except OSError as error:

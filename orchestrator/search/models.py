@@ -46,8 +46,8 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
                 trial_id = ranking[0].trial_id
             else:
                 raise InputError(f"'{named}': no trial of this search has a model yet")
-        elif (trial := trial_id.partition("/")[0]) not in (known := _trials(name, places)):
-            raise InputError(f"'{named}': no such trial{suggestion(trial, known, f'orchestrator report {name}')}")
+        elif trial_id.partition("/")[0] not in _trials(name, places):
+            raise InputError(f"'{named}': no such trial (see orchestrator report {name})")
         return _models_in(searches / name / "trials" / trial_id, named)
     for journal in places.journals():
         for trial, run_id in recorded_runs(journal).trials.items():

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.data.archives.listing import IMAGE_SUFFIXES, images_under
+from orchestrator.data.archives.listing import images_of
 from orchestrator.errors import InputError
 from orchestrator.evaluation.neighbours import nearest_neighbours
 from orchestrator.storage.atomic import write_atomically, write_whole
@@ -18,16 +18,6 @@ from orchestrator.training.embed_files import EmbeddedFiles, embed_files
 
 ABOUT = b"orchestrator"
 """The key of a table's facts in its metadata."""
-
-
-def images_of(folder: Path) -> list[Path]:
-    """The images in a folder, at any depth, in the order of their paths. InputError if there are none."""
-    if not folder.is_dir():
-        raise InputError(f"FOLDER: {folder}: {'is a file: name its folder' if folder.exists() else 'no such folder'}")
-    found = sorted(images_under(folder, []))
-    if not found:
-        raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
-    return found
 
 
 def write_embeddings(embedded: EmbeddedFiles, model: Path, folder: Path, path: Path) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, InputError
 
 if TYPE_CHECKING:
     from orchestrator.data.encoding import Content
@@ -118,6 +118,16 @@ def images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
         for name in files:
             if is_image(name):
                 yield Path(parent, name)
+
+
+def images_of(folder: Path) -> list[Path]:
+    """The images in a folder, at any depth, in the order of their paths. InputError if there are none."""
+    if not folder.is_dir():
+        raise InputError(f"FOLDER: {folder}: {'is a file: name its folder' if folder.exists() else 'no such folder'}")
+    found = sorted(images_under(folder, []))
+    if not found:
+        raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
+    return found
 
 
 def _identity(path: Path) -> tuple[int, int]:
