@@ -305,7 +305,9 @@ def _complaint(its: Any) -> str:
         return f"{name}: {unknown(its['input'], known)}"
     message = in_plain_words(message)
     given = re.sub(r"://[^\s'\"]*@", "://***@", shown(its["input"]))  # an address may contain a password
-    return f"{name}: {given}: {message[:1].lower() + message[1:]}" if name else message
+    told = isinstance(its["input"], str) and given in message  # once is enough
+    given = "" if told else f"{given}: "
+    return f"{name}: {given}{message[:1].lower() + message[1:]}" if name else message
 
 
 def in_plain_words(message: str) -> str:

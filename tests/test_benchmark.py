@@ -366,7 +366,8 @@ def test_ccp_is_searched_by_its_shipped_space() -> None:
         (["--methods", "pfml,ccp", "--budget", "1", "--set", "delt=1"], "--set: delt"),
         (
             ["--methods", "pfml,proxy_anchor", "--budget", "1", "--set", "delta=0.2"],
-            "--set: delta: no such setting of 'proxy_anchor' (did you mean 'beta2'?); --set is for all of them",
+            "--set: delta: no such setting of 'proxy_anchor' (see orchestrator settings, orchestrator methods "
+            "proxy_anchor); --set is for all of them",
         ),
         (["--methods", "pfml,./no.yaml", "--budget", "1"], "./no.yaml: no such search file"),
         (

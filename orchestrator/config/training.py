@@ -473,7 +473,8 @@ def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:
         elif key != "method":
             known = method_keys | training_keys
             see = f"orchestrator settings, orchestrator methods {method}"
-            problems.append(f"{where}: {key}: no such setting of '{method}'{suggestion(key, known, see)}")
+            place = where if where.endswith(f".{key}") else f"{where}: {key}"
+            problems.append(f"{place}: no such setting of '{method}'{suggestion(key, known, see)}")
     made: list[BaseModel] = []
     for kind, values in ((Training, mine), (config, its)):
         try:
