@@ -44,4 +44,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_API, *_ERRORS, "search"])
+    return sorted([*(name for name in globals() if name.startswith("__")), *_API, *_ERRORS, "search"])

@@ -229,6 +229,8 @@ def compare(*names: str, storage: str | Path = DEFAULT_STORAGE) -> "Compared":
     from orchestrator.report.comparison import Comparison
     from orchestrator.search.models import read_search
 
+    if len(set(names)) < 2:
+        raise InputError(f"names: {', '.join(names) or 'none'}: name two or more searches")
     ledgers = {name: read_search(name, _places(storage).storage)[0] for name in names}
     title = " and ".join(names)
     return Compared(title, Comparison.of(title, ledgers), None)

@@ -261,6 +261,7 @@ BAD = [
     bad("search demo --set lr", "--set lr", "KEY=VALUE"),
     bad("search demo --set =3", "--set =3", "KEY=VALUE"),
     bad("search demo --set lr=1 --set lr=2", "lr is set twice"),
+    bad("search demo --set lr=", "--set lr=: no value after '='; for none write lr=none"),
     bad("search demo --set detla=0.2", "detla", "did you mean 'delta'"),
     bad("search demo --set lr=fast", "lr: 'fast'", "number"),
     bad("search demo --set lr=0", "lr: 0", "above 0"),

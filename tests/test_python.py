@@ -213,6 +213,8 @@ def test_a_search_is_the_one_that_the_command_line_resolves(storage: Path, monke
     assert begun[1].raw_space == space and "lr" not in begun[1].settings and begun[1].settings["epochs"] == 12
     dml.search({"method": "pfml", "space": {"delta": [0.1]}, "num_trials": 1}, name="c", storage=storage)
     assert begun[2].settings["method"] == "pfml"
+    with pytest.raises(dml.InputError, match="^names: one: name two or more searches$"):
+        dml.compare("one")
     with pytest.raises(dml.InputError, match="nmu_trials: no such key of a search"):
         dml.search("demo", nmu_trials=3, storage=storage)
 
@@ -220,7 +222,7 @@ def test_a_search_is_the_one_that_the_command_line_resolves(storage: Path, monke
 def test_to_import_it_is_to_import_nothing_heavy() -> None:
     code = (
         "import sys, orchestrator as dml\n"
-        "assert callable(dml.search) and 'train' in dir(dml)\n"
+        "assert callable(dml.search) and 'train' in dir(dml) and 'os' not in dir(dml)\n"
         "import orchestrator.search.control\n"
         "assert callable(dml.search)\n"
         "print([name for name in ('torch', 'ray', 'mlflow', 'pyarrow', 'numpy') if name in sys.modules])\n"

@@ -243,7 +243,7 @@ CASES: list[Case] = [
             ("threads", "'{a: 1}'"),
             ("classes_per_batch", "true"),
             ("proxies_per_class", "10001"),
-            ("lr", "''"),
+            ("lr", "'{}'"),
             ("optimizer", "2024-01-01"),
             ("detla", "0.2"),
         ]
@@ -414,9 +414,9 @@ MEANT = {
     "... --set lr=1e-4",
     "search pfml --nmae x": "--nmae: no such option (did you mean '--name'?) (see orchestrator search --help)",
     "search pfml cub200": "'cub200': unexpected extra argument of search: did you mean orchestrator search SPACE "
-    "--dataset cub200",
+    "--dataset cub200?",
     "train proxy_anchor": "'proxy_anchor': unexpected extra argument of train: did you mean orchestrator train "
-    "--method proxy_anchor --dataset NAME",
+    "--method proxy_anchor --dataset NAME?",
     "search --method pfml": "--method: search takes a search file, or the name of a shipped search: orchestrator "
     "search pfml",
     "search pfml --objective recall@1": "--objective: metric: 'recall@1': not a metric of a validation (did you mean "

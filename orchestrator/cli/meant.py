@@ -62,7 +62,7 @@ def of_arguments(command: str, extra: str, words: Sequence[str]) -> str:
         if word == "--set" and "=" not in key and value in extra.split():
             return f"--set {key} {value}: should read KEY=VALUE: --set {key}={value}"
     first = extra.split()[0]
-    usual = f": did you mean {ARGUMENTS[command].format(first)}" if command in ARGUMENTS else ""
+    usual = f": did you mean {ARGUMENTS[command].format(first)}?" if command in ARGUMENTS else ""
     return f"{shown(extra)}: unexpected extra argument of {command}{usual}"
 
 

@@ -204,12 +204,14 @@ def search(
     keys = given_keys(ctx)
 
     def resolve() -> "Search":
+        from orchestrator.storage.places import writable
         from orchestrator.tracking.address import check_tracking_uri
 
         found = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
         places_of(storage).new_journal(found.name)  # refuses a name that is used
         if tracking_uri:
             check_tracking_uri(tracking_uri)
+        writable(storage)
         return found
 
     results, begun = Results(storage, json_), address is None and not ray_runs()

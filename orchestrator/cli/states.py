@@ -14,7 +14,7 @@ from rich.text import Text
 
 from orchestrator.storage import paths
 from orchestrator.storage.ledger import ENDED, state_texts
-from orchestrator.text import counted, duration, span
+from orchestrator.text import counted, span
 
 STYLES = {"done": "green", "pruned": "yellow", "failed": "red", "interrupted": "magenta", "running": "cyan"}
 
@@ -69,7 +69,7 @@ def status_text(found: Mapping[str, Any], storage: Path) -> Group:
         lines.insert(1, Text(f"  what     {found['method']} on {found['dataset']}"))
     lines.append(Text(f"  used     {', '.join(used)}"))
     if found["seconds_left"] is not None:
-        lines.append(Text(f"  left     about {duration(found['seconds_left'])}"))
+        lines.append(Text(f"  left     about {span(found['seconds_left'])}"))
     if found["best"]:
         lines.append(
             Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")

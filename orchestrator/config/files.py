@@ -136,6 +136,8 @@ def parse_assignments(
         with found.noted():
             if not equals or not key:
                 raise InputError(f"{option} {assignment}: should read KEY=VALUE, for example {option} {example}")
+            if not text.strip():
+                raise InputError(f"{option} {assignment}: no value after '='; for none write {key}=none")
             if key in values:
                 raise InputError(f"{option} {assignment}: {key} is set twice")
             values[key] = read_scalar(text, f"{option} {key}")

@@ -40,7 +40,7 @@ def _leaderboard(ledger: Ledger) -> str:
         ]
         parts.append(markdown_table(["paper", "method", *map(text, PAPER_HEADLINES), "settings that differ"], cells))
     if findings.command:
-        parts.append(markdown_code(findings.command))
+        parts.append(f"Train the winner again:\n\n{markdown_code(findings.command)}")
     return "\n\n".join(parts) + "\n"
 
 
