@@ -130,6 +130,12 @@ def test_degenerate_inputs_equal_the_reference(backend, case):
     assert evaluate_embeddings(embeddings, labels, recall_at=(1, 8, 500), clustering=False, chunk=1) == found
 
 
+def test_three_images_are_enough(backend):
+    embeddings, labels = np.array([[0.0], [1.0], [3.0]]), np.array([0, 0, 1])
+    found = evaluate_embeddings(embeddings, labels, recall_at=(1,), clustering=False)
+    assert found == pytest.approx(reference_metrics(embeddings, labels, recall_at=(1,)), rel=1e-12)
+
+
 @pytest.mark.parametrize("gallery", [False, True])
 def test_every_query_and_class_equals_the_reference(backend, gallery):
     embeddings, labels = clustered(np.random.default_rng(17), 110, 30, 5)
@@ -225,7 +231,7 @@ def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
     assert everything == exact
 
 
-@pytest.mark.parametrize("width", [1, 30, 258, 512])
+@pytest.mark.parametrize("width", [1, 30, 512, 514])
 def test_an_approximate_search_finds_nearly_all(width):
     pytest.importorskip("faiss")
     embeddings, labels = clustered(np.random.default_rng(23), 1500, 400, width)

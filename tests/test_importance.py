@@ -113,6 +113,14 @@ def alphas(tmp_path: Path, tried: list[float], best: float, **space: Any) -> Fin
     return Findings.of(made(tmp_path, points, lambda p: 0.6 - 0.05 * abs(p["alpha"] - best), raw=raw))
 
 
+def test_the_ranges_of_branches_are_shown_as_one(tmp_path: Path) -> None:
+    choices = {"adamw": {"lr": {"low": 0.2, "high": 0.5}}, "sgd": {"lr": {"low": 0.1, "high": 0.3}}}
+    raw = {"method": "pfml", "dataset": "cub200", "space": {"optimizer": {"choices": choices}}}
+    points = [{"optimizer": "adamw", "lr": 0.4}, {"optimizer": "sgd", "lr": 0.2}]
+    found = Findings.of(made(tmp_path, points, lambda point: point["lr"], raw=raw))
+    assert {one.key: one.range_text for one in found.searched}["lr"] == "0.1 to 0.5"
+
+
 EVEN = [0.18, 0.45, 0.9, 1.1, 1.7, 2.2, 2.8, 3.3, 3.9, 4.4, 5.0, 5.7]
 
 
@@ -329,6 +337,11 @@ def test_one_setting_alone_has_no_noise_level(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, [point | {"alpha": 1.0, "proxies_per_class": 5} for point in spread(40)]))
     assert found.importances.answer == "No importances: delta alone was varied."
     assert found.other_importances == {} and "noise level" not in page(found)
+
+
+def test_values_are_numbers_where_all_are() -> None:
+    assert setting("a", (1, 0.5)).numeric
+    assert [setting("a", values).numeric for values in [(1, "auto"), (None, 2), (0, True)]] == [False, False, False]
 
 
 def test_values_are_looked_through_once_for_all_drawn_trials() -> None:

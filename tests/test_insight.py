@@ -22,6 +22,7 @@ from orchestrator.evaluation.insight import (
     NEIGHBOURS,
     POINTS,
     Insight,
+    class_table,
     insight,
     neighbour_map,
     neighbours_of,
@@ -92,6 +93,15 @@ def test_classes_and_confusions_by_counting() -> None:
         a, b = NAMES.index(one), NAMES.index(other)
         assert (there, back) == (taken[a, b], taken[b, a]) and there >= back
     assert pairs["share"] == sorted(pairs["share"], reverse=True)
+
+
+def test_a_class_with_one_query_can_be_wholly_confused() -> None:
+    images, labels = np.array([[0.0], [1.0]]), np.array([0, 1])
+    found = evaluate_queries(
+        images[:1], labels[:1], gallery=images[::-1] - 0.1, gallery_labels=labels, clustering=False
+    )
+    table = class_table(found, NAMES, images[:1], labels[:1])
+    assert (table["taken_for"], table["share"]) == ([NAMES[1]], [1.0])
 
 
 def test_the_three_most_confused_in_words() -> None:

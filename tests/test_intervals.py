@@ -156,6 +156,7 @@ def test_an_auroc_has_intervals_over_images_and_over_classes() -> None:
     assert classes[0] < images[0] < value < images[1] < classes[1]
     assert of_auroc(inside, outside, (labels, labels // 3)) is None
     assert of_auroc(np.zeros(5), np.ones(5)) == (1.0, 1.0)
+    assert of_auroc(np.zeros(1), np.ones(1)) == (1.0, 1.0)  # nothing is drawn but the images
 
 
 def test_the_interval_of_an_auroc_is_that_of_aurocs_of_drawn_images() -> None:

@@ -13,7 +13,7 @@ from scipy import stats
 from orchestrator.cli.tables import difference_line
 from orchestrator.report.html.elements import difference_table
 from orchestrator.report.power import POWER, Forecast, power, seeds_needed
-from orchestrator.report.significance import Difference, differences, holm, how_tested
+from orchestrator.report.significance import Difference, differences, from_the_first, holm, how_tested
 
 CHANCES = st.floats(0, 1, allow_nan=False) | st.just(math.nan)
 
@@ -59,6 +59,18 @@ def test_pairs_are_tested_seed_by_seed() -> None:
     assert [d.adjusted for d in found] == slow_holm([d.p for d in found])
     assert found[1].real and found[2].real
     assert how_tested(found) == "paired t-test over 5 seeds, Holm's correction for 3 comparisons"
+
+
+def test_the_first_against_each_other_counts_all_pairs() -> None:
+    """Four groups have six pairs."""
+    draw = np.random.default_rng(0)
+    values = {
+        name: dict(enumerate(shift + draw.normal(size=9))) for name, shift in zip("abcd", (3, 2, 1, 0), strict=True)
+    }
+    for found, other in zip(from_the_first(values), "bcd", strict=True):
+        assert found is not None and (found.one, found.other) == ("a", other)
+        p = stats.ttest_rel(list(values["a"].values()), list(values[other].values())).pvalue
+        assert found.adjusted == pytest.approx(min(1, 6 * p))
 
 
 def test_only_common_seeds_count() -> None:

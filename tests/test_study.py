@@ -13,6 +13,8 @@ import pytest
 from optuna.trial import TrialState
 from scipy import stats
 
+from orchestrator.config.algorithms.base import Draw
+from orchestrator.config.algorithms.nsga2 import Nsga2
 from orchestrator.config.resolve import resolve_search, single_training, with_other_workers
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
@@ -274,6 +276,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "epochs": {key: value for key, value in TPE.items() if key != "num_trials"} | {"budget": {"epochs": 40}},
     "no improvement": TPE | {"num_trials": 30, "budget": {"trials_without_improvement": 4}},
 }
+
+
+@pytest.mark.parametrize("trials, population", [(5, 4), (20, 4), (100, 20), (1000, 50)])
+def test_a_generation_is_a_fifth_of_the_trials_from_4_to_50(trials: int, population: int) -> None:
+    draw = Draw(seed=0, search_seed=0, trials=trials, conditional=False, comparable=True)
+    assert Nsga2().sampler(optuna.samplers, draw)._population_size == population
 
 
 @pytest.mark.parametrize("name", VARIANTS)

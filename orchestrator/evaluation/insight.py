@@ -288,7 +288,7 @@ def principal_components(embeddings: Floats) -> Floats:
     from sklearn.decomposition import PCA
 
     wide = np.pad(embeddings, ((0, 0), (0, max(0, 2 - embeddings.shape[1])))).astype(np.float64)
-    if not np.ptp(wide, axis=0).any() or len(wide) < 2:
+    if not np.ptp(wide, axis=0).any():
         return np.zeros((len(wide), 2))  # all images in one place
     places: Floats = PCA(2, svd_solver="full").fit_transform(wide)
     return places * np.where(places.max(axis=0) >= -places.min(axis=0), 1, -1)
