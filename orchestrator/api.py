@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, TrainingFailed, in_python, shown
+from orchestrator.errors import InputError, TrainingFailed, as_mapping, in_python, shown
 from orchestrator.storage.paths import DEFAULT_STORAGE
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def search(
         fixed = {key: value for key, value in dict(raw.get("settings", {})).items() if key not in searched}
         raw = {**raw, "space": dict(space) if isinstance(space, Mapping) else [dict(one) for one in space]}
         raw = {**raw, "settings": fixed}
-    overrides = _mapping("settings", settings) | ({} if epochs is None else {"epochs": epochs})
+    overrides = as_mapping("settings", settings) | ({} if epochs is None else {"epochs": epochs})
     resolved = described_search(
         raw,
         places,
@@ -131,7 +131,7 @@ def train(
 
     places = _places(storage)
     given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
-    fixed = _mapping("settings", settings)
+    fixed = as_mapping("settings", settings)
     for key in fixed.keys() & {key for key, value in given.items() if value is not None}:
         raise InputError(f"{key}: settings has it too; keep one")
     training = described_training(given, fixed, places, preset=preset, name=name, repeats=repeats)
@@ -210,13 +210,13 @@ def benchmark(
 
     places = _places(storage)
     before = None if name is None else known(places, name)
-    changes = {"budget": _mapping("budget", budget) or None, "num_trials": num_trials, **keys}
+    changes = {"budget": as_mapping("budget", budget) or None, "num_trials": num_trials, **keys}
     changes = {key: value for key, value in changes.items() if value is not None}
     if before is None and not budget and num_trials is None:
         raise InputError("budget: missing; give each method the same, such as {'epochs': 200} (or num_trials)")
     if before is None and name is not None:
         places.new_journal(name)
-    fixed = _mapping("settings", settings)
+    fixed = as_mapping("settings", settings)
     given = Benchmark(name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes)
     chosen = asked(given, before)
     result = run(chosen, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
@@ -492,10 +492,3 @@ def _places(storage: str | Path) -> "Places":
     if Path(storage).expanduser().is_file():
         raise InputError(f"storage: {storage} is a file: name a folder")
     return Places(Path(storage).expanduser().resolve())
-
-
-def _mapping(name: str, given: object) -> dict[str, Any]:
-    """An argument that maps names to values, or is None."""
-    if given is not None and not isinstance(given, Mapping):
-        raise InputError(f"{name}: {shown(given)} should be a mapping, such as {{'epochs': 20}}")
-    return dict(given or {})

@@ -8,7 +8,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -74,6 +74,13 @@ def _no_argument(key: str, function: str, arguments: Iterable[str]) -> str:
     if "did you mean" not in hint and "settings" in arguments:
         hint = f"; a setting is given as settings={{'{key}': ...}}"
     return f"{function}: {key}: no such argument{hint}"
+
+
+def as_mapping(name: str, given: object) -> dict[str, Any]:
+    """An argument of the Python interface that maps names to values, or is None."""
+    if given is not None and not isinstance(given, Mapping):
+        raise InputError(f"{name}: {shown(given)} should be a mapping, such as {{'epochs': 20}}")
+    return dict(given or {})
 
 
 def in_python(function: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
