@@ -138,6 +138,7 @@ def test_init_writes_the_file_and_the_schema_and_replaces_nothing(
         ("init", "--method", "pfml", "--dataset", "glyphs"): "FILE: pfml.yaml: exists",
         ("init", "--method", "pmfl", "--dataset", "glyphs"): "unknown method 'pmfl' (did you mean 'pfml'?)",
         ("init", "--dataset", "glyphs"): "--method: missing",
+        ("init", "--method", "pmfl"): "unknown method 'pmfl' (did you mean 'pfml'?)",  # also while one is missing
         ("init",): "--method, --dataset: missing",
         ("init", "pfml"): "error: --dataset: missing",
         ("init", "pfml", "--dataset", "glyphs"): "FILE: pfml.yaml: exists",

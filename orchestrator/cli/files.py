@@ -13,7 +13,7 @@ from orchestrator.cli import completing
 from orchestrator.cli.options import Json, local_path, not_empty
 from orchestrator.cli.output import plain, say, write_output
 from orchestrator.cli.terminal import echo
-from orchestrator.errors import DataError, InputError
+from orchestrator.errors import DataError, InputError, Problems
 from orchestrator.storage.paths import DEFAULT_STORAGE, VARIABLE
 
 ENDINGS = (".yaml", ".yml")
@@ -61,7 +61,13 @@ def init(
         method, file = str(file), None
     missing = [name for name, given in (("--method", method), ("--dataset", dataset)) if given is None]
     if missing and not sys.stdin.isatty():
-        raise InputError(f"{', '.join(missing)}: missing (see orchestrator init --help)")
+        problems = Problems()
+        with problems.noted():
+            raise InputError(f"{', '.join(missing)}: missing (see orchestrator init --help)")
+        with problems.noted():
+            if method is not None:
+                find_installed(method)
+        problems.tell()
     method = method or _asked("Which method", "proxy_anchor")
     find_installed(method)
     dataset = dataset or _asked("Which data set", "glyphs")
