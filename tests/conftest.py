@@ -122,7 +122,7 @@ def glyphs(data_folder: Path) -> Store:
 @pytest.fixture
 def no_ray_beside(monkeypatch: pytest.MonkeyPatch) -> None:
     """No Ray starts while a search is read, as where one runs already."""
-    monkeypatch.setattr("orchestrator.cli.starting.ray_runs", lambda: True)
+    monkeypatch.setattr("orchestrator.cli.starting._ray_runs", lambda: True)
 
 
 class Pair:

@@ -1,6 +1,5 @@
 """Where a trial runs changes nothing: the same loop in this process, in a Tune trial, under Ray Train."""
 
-import contextlib
 import inspect
 import json
 import os
@@ -130,35 +129,6 @@ def test_no_secret_goes_into_a_runtime_environment(monkeypatch: pytest.MonkeyPat
     with RayRunner().ready(small_search("any"), Path()):
         sent = _ActorClassCache().get(Trial)._default_options["runtime_env"]["env_vars"]
     assert sent and "planted" not in sent.values()
-
-
-def test_only_who_began_the_connection_gives_it_back_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search gives its machines back before its pages are written; one of a benchmark leaves them to the next."""
-    there: list[str] = []
-
-    @contextlib.contextmanager
-    def made_cluster(ray_output: bool) -> Iterator[None]:
-        there.append("ours")
-        yield
-
-    monkeypatch.setattr(ray, "is_initialized", lambda: bool(there))
-    monkeypatch.setattr(ray, "shutdown", there.clear)
-    monkeypatch.setattr("orchestrator.execution.ray_tune.own_cluster", made_cluster)
-    monkeypatch.setattr(RayRunner, "slots", lambda *_: 1)
-    runner = RayRunner()
-    with runner.ready(small_search("benchmark"), Path()):
-        with runner.ready(small_search("one"), Path()):
-            runner.release()
-            assert there
-        runner.release()
-        assert not there
-    there.append("another program's")
-    with runner.ready(small_search("guest"), Path()):
-        runner.release()
-    assert there
-    with (begun := RayRunner(begun=True)).ready(small_search("its-own"), Path()):  # for it, before it was resolved
-        begun.release()
-    assert not there
 
 
 def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,9 +60,6 @@ class MadeRunner:
     def ready(self, search: Search, storage: Path) -> Iterator[int]:
         yield 1
 
-    def release(self) -> None:
-        pass
-
     def resources(self, search: Search) -> dict[str, float]:
         return {"CPU": 1.0}
 

@@ -31,7 +31,7 @@ def began(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             happened.append("ended")
 
     monkeypatch.setattr(ray_start, "own_cluster", own_cluster)
-    monkeypatch.setattr(starting, "ray_runs", lambda: False)
+    monkeypatch.setattr(starting, "_ray_runs", lambda: False)
     return happened
 
 
@@ -80,7 +80,7 @@ def test_a_cluster_that_does_not_start_is_told_after_the_search(monkeypatch: pyt
         yield
 
     monkeypatch.setattr(ray_start, "own_cluster", own_cluster)
-    monkeypatch.setattr(starting, "ray_runs", lambda: False)
+    monkeypatch.setattr(starting, "_ray_runs", lambda: False)
     with pytest.raises(ClusterFailed, match="no room"), starting.beside_ray(found, None, False):
         raise AssertionError
     with pytest.raises(InputError, match="does not fit"), starting.beside_ray(refuse_later, None, False):

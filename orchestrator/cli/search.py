@@ -36,7 +36,6 @@ from orchestrator.cli.starting import (
     given_keys,
     note_idle,
     parsed_limits,
-    ray_runs,
     resolved_search,
     run_benchmark,
     show_plan,
@@ -214,7 +213,7 @@ def search(
         writable(storage)
         return found
 
-    results, begun = Results(storage, json_), address is None and not ray_runs()
+    results = Results(storage, json_)
     with waiting("reading the search, starting Ray") as status, beside_ray(resolve, address, ray_output) as resolved:
         warn_of_plugins()
         note_idle(resolved)
@@ -223,7 +222,7 @@ def search(
 
         outcome = start(
             resolved,
-            ray_runner(address, ray_output, begun=begun),
+            ray_runner(address, ray_output),
             storage=storage,
             tracking_uri=tracking_uri,
             watcher=Display(status=status, results=results),

@@ -97,7 +97,7 @@ def earlier_file(name: str, storage: Path) -> "Document":
 def beside_ray(resolve: Callable[[], "Search"], address: str | None, ray_output: bool) -> Iterator["Search"]:
     """The search that `resolve` gives. Where Ray is to start on this machine, it starts meanwhile: it mostly waits, and
     `resolve` imports for seconds. A search that is refused without these imports is refused first."""
-    if address is not None or ray_runs() or not _seems_right(resolve):
+    if address is not None or _ray_runs() or not _seems_right(resolve):
         yield resolve()
         return
     from orchestrator.execution.ray_start import own_cluster
@@ -113,8 +113,7 @@ def beside_ray(resolve: Callable[[], "Search"], address: str | None, ray_output:
             raise
 
 
-def ray_runs() -> bool:
-    """Whether this process has a connection to Ray."""
+def _ray_runs() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 

@@ -30,9 +30,6 @@ class InlineRunner:
         gpu = {"GPU": 1.0} if choose_device(training.device).type == "cuda" else {}
         return {"CPU": float(training.threads)} | gpu
 
-    def release(self) -> None:
-        pass
-
     def run(self, conductor: TrialSource) -> None:
         from orchestrator.execution.worker import results
 

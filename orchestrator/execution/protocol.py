@@ -150,7 +150,3 @@ class Runner(Protocol):
 
     def run(self, conductor: TrialSource) -> None:
         """Run the conductor's trials until it has no more or is stopping."""
-
-    def release(self) -> None:
-        """Give back the machines that `ready` acquired, before its block ends: nothing is left to run. Called in a
-        thread, while the search writes its pages; does nothing where an outer block goes on to use them."""

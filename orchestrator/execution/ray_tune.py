@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -57,39 +57,26 @@ class RayRunner:
     trial: "type[Trial] | None" = None
     """A replacement for our trial class, to measure the overhead of a search without training."""
     own_processes: bool = True
-    begun: bool = False
-    """Whether Ray was started for this search alone, before it was known: its first imports take as long."""
-    sole: bool = field(default=False, init=False)
-    """Whether nobody but the innermost block of `ready` uses this connection to Ray."""
 
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
         prepare(self.ray_output)
         keep_secrets()
-        running = ray.is_initialized()
-        outer, self.sole = self.sole, self.begun or not running
-        try:
-            if running:  # the initializer also shuts it down
+        if ray.is_initialized():  # the initializer also shuts it down
+            yield self.slots(search)
+        elif self.address is None:
+            with own_cluster(self.ray_output):
                 yield self.slots(search)
-            elif self.address is None:
-                with own_cluster(self.ray_output):
+        else:
+            ray_constants.ENABLE_RAY_CLUSTER = True
+            self.join(self.address)
+            with quiet(self.ray_output):
+                try:
+                    check_nodes(storage)
                     yield self.slots(search)
-            else:
-                ray_constants.ENABLE_RAY_CLUSTER = True
-                self.join(self.address)
-                with quiet(self.ray_output):
-                    try:
-                        check_nodes(storage)
-                        yield self.slots(search)
-                    finally:
-                        ray.shutdown()
-        finally:
-            self.sole = outer
-
-    def release(self) -> None:
-        if self.sole:
-            ray.shutdown()
+                finally:
+                    ray.shutdown()
 
     def join(self, address: str) -> None:
         """Become a driver of the cluster at an address; InputError if there is none, or it refuses us."""

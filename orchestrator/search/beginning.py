@@ -96,14 +96,14 @@ def check_dataset(name: object, storage: Path, *, prepared: bool = True) -> None
         (check_prepared if prepared else check_known)(name, Places(storage.expanduser().resolve()).data)
 
 
-def ray_runner(address: str | None = None, ray_output: bool = False, *, begun: bool = False) -> "RayRunner":
-    """Trials on our own cluster (`begun` for this search already), or on the one at an address; InputError if nothing
-    answers there, or if workers would import another package from the working directory."""
+def ray_runner(address: str | None = None, ray_output: bool = False) -> "RayRunner":
+    """Trials on our own cluster or on the one at an address; InputError if nothing answers there, or if workers would
+    import another package from the working directory."""
     from orchestrator.execution.ray_address import reachable_address, refuse_shadows
     from orchestrator.execution.ray_tune import RayRunner
 
     refuse_shadows()
-    return RayRunner(reachable_address(address), ray_output, begun=begun)
+    return RayRunner(reachable_address(address), ray_output)
 
 
 def why_failed(reasons: list[str], count: int) -> str:

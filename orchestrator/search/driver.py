@@ -5,7 +5,6 @@ import io
 import sys
 import uuid
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -251,12 +250,8 @@ def run(
             write_whole(path, table.getvalue().encode())
         journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
         conductor.end()
-    with ThreadPoolExecutor(1) as beside:
-        released = beside.submit(runner.release)
-        watcher.results(conductor.ledger)
-        watcher.stage("writing the pages and the model")
-        write_report(conductor.ledger, journal, places)
-        watcher.stage("sending the rest to MLflow")
-        outcome = conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
-    released.result()
-    return outcome
+    watcher.results(conductor.ledger)
+    watcher.stage("writing the pages and the model")
+    write_report(conductor.ledger, journal, places)
+    watcher.stage("sending the rest to MLflow")
+    return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
