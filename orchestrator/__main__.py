@@ -6,12 +6,8 @@ import sys
 def main() -> None:
     """The entry point of the console script and of `python -m orchestrator`."""
     try:
-        import gc
-
         from orchestrator.endings import leave, prepare, unforeseen
-        from orchestrator.imports import SELDOM
 
-        gc.set_threshold(*SELDOM)
         prepare()
         try:
             from orchestrator.cli.main import main as run

@@ -34,7 +34,6 @@ ORDER = [
     "endings",
     "text",
     "errors",
-    "imports",
 ]
 """The packages, and the modules beside them, from top to bottom: one imports only from those that stand behind it."""
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, place_of, storage_fault
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
-from orchestrator.imports import seldom_collected
 from orchestrator.storage import paths, trial_files
 
 if TYPE_CHECKING:
@@ -25,13 +24,12 @@ def _opened(
     settings: Mapping[str, Any], data: str | Path, *, hold_out: bool = True
 ) -> "tuple[Experiment, Store, list[Split]]":
     """An experiment, its data set in the folder `data`, and its split or folds."""
-    with seldom_collected():
-        # torch takes seconds to import: only processes that train pay for it
-        from orchestrator.config.training import resolve_experiment
-        from orchestrator.data.catalog import open_dataset
-        from orchestrator.training.splits import data_splits
+    # torch takes seconds to import: only processes that train pay for it
+    from orchestrator.config.training import resolve_experiment
+    from orchestrator.data.catalog import open_dataset
+    from orchestrator.training.splits import data_splits
 
-        experiment = resolve_experiment(settings, "trial")
+    experiment = resolve_experiment(settings, "trial")
     store = open_dataset(experiment.training.dataset, Path(data))
     return experiment, store, data_splits(experiment.training, store, hold_out=hold_out)
 
@@ -115,13 +113,12 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     or gone is not a trial's fault: the last result is `Interrupted`. `own`: the process belongs to the trial, and gets
     no Ctrl-C from the user.
     """
-    with seldom_collected():
-        from orchestrator.storage.trial_folder import BEST, MODEL
-        from orchestrator.training.checkpoint import discard_damaged
-        from orchestrator.training.device import choose_device
-        from orchestrator.training.distributed import broadcast_object, rank
-        from orchestrator.training.repeatable import repeatable
-        from orchestrator.training.usage import Usage
+    from orchestrator.storage.trial_folder import BEST, MODEL
+    from orchestrator.training.checkpoint import discard_damaged
+    from orchestrator.training.device import choose_device
+    from orchestrator.training.distributed import broadcast_object, rank
+    from orchestrator.training.repeatable import repeatable
+    from orchestrator.training.usage import Usage
 
     trial_id, data, anew = work.trial_id, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
