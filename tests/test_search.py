@@ -505,7 +505,7 @@ def test_an_interrupt_before_the_first_trial_leaves_nothing(terminal: Terminal) 
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = terminal.finish(process, code=130, seconds=60)
     assert "Traceback" not in stderr
-    wait(lambda: not alive(processes), 20)
+    wait(lambda: not alive(processes), 90)  # an agent of a killed raylet may outlive it by a minute
     assert not terminal.journal("hasty").exists()
 
 
