@@ -138,7 +138,7 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.argv", ["/bin/orchestrator", "search", "pfml", "--tracking-uri", "http://me:pw@host"])
     monkeypatch.setattr("orchestrator.execution.ray_tune.code", list)
     RayRunner().join("host:6379")
-    ray_start.start()
+    ray_start.start([])
     assert shown == ["orchestrator search", "orchestrator search"]
 
 
@@ -345,7 +345,7 @@ def test_a_ray_that_does_not_start_in_time_gets_a_second_attempt(
 
     def slow(**_: Any) -> None:
         assert not [process for process in left if process.poll() is None], "of the attempt before"
-        left.append(subprocess.Popen(["sleep", "600"]))
+        left.append(services.ConsolePopen(["sleep", "600"]))
         if starts < 2:
             try:
                 services.get_node("127.0.0.1:1", "node")  # as Ray does, for a while of its own
@@ -362,6 +362,7 @@ def test_a_ray_that_does_not_start_in_time_gets_a_second_attempt(
     (tmp_path / "data").symlink_to(data_folder)
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", slow)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)  # the cluster of the other tests stays
     monkeypatch.setattr(psutil, "disk_usage", lambda _: SimpleNamespace(free=3.1e9))
     monkeypatch.setattr(os, "getloadavg", lambda: (30.12, 20.0, 10.0))
     assert "services.get_node(" in inspect.getsource(node), "Ray asks otherwise now"
@@ -383,6 +384,26 @@ def test_a_ray_that_does_not_start_in_time_gets_a_second_attempt(
         assert last.startswith("error: Ray did not start on this machine (The current node timed out during startup.)")
         assert re.search(r"load 30\.1 on \d+ CPUs, [\d.]+ of [\d.]+ GB of memory free, 3\.1 GB free in /tmp", last)
     assert [*(tmp_path / "searches").glob("*")] == []
+
+
+def test_an_interrupted_start_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor one that a server started, which it outlives."""
+    left: list[psutil.Process] = []
+
+    def interrupted(**_: Any) -> None:
+        server = services.ConsolePopen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE, text=True)
+        left.extend([psutil.Process(server.pid), psutil.Process(int(server.stdout.readline()))])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ray, "init", interrupted)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    with pytest.raises(KeyboardInterrupt), ray_start.own_cluster():
+        pass
+    assert len(left) == 2
+    end = time.monotonic() + 20
+    while any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in left):
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("key", "workers"), [("workers", 3), ("final_workers", 5)])

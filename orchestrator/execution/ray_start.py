@@ -1,10 +1,10 @@
 """Starting Ray without leaking secrets, and with more time on a busy machine."""
 
 import contextlib
-import functools
 import logging
 import os
 import secrets
+import signal
 import sys
 import tempfile
 import time
@@ -45,15 +45,16 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
     prepare(ray_output)
     with scratch():
         keep_token()
+        servers: list[psutil.Process] = []
         try:
             # a node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes
             os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
             ray_constants.ENABLE_RAY_CLUSTER = False
-            start(**options(ray_output), include_dashboard=False, _node_ip_address="127.0.0.1")
+            start(servers, **options(ray_output), include_dashboard=False, _node_ip_address="127.0.0.1")
             with quiet(ray_output):
                 yield
         finally:
-            ray.shutdown()
+            _end(servers)
             os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
 
 
@@ -91,28 +92,30 @@ def unnamed() -> Iterator[None]:
         utils.get_entrypoint_name = theirs
 
 
-def start(**options: Any) -> None:
-    """Start a cluster on this machine, with `ray.init`'s options. On a busy machine, try a second time with more time.
+def start(servers: list[psutil.Process], **options: Any) -> None:
+    """Start a cluster on this machine, with `ray.init`'s options; its servers are added to `servers`. On a busy
+    machine, try a second time with more time.
 
     Raises ClusterFailed with the load of the machine."""
-    before = {child.pid for child in psutil.Process().children(recursive=True)}
     try:
-        _init(**options)
+        _init(servers, **options)
         return
     except Exception as error:  # a start that takes too long raises a bare Exception
         first, reason = error, _told(error)
-    _end_children(before)
+    with contextlib.suppress(Exception):
+        _end(servers)
     if not isinstance(first, ValueError):  # a wrong option: it would be refused again
         print(f"note: Ray did not start ({machine()}): trying again, with more time", file=sys.stderr)
         with _patience():
             try:
-                _init(**options)
+                _init(servers, **options)
                 return
             except Exception as error:
                 second = _told(error)
                 if second != reason:
                     reason = f"{reason}; then {second}"
-        _end_children(before)
+        with contextlib.suppress(Exception):
+            _end(servers)
     raise ClusterFailed(
         f"Ray did not start on this machine ({reason}): {machine()}. Try again when it is less busy, or with "
         "--ray-output to see more"
@@ -145,20 +148,44 @@ def _told(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _init(**options: Any) -> None:
-    with own_group(), unnamed():
+def _init(servers: list[psutil.Process], **options: Any) -> None:
+    with _own_groups(servers), unnamed():
         ray.init(address="local", **options)
 
 
-def _end_children(before: set[int]) -> None:
-    """End the processes left by a failed start; they would use the machine until this process ends."""
-    with contextlib.suppress(Exception):
+@contextlib.contextmanager
+def _own_groups(servers: list[psutil.Process]) -> Iterator[None]:
+    """Ray's servers that are started in this block are added to `servers`, each in a process group of its own: a
+    SIGTERM to our group (`timeout`, a closed login) must not kill the cluster of a search that stops cleanly. The
+    kernel ends them when this process dies; where it does not, Ray ends them by our group, and they stay in it."""
+    theirs = services.ConsolePopen
+    own: dict[str, Any] = {"process_group": 0} if detect_fate_sharing_support() else {}
+
+    def started(*asked: Any, **named: Any) -> Any:
+        server = theirs(*asked, **named, **own)
+        servers.append(psutil.Process(server.pid))
+        return server
+
+    services.ConsolePopen = started
+    try:
+        yield
+    finally:
+        services.ConsolePopen = theirs
+
+
+def _end(servers: list[psutil.Process]) -> None:
+    """End Ray, and what is left of its servers' groups: an agent that is still starting outlives its raylet by a minute
+    and more, and the servers of a failed start use the machine until this process ends."""
+    try:
         ray.shutdown()
-    for child in psutil.Process().children(recursive=True):
-        if child.pid not in before:
+    finally:
+        for server in servers:
             with contextlib.suppress(psutil.Error):
-                child.kill()
-                child.wait(5)
+                server.kill()
+                server.wait(5)
+            with contextlib.suppress(OSError):
+                os.killpg(server.pid, signal.SIGKILL)
+        servers.clear()
 
 
 def machine() -> str:
@@ -169,21 +196,6 @@ def machine() -> str:
     with contextlib.suppress(OSError):
         told.append(f"{psutil.disk_usage(folder).free / 1e9:.1f} GB free in {folder}")
     return ", ".join(told)
-
-
-@contextlib.contextmanager
-def own_group() -> Iterator[None]:
-    """The servers that Ray starts in this block get another process group: a SIGTERM to our group (`timeout`, a closed
-    login) must not kill the cluster of a search that stops cleanly. The kernel ends them when this process dies."""
-    if not detect_fate_sharing_support():  # then Ray ends them by the process group
-        yield
-        return
-    ours = services.ConsolePopen
-    services.ConsolePopen = functools.partial(ours, process_group=0)
-    try:
-        yield
-    finally:
-        services.ConsolePopen = ours
 
 
 def clusters_here() -> tuple[str | None, list[str]]:
