@@ -17,6 +17,7 @@ import psutil
 import pytest
 import ray
 from ray._private import node, services
+from ray.train.torch import TorchTrainer
 from ray.tune.execution.class_cache import _ActorClassCache
 from ray.util import placement_group_table
 
@@ -27,7 +28,7 @@ from orchestrator.errors import InputError
 from orchestrator.execution import ray_start
 from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
-from orchestrator.execution.ray_train import PLACEMENT_GROUP, release, train_results
+from orchestrator.execution.ray_train import PLACEMENT_GROUP, build_trainer, release, train_results
 from orchestrator.execution.ray_tune import RayRunner, Trial
 from orchestrator.execution.worker import results
 from orchestrator.search.driver import start
@@ -140,6 +141,15 @@ def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatc
     RayRunner().join("host:6379")
     ray_start.start([])
     assert shown == ["orchestrator search", "orchestrator search"]
+
+
+def test_workers_do_without_the_parts_of_ray_train_that_they_do_not_use(work: Build) -> None:
+    """Its cleaner of placement groups delays each end by 12 s where no dashboard answers."""
+    trainer = build_trainer(work("trial", workers=2), None)
+    ours = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
+    theirs = {type(callback).__name__ for callback in TorchTrainer._create_default_callbacks(trainer)}
+    assert theirs - ours == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
+    assert "BackendSetupCallback" in ours, "it connects the workers"
 
 
 @pytest.mark.slow

@@ -112,8 +112,19 @@ def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
     """The Ray Train run of one trial. All its retries are limited."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
+    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 
-    return TorchTrainer(
+    class Trainer(TorchTrainer):  # type: ignore[misc]
+        """Without Ray's cleaner of placement groups: we remove them ourselves, and where no dashboard answers, which it
+        asks again and again, each run would wait 12 s for its end. And without Ray's data sets, which we do not use:
+        they cost each worker group a process that imports them."""
+
+        def _create_default_callbacks(self) -> list[Any]:
+            unused = DatasetsCallback | PlacementGroupCleanerCallback
+            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unused)]
+
+    return Trainer(
         train_worker,
         train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),
