@@ -231,7 +231,7 @@ def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
     assert everything == exact
 
 
-@pytest.mark.parametrize("width", [1, 30, 512, 514])
+@pytest.mark.parametrize("width", [1, 30, 258, 512, 514])
 def test_an_approximate_search_finds_nearly_all(width):
     pytest.importorskip("faiss")
     embeddings, labels = clustered(np.random.default_rng(23), 1500, 400, width)
