@@ -199,6 +199,19 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(work: Build) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
+def test_a_killed_controller_leaves_nothing(work: Build) -> None:
+    training = train_results(work("trial", workers=2))
+    next(training)
+    named = [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"]]
+    controllers = [each for each in named if each.info["cmdline"][0].startswith("ray::TrainController")]
+    assert len(controllers) == 1
+    controllers[0].kill()
+    assert isinstance([*training][-1], Failed)
+    assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("clean")
 def test_a_training_that_fails_is_told_once(work: Build) -> None:
     (only,) = train_results(work("nan", 2, lr=1e300))
     assert isinstance(only, Failed) and "not finite" in only.reason

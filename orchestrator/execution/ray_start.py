@@ -102,8 +102,6 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
         return
     except Exception as error:  # a start that takes too long raises a bare Exception
         first, reason = error, _told(error)
-    with contextlib.suppress(Exception):
-        _end(servers)
     if not isinstance(first, ValueError):  # a wrong option: it would be refused again
         print(f"note: Ray did not start ({machine()}): trying again, with more time", file=sys.stderr)
         with _patience():
@@ -114,8 +112,6 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
                 second = _told(error)
                 if second != reason:
                     reason = f"{reason}; then {second}"
-        with contextlib.suppress(Exception):
-            _end(servers)
     raise ClusterFailed(
         f"Ray did not start on this machine ({reason}): {machine()}. Try again when it is less busy, or with "
         "--ray-output to see more"
@@ -149,8 +145,13 @@ def _told(error: Exception) -> str:
 
 
 def _init(servers: list[psutil.Process], **options: Any) -> None:
-    with _own_groups(servers), unnamed():
-        ray.init(address="local", **options)
+    try:
+        with _own_groups(servers), unnamed():
+            ray.init(address="local", **options)
+    except BaseException:  # also an interrupt
+        with contextlib.suppress(Exception):
+            _end(servers)
+        raise
 
 
 @contextlib.contextmanager

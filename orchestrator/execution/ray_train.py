@@ -87,8 +87,9 @@ def train_results(work: Work) -> Generator[Result, None, None]:
         mailbox.stop.remote()
         thread.join(STOP_SECONDS)
         if not thread.is_alive():
+            ray.kill(mailbox)  # a controller that was killed leaves it, and its placement group
             with contextlib.suppress(OSError):
-                Folder(folder).remove(PLACEMENT_GROUP)
+                release(folder)
 
 
 def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
@@ -290,7 +291,7 @@ class Mailbox:
 def release(folder: Path) -> None:
     """Free the resources that an earlier attempt at this trial left on the cluster, including its workers.
 
-    Only a killed trial leaves any: Ray keeps a placement group until its job ends.
+    Only a killed trial or controller leaves any: Ray keeps a placement group until its job ends.
     """
     import ray
     from ray.util.placement_group import PlacementGroup, remove_placement_group
