@@ -235,6 +235,8 @@ def run(part: Part, device: str, environment: dict[str, str], seconds: float) ->
         if part.tests:
             names = [f"tests/test_gpu.py::{name}" for name in part.tests]
             command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *names]
+            if not there("pytest_timeout", environment):  # whose setting would be an unknown one
+                command += ["-o", "addopts=-ra --strict-markers"]
             if len(part.tests) == 1 and (os.cpu_count() or 1) >= 2 * TOGETHER and there("xdist", environment):
                 command += ["--numprocesses", str(TOGETHER)]  # variants of one test
         else:

@@ -16,7 +16,7 @@ from orchestrator.data.pipeline import as_float
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation import neighbours
 from orchestrator.evaluation.metrics import evaluate_embeddings
-from orchestrator.training import loop
+from orchestrator.training import engine, loop
 from orchestrator.training.device import memory_faults
 from orchestrator.training.repeatable import repeatable
 
@@ -83,7 +83,7 @@ class Strict(loop.Clock):
         return found
 
 
-WITH_KERNELS = pytest.param({"method": "pfml", "kernels": "triton"}, marks=NEEDS_TRITON)
+WITH_KERNELS = pytest.param({"method": "pfml", "kernels": "triton", "precision": "float32"}, marks=NEEDS_TRITON)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_step_does_not_wait(extra: dict[str, Any], data_folder: Path, monkeypa
 
 def test_a_planted_wait_is_seen(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "Clock", Strict)
-    monkeypatch.setattr(loop, "clip_gradients", lambda learner, training: next(learner.parameters()).sum().item())
+    monkeypatch.setattr(engine, "clip_gradients", lambda learner, training: next(learner.parameters()).sum().item())
     settings = {"method": "multi_similarity", "device": "cuda", "validate_every": "6 steps"}
     try:
         with pytest.raises(RuntimeError, match="synchroniz"):

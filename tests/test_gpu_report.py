@@ -1,8 +1,14 @@
 """`make gpu` says that a part passed only if all of it ran and passed; looked at without a GPU."""
 
 import ast
+import inspect
+import itertools
 import json
+import os
+import re
+import subprocess
 import sys
+import tomllib
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +17,10 @@ from typing import Any
 
 import gpu
 import pytest
+import test_gpu
+import torch
 from gpu import FAILED, INCOMPLETE, NOT_RUN, PARTS, PASSED, TRIED, Part, Result
+from test_loop import resolved
 
 ROOT = Path(__file__).parents[1]
 GOOD = "def test_good(): pass\n"
@@ -32,12 +41,13 @@ def try_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         seconds: float = 60,
         left: float = 60,
         device: str = "cuda",
+        environment: dict[str, str] | None = None,
         **more: Any,
     ) -> Result:
         (tmp_path / "tests" / "test_gpu.py").write_text(source)
         (tmp_path / "benchmarks" / "script.py").write_text(source)
         part = Part("tried", "a trial", seconds, tests, () if tests else ("script.py",), **more)
-        return gpu.run(part, device, {"PYTHONPATH": ""}, min(seconds, left))
+        return gpu.run(part, device, environment or {"PYTHONPATH": ""}, min(seconds, left))
 
     return run
 
@@ -54,6 +64,16 @@ def test_a_part_of_tests_passes_only_if_all_ran_and_passed(try_part: Any) -> Non
     assert try_part("import nothing_like_it\n" + GOOD, ("test_good",)).outcome == FAILED
     assert try_part(GOOD, ("test_good", "test_renamed")).outcome == FAILED
     assert gpu.of_tests(Part("p", "w", 1, ("test_good",)), 0, Path("none.xml")).outcome == NOT_RUN
+
+
+def test_a_part_runs_where_pytest_has_no_plugin_for_time_limits(
+    try_part: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our settings name its option, and unknown options are refused."""
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:timeout")
+    monkeypatch.setattr(gpu, "there", lambda package, _: package != "pytest_timeout")
+    assert try_part(GOOD, ("test_good",), environment=dict(os.environ)).outcome == PASSED
 
 
 def test_a_script_s_part_passes_only_with_figures(try_part: Any) -> None:
@@ -152,6 +172,91 @@ def test_carried_wheels_are_found(tmp_path: Path) -> None:
     (wheels / "broken-1-py3-none-any.whl").write_text("no wheel")
     with pytest.raises(SystemExit, match="could not be installed"):
         gpu.unpack(wheels, str(site))
+
+
+class Resolved(Exception):
+    """A test has come to its training."""
+
+
+def come_to_training(function: Any, folder: Path) -> list[str]:
+    """Calls a test of test_gpu.py with each of its parameters, up to its first training: those that do not get there.
+
+    Without a GPU nothing else shows that a name which a test patches has moved, or that its settings are refused."""
+    lost = []
+
+    def stand_in(_: object, data: Path, settings: dict[str, Any], **__: Any) -> None:
+        resolved(data, settings)
+        raise Resolved
+
+    marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
+    tables = [
+        [dict(zip(names, row if len(names) > 1 else [row], strict=True)) for row in rows]
+        for mark in marks
+        for names in [mark.args[0].split(", ") if isinstance(mark.args[0], str) else list(mark.args[0])]
+        for rows in [[one.values[0] if isinstance(one, type(pytest.param())) else one for one in mark.args[1]]]
+    ]
+    for rows in itertools.product(*tables):
+        given = {key: value for row in rows for key, value in row.items()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(function.__module__ + ".train", stand_in)
+            patch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
+            fixtures = {"data_folder": folder, "tmp_path": folder, "monkeypatch": patch}
+            wanted = inspect.signature(function).parameters
+            try:
+                function(**given, **{name: fixtures[name] for name in wanted if name in fixtures})
+            except Resolved:
+                continue
+            except Exception as error:
+                lost.append(f"{function.__name__} {given}: {error!r}")
+                continue
+        lost.append(f"{function.__name__} {given}: came to no training")
+    return lost
+
+
+def test_every_gpu_test_of_a_training_comes_to_it(tmp_path: Path) -> None:
+    tests = [each for name, each in vars(test_gpu).items() if name.startswith("test_")]
+    trainings = [test for test in tests if "train" in test.__code__.co_names]
+    assert len(trainings) >= 7
+    assert [lost for test in trainings for lost in come_to_training(test, tmp_path)] == []
+
+
+@pytest.mark.parametrize("extra", [{"kernels": "triton", "precision": "float64"}, {"epoch": 1}])
+def test_a_gpu_test_that_is_refused_is_seen(extra: dict[str, Any], tmp_path: Path) -> None:
+    def test_planted(data_folder: Path) -> None:
+        test_gpu.train(None, data_folder, {"method": "pfml", "device": "cuda"} | extra)
+
+    test_planted.__module__ = "test_gpu"
+    (lost,) = come_to_training(test_planted, tmp_path)
+    assert next(iter(extra)) in lost
+
+
+def test_a_gpu_test_that_patches_a_name_which_has_moved_is_seen(tmp_path: Path) -> None:
+    def test_planted(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("orchestrator.training.loop.moved", None)
+        test_gpu.train(None, data_folder, {"method": "pfml", "device": "cuda"})
+
+    test_planted.__module__ = "test_gpu"
+    (lost,) = come_to_training(test_planted, tmp_path)
+    assert "moved" in lost
+
+
+def test_a_training_of_the_gpu_tests_needs_no_other_package_of_ours(data_folder: Path) -> None:
+    """A GPU machine has a Python of its own, which may lack them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in project["dependencies"]}
+    modules = {"pillow": "PIL", "scikit-learn": "sklearn", "faiss-gpu": "faiss", "faiss-cpu": "faiss"}
+    others = {modules.get(name, name) for name in names} - set(gpu.NEEDED)
+    assert {"ray", "faiss", "mlflow"} <= others
+    code = f"""
+import sys
+from pathlib import Path
+sys.path[:0] = ["tests"]
+sys.modules |= dict.fromkeys({others!r})
+import conftest, test_gpu
+test_gpu.train(None, Path({str(data_folder)!r}), {{"method": "pfml"}}, stop_after=1)
+"""
+    tried = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert tried.returncode == 0, tried.stderr
 
 
 def test_every_gpu_test_is_in_one_part_and_every_script_exists() -> None:
