@@ -4,6 +4,7 @@ import contextlib
 import csv
 import multiprocessing
 import os
+import signal
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -12,6 +13,10 @@ from typing import Any
 
 # before numpy, torch and faiss are imported: two processes of tests, on two cores, take one thread each
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# a shell that starts them in the background has them ignore Ctrl-C, and all that they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import numpy as np
 import pytest

@@ -271,6 +271,8 @@ def installed() -> Iterator[torch.device]:
     if not hasattr(torch, NAME):
         backend_registration._setup_privateuseone_for_python_backend(NAME, backend_module=backend)
         _library.fallback(lambda func, *args, **kwargs: compute(func, args, kwargs), "PrivateUse1")  # type: ignore[no-untyped-call]
+        # autocast leaves the device's numbers as they are
+        _library.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")  # type: ignore[no-untyped-call]
     before = torch.__future__.get_overwrite_module_params_on_conversion()
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # `parameter.data = ...` knows no `held`
     traffic.clear()

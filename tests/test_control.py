@@ -94,6 +94,17 @@ def test_a_dead_driver_is_none(tmp_path: Path) -> None:
         assert (driver(tmp_path) is not None) is alive
 
 
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_of_equal_validations_the_first_is_the_best(mode: str) -> None:
+    trial = {"event": "trial_started", "time": 3, "kind": "trial", "trial_id": "0000", "params": {}, "config": {}}
+    goal = STARTED["objective"] | {"mode": mode}
+    events: list[dict[str, Any]] = [STARTED | {"objective": goal}, trial | {"tags": {}}]
+    for number in (1, 2):
+        validated = {"event": "validation", "trial_id": "0000", "validation": number, "seconds": 1.0, "time": 4}
+        events.append(validated | {"metrics": {goal["metric"]: 0.5}})
+    assert Ledger.of(events).trials["0000"].best_validation == 1
+
+
 def test_a_status_counts_one_as_one(tmp_path: Path) -> None:
     found = status(Ledger.of([STARTED]), tmp_path)
     found["budget"] = {"trials": {"used": 2.0, "of": 9}, "epochs": {"used": 1.0, "of": None}}

@@ -604,6 +604,19 @@ def test_the_best_validation_is_that_of_the_setting_s_metric(
     assert same == (metric is None)
 
 
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_of_equal_validations_the_first_is_kept(
+    mode: Any, data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores = {"val/map_at_r": 0.5, "val/recall_at_1": 0.5}
+    monkeypatch.setattr("orchestrator.training.loop.validate", lambda *_: (scores, None))
+    goal = Objective(metric="val/map_at_r", mode=mode)
+    train(tmp_path, data_folder, {"method": "proxy_anchor"}, take=1, objective=goal)
+    first = (tmp_path / BEST).read_bytes()
+    train(tmp_path, data_folder, {"method": "proxy_anchor"}, objective=goal)
+    assert (tmp_path / BEST).read_bytes() == first
+
+
 def test_fp16_takes_gradients_that_it_cannot_hold(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """PFML's energy is a sum over all pairs, of 1/d^7 in its forces."""
     settings = {"method": "pfml", "precision": "fp16", "delta": 0.1, "alpha": 6.0}

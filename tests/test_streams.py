@@ -70,6 +70,16 @@ def ended() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
+def heeding() -> None:
+    """Of a process that starts: a SIGHUP ends it, also where the tests run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def of_a_terminal() -> None:
+    heeding()
+    os.login_tty(0)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["terminal", "pipe"])
 def test_a_training_whose_reader_has_gone_stops_in_order(
@@ -77,10 +87,10 @@ def test_a_training_whose_reader_has_gone_stops_in_order(
 ) -> None:
     if how == "terminal":
         ours, theirs = pty.openpty()
-        process = begin(storage, *LONG, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=lambda: os.login_tty(0))
+        process = begin(storage, *LONG, stdin=theirs, stdout=theirs, stderr=theirs, preexec_fn=of_a_terminal)
     else:
         ours, theirs = os.pipe()
-        process = begin(storage, *LONG, stdout=theirs, stderr=theirs, start_new_session=True)
+        process = begin(storage, *LONG, stdout=theirs, stderr=theirs, start_new_session=True, preexec_fn=heeding)
     os.close(theirs)
     ended.append(process)
     wait_for(storage, process, 1)

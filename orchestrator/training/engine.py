@@ -137,7 +137,7 @@ class Engine:
         if self._plain:
             self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return
-        parameters, scale = list(self.parameters.values()), self.scaler.get_scale()
+        parameters, scale = list(self.parameters.values()), self._scale()
         found = self._gradients(loss * scale, parameters)
         for parameter, gradient in zip(parameters, found, strict=True):
             if gradient is not None:
@@ -149,7 +149,7 @@ class Engine:
     ) -> dict[str, Tensor]:
         """The gradient of a loss on each of these tensors, the trained parameters if none are given."""
         of = dict(self.parameters if of is None else of)
-        scale = 1.0 if create_graph else self.scaler.get_scale()
+        scale = torch.ones((), device=self.device) if create_graph else self._scale()
         found = self._gradients(loss * scale, list(of.values()), create_graph=create_graph)
         return {
             name: torch.zeros_like(tensor) if gradient is None else gradient / scale
@@ -180,7 +180,7 @@ class Engine:
         for parameter in set_aside:
             parameter.grad = None
         if not self._plain and self.scaler.is_enabled():  # as the scaler wants them, which looks for infinite ones
-            scale = self.scaler.scale(torch.ones((), device=self.device))
+            scale = self._scale()
             for parameter in self.parameters.values():
                 parameter.grad = None if parameter.grad is None else parameter.grad * scale
         self.scaler.unscale_(self.optimizer)
@@ -191,6 +191,10 @@ class Engine:
             self.optimizer.zero_grad(set_to_none=True)
         for parameter, gradient in set_aside.items():
             parameter.grad = gradient
+
+    def _scale(self) -> Tensor:
+        """fp16's factor of the loss, on the device: `get_scale` would wait for it."""
+        return cast(Tensor, self.scaler.scale(torch.ones((), device=self.device)))
 
     def _run(self, module: nn.Module, arguments: tuple[Any, ...], parameters: Mapping[str, Tensor] | None) -> Any:
         with autocast(self.training, self.device):
