@@ -1,5 +1,6 @@
 """Where a trial runs changes nothing: the same loop in this process, in a Tune trial, under Ray Train."""
 
+import contextlib
 import inspect
 import json
 import os
@@ -7,7 +8,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import psutil
 import pytest
 import ray
 from ray._private import node, services
+from ray.exceptions import RayActorError
 from ray.train.torch import TorchTrainer
 from ray.tune.execution.class_cache import _ActorClassCache
 from ray.util import placement_group_table
@@ -104,6 +106,26 @@ def metrics_of(given: list[Result]) -> list[dict[str, float]]:
     return [{**result.metrics} | {f"test/{k}": v for k, v in result.test.items()} for result in validations]
 
 
+def trained(work: Work, *, alone: bool = False) -> Generator[Result, None, None]:
+    """The results of a trial in a process of its own, as Tune asks for them: under Ray Train if not `alone`."""
+
+    class InAGroup(Trial):
+        def results_of(self, work: Work) -> Generator[Result, None, None]:
+            return train_results(work)
+
+    trial = ray.remote(num_cpus=0)(Trial if alone else InAGroup).remote({"work": work})
+    try:
+        done = False
+        while not done:
+            step = ray.get(trial.train.remote())
+            done = step["done"]
+            yield step["result"]
+    finally:
+        with contextlib.suppress(RayActorError):
+            ray.get(trial.stop.remote())
+        ray.kill(trial)
+
+
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_node_that_dies_while_it_is_asked_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (real,) = ray.nodes()
@@ -157,23 +179,16 @@ def test_workers_do_without_the_parts_of_ray_train_that_they_do_not_use(work: Bu
 def test_backends_give_equal_metrics(work: Build) -> None:
     process = metrics_of(list(results(work("process"))))
 
-    trial = ray.remote(num_cpus=1)(Trial).remote({"work": work("trial")})
-    in_trial = [ray.get(trial.train.remote())["result"] for _ in range(2)]
-    ray.get(trial.stop.remote())
-    ray.kill(trial)
-
-    train = metrics_of(list(train_results(work("train"))))
-
     assert len(process) == 2 and process[0] != process[1] and process[0]["val/map_at_r"] > 0
-    assert metrics_of(in_trial) == process
-    assert train == process
+    assert metrics_of(list(trained(work("trial"), alone=True))) == process
+    assert metrics_of(list(trained(work("train")))) == process
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_two_workers_train_as_one_and_test_as_one(work: Build) -> None:
     one = metrics_of(list(results(work("one", test=True))))
-    two = metrics_of(list(train_results(work("two", 2, test=True))))
+    two = metrics_of(list(trained(work("two", 2, test=True))))
 
     assert "test/map_at_r" in one[-1]
     for mine, other in zip(one, two, strict=True):
@@ -185,7 +200,7 @@ def test_two_workers_train_as_one_and_test_as_one(work: Build) -> None:
 def test_a_killed_worker_costs_an_attempt_and_no_result(work: Build) -> None:
     undisturbed = metrics_of(list(results(work("undisturbed"))))
 
-    training = train_results(work("disturbed", 2))
+    training = trained(work("disturbed", 2))
     first = next(training)
     victim = actors("RayTrainWorker")[0]
     victim.send_signal(signal.SIGKILL)
@@ -199,28 +214,30 @@ def test_a_killed_worker_costs_an_attempt_and_no_result(work: Build) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
-def test_a_killed_controller_leaves_nothing(work: Build) -> None:
-    training = train_results(work("trial", workers=2))
+def test_a_killed_trial_leaves_nothing(work: Build) -> None:
+    """Its workers and its mailbox end with it; a trial that it leaves to be started again is released first."""
+    given = work("trial", 2)
+    training = trained(given)
     next(training)
-    named = [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"]]
-    controllers = [each for each in named if each.info["cmdline"][0].startswith("ray::TrainController")]
-    assert len(controllers) == 1
-    controllers[0].kill()
-    assert isinstance([*training][-1], Failed)
+    assert len(actors("RayTrainWorker")) == 2
+    actors("InAGroup")[0].kill()
+    with pytest.raises(RayActorError):
+        next(training)
+    release(given.trial_folder)
     assert leftovers() == {"placement groups": [], "actors": [], "CPUs": 0}
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_a_training_that_fails_is_told_once(work: Build) -> None:
-    (only,) = train_results(work("nan", 2, lr=1e300))
+    (only,) = trained(work("nan", 2, lr=1e300))
     assert isinstance(only, Failed) and "not finite" in only.reason
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("clean")
 def test_closing_stops_the_workers_at_the_validation(work: Build) -> None:
-    training = train_results(work("stopped", 2))
+    training = trained(work("stopped", 2))
     first = next(training)
     assert isinstance(first, Validated) and first.number == 1
     assert len(actors("RayTrainWorker")) == 2

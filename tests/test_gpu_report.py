@@ -189,11 +189,11 @@ def come_to_training(function: Any, folder: Path) -> list[str]:
         raise Resolved
 
     marks = [mark for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
-    tables = [
+    tables: list[list[dict[str, Any]]] = [
         [dict(zip(names, row if len(names) > 1 else [row], strict=True)) for row in rows]
         for mark in marks
         for names in [mark.args[0].split(", ") if isinstance(mark.args[0], str) else list(mark.args[0])]
-        for rows in [[one.values[0] if isinstance(one, type(pytest.param())) else one for one in mark.args[1]]]
+        for rows in [[getattr(one, "values", (one,))[0] for one in mark.args[1]]]
     ]
     for rows in itertools.product(*tables):
         given = {key: value for row in rows for key, value in row.items()}
@@ -223,7 +223,7 @@ def test_every_gpu_test_of_a_training_comes_to_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("extra", [{"kernels": "triton", "precision": "float64"}, {"epoch": 1}])
 def test_a_gpu_test_that_is_refused_is_seen(extra: dict[str, Any], tmp_path: Path) -> None:
     def test_planted(data_folder: Path) -> None:
-        test_gpu.train(None, data_folder, {"method": "pfml", "device": "cuda"} | extra)
+        vars(test_gpu)["train"](None, data_folder, {"method": "pfml", "device": "cuda"} | extra)
 
     test_planted.__module__ = "test_gpu"
     (lost,) = come_to_training(test_planted, tmp_path)
@@ -233,7 +233,7 @@ def test_a_gpu_test_that_is_refused_is_seen(extra: dict[str, Any], tmp_path: Pat
 def test_a_gpu_test_that_patches_a_name_which_has_moved_is_seen(tmp_path: Path) -> None:
     def test_planted(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("orchestrator.training.loop.moved", None)
-        test_gpu.train(None, data_folder, {"method": "pfml", "device": "cuda"})
+        vars(test_gpu)["train"](None, data_folder, {"method": "pfml", "device": "cuda"})
 
     test_planted.__module__ = "test_gpu"
     (lost,) = come_to_training(test_planted, tmp_path)

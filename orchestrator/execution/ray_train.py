@@ -28,7 +28,7 @@ STOP_SECONDS = 120.0
 """How long a stopped trial waits for its workers to be gone."""
 PLACEMENT_GROUP = "placement_group"
 
-# set where the trainer runs: Ray Train passes them on to its controller and workers
+# set where the trainer runs: Ray Train passes them on to its workers
 TRAIN_ENVIRONMENT = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300",  # other jobs may use the cluster too
@@ -87,9 +87,9 @@ def train_results(work: Work) -> Generator[Result, None, None]:
         mailbox.stop.remote()
         thread.join(STOP_SECONDS)
         if not thread.is_alive():
-            ray.kill(mailbox)  # a controller that was killed leaves it, and its placement group
+            ray.kill(mailbox)
             with contextlib.suppress(OSError):
-                release(folder)
+                release(folder)  # a controller that failed leaves its placement group
 
 
 def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
@@ -115,11 +115,20 @@ def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
     from ray.train.torch import TorchTrainer
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    from ray.train.v2._internal.execution.controller import TrainController
 
     class Trainer(TorchTrainer):  # type: ignore[misc]
-        """Without Ray's cleaner of placement groups: we remove them ourselves, and where no dashboard answers, which it
+        """Its controller runs in this process, which is warm and only waits, and not in one of its own, which would
+        import Ray Train and torch first.
+
+        Without Ray's cleaner of placement groups: we remove them ourselves, and where no dashboard answers, which it
         asks again and again, each run would wait 12 s for its end. And without Ray's data sets, which we do not use:
         they cost each worker group a process that imports them."""
+
+        def _initialize_and_run_controller(self, **parts: Any) -> Any:
+            controller = TrainController(**parts)
+            asyncio.run(controller.run())
+            return controller.get_result()
 
         def _create_default_callbacks(self) -> list[Any]:
             unused = DatasetsCallback | PlacementGroupCleanerCallback
@@ -291,7 +300,7 @@ class Mailbox:
 def release(folder: Path) -> None:
     """Free the resources that an earlier attempt at this trial left on the cluster, including its workers.
 
-    Only a killed trial or controller leaves any: Ray keeps a placement group until its job ends.
+    Only a killed trial or a failed controller leaves any: Ray keeps a placement group until its job ends.
     """
     import ray
     from ray.util.placement_group import PlacementGroup, remove_placement_group

@@ -194,7 +194,7 @@ class Engine:
 
     def _scale(self) -> Tensor:
         """fp16's factor of the loss, on the device: `get_scale` would wait for it."""
-        return cast(Tensor, self.scaler.scale(torch.ones((), device=self.device)))
+        return self.scaler.scale(torch.ones((), device=self.device))
 
     def _run(self, module: nn.Module, arguments: tuple[Any, ...], parameters: Mapping[str, Tensor] | None) -> Any:
         with autocast(self.training, self.device):
