@@ -63,7 +63,7 @@ def work(data_folder: Path, tmp_path: Path) -> Build:
     return build
 
 
-OF_THE_CLUSTER = ("IDLE", "DashboardAgent", "RuntimeEnvAgent", "_AutoscalingCoordinatorActor")
+OF_THE_CLUSTER = ("IDLE", "DashboardAgent", "RuntimeEnvAgent")
 """Ray's own processes, which live as long as the cluster."""
 
 

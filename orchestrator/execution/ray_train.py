@@ -116,6 +116,17 @@ def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
     from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
     from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
     from ray.train.v2._internal.execution.controller import TrainController
+    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
+
+    class Scaling(FixedScalingPolicy):  # type: ignore[misc]
+        """Asks no autoscaler: the placement group that waits for its place does. Ray's would start a process for that,
+        which imports ray.data, and wait for it before the workers."""
+
+        def after_controller_start(self, train_run_context: Any) -> None:
+            pass
+
+        def _maybe_send_resource_request(self) -> None:
+            pass
 
     class Trainer(TorchTrainer):  # type: ignore[misc]
         """Its controller runs in this process, which is warm and only waits, and not in one of its own, which would
@@ -126,7 +137,7 @@ def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
         they cost each worker group a process that imports them."""
 
         def _initialize_and_run_controller(self, **parts: Any) -> Any:
-            controller = TrainController(**parts)
+            controller = TrainController(**parts | {"scaling_policy": Scaling(self.scaling_config)})
             asyncio.run(controller.run())
             return controller.get_result()
 
