@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
@@ -18,8 +19,11 @@ import psutil
 import pytest
 import ray
 from ray._private import node, services
+from ray.air._internal import usage
 from ray.exceptions import RayActorError
+from ray.runtime_env import RuntimeEnv
 from ray.train.torch import TorchTrainer
+from ray.tune import Callback
 from ray.tune.execution.class_cache import _ActorClassCache
 from ray.util import placement_group_table
 
@@ -31,7 +35,7 @@ from orchestrator.execution import ray_start
 from orchestrator.execution.protocol import Failed, Result, Validated, Work
 from orchestrator.execution.ray_cluster import check_nodes, placement_groups, resources
 from orchestrator.execution.ray_train import PLACEMENT_GROUP, build_trainer, release, train_results
-from orchestrator.execution.ray_tune import RayRunner, Trial
+from orchestrator.execution.ray_tune import RayRunner, Trial, uncounted
 from orchestrator.execution.worker import results
 from orchestrator.search.driver import start
 
@@ -142,7 +146,7 @@ def test_a_node_that_dies_while_it_is_asked_is_not_waited_for(tmp_path: Path, mo
 
 
 def test_no_secret_goes_into_a_runtime_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray logs them for everybody to read."""
+    """Ray logs them for everybody to read. One without any variable is that of the processes that Ray starts ahead."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SECURITY_TOKEN", "AWS_SESSION_TOKEN"):
         monkeypatch.setenv(name, "planted")
     for name in ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "RAY_AUTH_TOKEN", "MY_TOKEN"):
@@ -150,8 +154,16 @@ def test_no_secret_goes_into_a_runtime_environment(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(RayRunner, "slots", lambda *_: 1)
     with RayRunner().ready(small_search("any"), Path()):
-        sent = _ActorClassCache().get(Trial)._default_options["runtime_env"]["env_vars"]
-    assert sent and "planted" not in sent.values()
+        given = _ActorClassCache().get(Trial)._default_options["runtime_env"]
+    assert RuntimeEnv(**given).to_dict() == {}
+
+
+def test_nothing_is_imported_to_count_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray.air.integrations.mlflow", None)  # an import of it fails
+    with uncounted():
+        usage.tag_callbacks([Callback()])
+    with pytest.raises(ImportError):
+        usage.tag_callbacks([Callback()])
 
 
 def test_a_job_is_not_shown_with_its_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

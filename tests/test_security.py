@@ -173,6 +173,8 @@ def test_our_cluster_listens_to_this_machine_alone_and_asks_for_a_token(terminal
             listening |= {c.laddr for c in member.net_connections("inet") if c.status == psutil.CONN_LISTEN}
     assert listening
     assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    words = " ".join(word for member in family(process) for word in member.cmdline())
+    assert "raylet" in words and "monitor.py" not in words, "servers that only cost time"
     gcs = next(m for m in family(process) if "gcs_server" in m.name())
     port = re.search(r"--gcs_server_port=(\d+)", " ".join(gcs.cmdline()))
     assert port is not None
@@ -324,7 +326,9 @@ def test_no_secret_of_a_search_is_kept(terminal: Terminal) -> None:
     (raylet,) = [member for member in family(process) if member.name() == "raylet"]
     temporary = Path(raylet.environ()["TMPDIR"])
     (log,) = temporary.rglob("runtime_env_agent.log")
-    assert "Creating runtime env" in log.read_text(), "what Ray logs is looked at"
+    said = log.read_text()
+    assert "Listening" in said, "what Ray logs is looked at"
+    assert "Creating runtime env" not in said, "a process with an environment of its own is none of those started ahead"
     assert_no_secret(temporary, terminal.storage, terminal.project, secrets=secrets)
     for member in family(process):
         with contextlib.suppress(psutil.Error):

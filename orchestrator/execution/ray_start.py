@@ -1,6 +1,7 @@
 """Starting Ray without leaking secrets, and with more time on a busy machine."""
 
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -14,7 +15,7 @@ from typing import Any
 
 import psutil
 import ray
-from ray._private import ray_constants, services, utils
+from ray._private import parameter, ray_constants, services, utils
 from ray._private.utils import detect_fate_sharing_support
 
 from orchestrator.errors import ClusterFailed
@@ -38,6 +39,14 @@ ENVIRONMENT = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
+OWN: dict[str, Any] = {
+    "include_dashboard": False,
+    "_node_ip_address": "127.0.0.1",
+    # the processes that Ray starts ahead wait for the trials: it would end them when the first trial takes a CPU
+    "_system_config": {"idle_worker_killing_time_threshold_ms": 60_000},
+}
+"""The options of `ray.init` for a cluster on this machine."""
+
 
 @contextlib.contextmanager
 def own_cluster(ray_output: bool = False) -> Iterator[None]:
@@ -50,7 +59,7 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
             # a node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes
             os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
             ray_constants.ENABLE_RAY_CLUSTER = False
-            start(servers, **options(ray_output), include_dashboard=False, _node_ip_address="127.0.0.1")
+            start(servers, **options(ray_output), **OWN)
             with quiet(ray_output):
                 yield
         finally:
@@ -146,12 +155,27 @@ def _told(error: Exception) -> str:
 
 def _init(servers: list[psutil.Process], **options: Any) -> None:
     try:
-        with _own_groups(servers), unnamed():
+        with _own_groups(servers), unnamed(), _no_monitors(options.get("log_to_driver", True)):
             ray.init(address="local", **options)
     except BaseException:  # also an interrupt
         with contextlib.suppress(Exception):
             _end(servers)
         raise
+
+
+@contextlib.contextmanager
+def _no_monitors(ray_output: bool) -> Iterator[None]:
+    """Without two of Ray's servers, which take long to start and to end: the log monitor, which gives a driver its
+    workers' output, and the autoscaler's monitor. `ray.init` has no options for them, the class of its options has."""
+    if ray_output:
+        yield
+        return
+    theirs = parameter.RayParams
+    parameter.RayParams = functools.partial(theirs, include_log_monitor=False, no_monitor=True)
+    try:
+        yield
+    finally:
+        parameter.RayParams = theirs
 
 
 @contextlib.contextmanager

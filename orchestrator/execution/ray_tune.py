@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import ray
 from ray import tune
 from ray._private import ray_constants
+from ray.air._internal import usage
 from ray.exceptions import AuthenticationError
-from ray.train.v2._internal.constants import ENV_VARS_TO_PROPAGATE
 from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
@@ -62,7 +62,7 @@ class RayRunner:
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
         prepare(self.ray_output)
-        keep_secrets()
+        no_environment()
         if ray.is_initialized():  # the initializer also shuts it down
             yield self.slots(search)
         elif self.address is None:
@@ -136,7 +136,7 @@ class RayRunner:
         before = placement_groups()
         try:
             # quiet again, because the live display has replaced stdout in the meantime
-            with quiet(self.ray_output), watched(conductor, searcher.resources[conductor.search.workers]):
+            with quiet(self.ray_output), uncounted(), watched(conductor, searcher.resources[conductor.search.workers]):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
@@ -145,10 +145,22 @@ class RayRunner:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
 
 
-def keep_secrets() -> None:
-    """Keep AWS's keys out of each trial's runtime environment, into which Tune would put them and which Ray logs in
-    public. Trials take them from the environment or the files of their node."""
-    class_cache.ENV_VARS_TO_PROPAGATE.intersection_update(ENV_VARS_TO_PROPAGATE)
+def no_environment() -> None:
+    """Give trials' processes no environment of their own, as those that Ray starts ahead have none. And Tune would put
+    AWS's keys into it, which Ray logs in public: trials take them from the environment or the files of their node."""
+    class_cache.ENV_VARS_TO_PROPAGATE.clear()
+    class_cache.DEFAULT_ENV_VARS.clear()
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
+    theirs = usage._count_callbacks
+    usage._count_callbacks = lambda _: {}
+    try:
+        yield
+    finally:
+        usage._count_callbacks = theirs
 
 
 @contextlib.contextmanager
