@@ -40,7 +40,7 @@ ORDER = [
 DOORS = {
     "ray": {"execution"},
     "ray.tune": {"execution.ray_tune"},
-    "ray.train": {"execution.ray_train", "execution.ray_tune"},
+    "ray.train": {"execution.ray_train"},
     "optuna": {"search.study"},
     "mlflow": {"tracking.mlflow_store", "tracking.models"},
     "faiss": {"evaluation.neighbours"},

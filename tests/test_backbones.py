@@ -8,12 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
+from timm.layers.norm_act import BatchNormAct2d
 from torch import Tensor, nn
 from torchvision import models
 
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.method import Task, find_method
+from orchestrator.networks import frozen_batch_norm, timm_norm
 from orchestrator.networks.backbones import BACKBONES, build_backbone
 from orchestrator.networks.backbones.base import Pooling
 from orchestrator.networks.backbones.network import Backbone
@@ -498,7 +500,8 @@ def kept(network: nn.Module, images: Tensor) -> tuple[int, list[Tensor]]:
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         value = network(images).square().sum()
-    first = torch.autograd.grad(value, list(network.parameters()), create_graph=True, allow_unused=True)
+    trained = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    first = torch.autograd.grad(value, trained, create_graph=True, allow_unused=True)
     second = torch.autograd.grad(torch.stack([g.square().sum() for g in first if g is not None]).sum(), images)
     return sum(size for at, size in sizes.items() if at not in mine), [*(g for g in first if g is not None), *second]
 
@@ -515,7 +518,73 @@ def test_relu6_keeps_one_tensor_and_computes_the_same_bits() -> None:
     assert found[LeanReLU6][0] < 0.75 * found[nn.ReLU6][0]
 
 
+def frozen(kind: str) -> Any:
+    """A batch norm of torch or of timm that is frozen, with numbers of a training."""
+    torch.manual_seed(1)
+    norm: Any = nn.BatchNorm2d(8) if kind == "torch" else BatchNormAct2d(8, act_layer=nn.Identity)
+    for tensor in (norm.weight, norm.running_mean, norm.bias):
+        nn.init.normal_(tensor)
+    nn.init.uniform_(norm.running_var, 0.1, 3.0)
+    return norm.eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("kind", ["torch", "timm"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_frozen_batch_norm_keeps_nothing_and_computes_the_same_bits(kind: str, channels_last: bool) -> None:
+    """The second derivatives to rounding: their formula is another one."""
+    found = []
+    for lean in (False, True):
+        norms = [frozen(kind) for _ in range(6)]
+        torch.manual_seed(0)
+        layers = [nn.Sequential(nn.Conv2d(8, 8, 1), norm, LeanReLU6(inplace=True)) for norm in norms]
+        for norm in norms if lean else ():
+            (frozen_batch_norm if kind == "torch" else timm_norm).keep_less(norm)
+        images = torch.linspace(-4, 4, 4 * 8 * 16 * 16).reshape(4, 8, 16, 16)
+        if channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        found.append(kept(nn.Sequential(*layers), images.requires_grad_()))
+        (plain,) = torch.autograd.grad(nn.Sequential(*layers)(images).square().sum(), images)
+        found[-1][1].append(plain)
+    (bytes_of_torch, theirs), (bytes_of_ours, ours) = found
+    assert torch.equal(theirs[-1], ours[-1]) and theirs[-1].abs().sum() > 0
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(theirs, ours, strict=True))
+    assert bytes_of_ours < 0.6 * bytes_of_torch
+
+
+@pytest.mark.parametrize("kind", ["torch", "timm"])
+def test_batch_norm_that_is_not_frozen_is_torch_s(kind: str) -> None:
+    norm, lean = frozen(kind), frozen(kind)
+    (frozen_batch_norm if kind == "torch" else timm_norm).keep_less(lean)
+    assert type(lean) is not type(norm)
+    images = torch.randn(4, 8, 6, 6)
+    for training, trained in ((True, False), (False, True), (True, True)):
+        for each in (norm, lean):
+            each.train(training).requires_grad_(trained)
+        x, y = images.clone().requires_grad_(), images.clone().requires_grad_()
+        one, other = norm(x), lean(y)
+        assert torch.equal(one, other)
+        torch.autograd.backward([one.square().sum(), other.square().sum()])
+        assert x.grad is not None and y.grad is not None and torch.equal(x.grad, y.grad)
+        assert not trained or torch.equal(norm.weight.grad, lean.weight.grad)
+        assert torch.equal(norm.running_mean, lean.running_mean)
+
+
+def test_second_derivatives_of_frozen_batch_norm() -> None:
+    norm = frozen("torch").double()
+    frozen_batch_norm.keep_less(norm)
+    images = torch.randn(2, 8, 2, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradgradcheck(lambda x: norm(x).sin(), images)
+
+
 def test_timm_s_networks_use_it() -> None:
     network = backbone_of("timm/efficientnet_lite0").body
     assert any(isinstance(module, LeanReLU6) for module in network.modules())
-    assert not any(type(module) is nn.ReLU6 for module in network.modules())
+    assert any(isinstance(module, timm_norm.LeanBatchNormAct2d) for module in network.modules())
+    assert not any(type(module) in (nn.ReLU6, BatchNormAct2d) for module in network.modules())
+
+
+def test_freezing_makes_batch_norm_keep_nothing() -> None:
+    learner = learner_of("resnet18")
+    learner.freeze_batch_norm()
+    norms = [module for module in learner.modules() if isinstance(module, nn.BatchNorm2d)]
+    assert norms and all(isinstance(module, frozen_batch_norm.LeanBatchNorm2d) for module in norms)

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor
 
 from orchestrator.errors import InputError
+from orchestrator.networks import relu6
 from orchestrator.networks.backbones.base import no_class_token, not_whole
 from orchestrator.networks.backbones.network import Wrapped
-from orchestrator.networks.relu6 import keep_less
 
 
 class TimmBody(Wrapped):
@@ -18,8 +18,11 @@ class TimmBody(Wrapped):
     """
 
     def __init__(self, model: Any, name: str, class_token: bool) -> None:
+        from orchestrator.networks import timm_norm  # imports timm, as the model has
+
         super().__init__()
-        keep_less(model)
+        relu6.keep_less(model)
+        timm_norm.keep_less(model)
         self.model = model
         self.name = name
         self.class_token = class_token

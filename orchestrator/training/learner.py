@@ -11,6 +11,7 @@ from orchestrator.networks.backbones import architecture_of, build_backbone
 from orchestrator.networks.backbones.base import Architecture, Pooling
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.networks.embedding import EmbeddingNetwork
+from orchestrator.networks.frozen_batch_norm import keep_less
 from orchestrator.networks.lora import LoRA, adapt
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares
@@ -117,6 +118,7 @@ class Learner(nn.Module):
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
                 module.eval()
                 module.requires_grad_(False)
+                keep_less(module)
 
     def state_outside_synchronisation(self) -> list[str]:
         """Names of the buffers that DDP must not send: the method's, which are equal by construction."""
