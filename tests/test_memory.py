@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import process_memory
@@ -12,6 +13,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from orchestrator.config.training import Training
+from orchestrator.search import plan
 from orchestrator.training.memory import PeakMemory
 
 SIDE = 512
@@ -105,6 +108,17 @@ def answer(command: list[str]) -> Any:
     environment = os.environ | {"PYTHONPATH": str(Path(process_memory.__file__).parent)}
     ran = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return json.loads(ran.stdout)
+
+
+def test_a_step_s_memory_is_told_beside_the_gpu_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "choose_device", lambda _: torch.device("cuda"))
+    about = SimpleNamespace(total_memory=84_987_740_160, name="NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: about)
+    told = plan.memory_of(12_300_000_000, Training(classes_per_batch=8, images_per_class=4))
+    assert told == {
+        "of a training step's tensors": "12.3 GB in one process, with its batch of 32",
+        "of the GPU": "85.0 GB (NVIDIA H100)",
+    }
 
 
 def test_the_peak_of_a_process_is_not_that_of_the_process_that_begins_it() -> None:

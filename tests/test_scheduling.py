@@ -112,6 +112,18 @@ def test_what_can_never_fit_is_refused_before_anything_is_written(facts: Facts) 
 
 
 @pytest.mark.slow
+def test_two_workers_have_a_gpu_each(facts: Facts) -> None:
+    """CUDA shows a rank those of all ranks on its node; it takes its own of them."""
+    assert facts["pair"]["results"] == ["Validated"] and not facts["pair"]["wrong"]
+    ranks = facts["pair"]["seen"]
+    assert len(ranks) == 2 and all(len(rank["gpus"]) == 1 for rank in ranks)
+    assert len({(rank["node"], *rank["gpus"]) for rank in ranks}) == 2
+    for rank in ranks:
+        beside = {gpu for each in ranks if each["node"] == rank["node"] for gpu in each["gpus"]}
+        assert set(rank["visible"].split(",")) == beside
+
+
+@pytest.mark.slow
 def test_each_trial_has_a_gpu_of_its_own(facts: Facts) -> None:
     assert facts["whole"]["slots"] == 3 and not facts["whole"]["wrong"]
     used = on_gpus(facts["whole"]["seen"])

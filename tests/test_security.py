@@ -45,7 +45,7 @@ STARTED: dict[str, Any] = {
     "dataset": "glyphs-small",
     "method": "pfml",
     "objective": {"metric": "val/map_at_r", "mode": "max"},
-    "config": {},
+    "config": {"raw_space": {}},
     "params": {},
     "tags": {},
 }

@@ -34,7 +34,7 @@ def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "gl
         dataset=dataset,
         method="pfml",
         objective={"metric": "val/map_at_r", "mode": "max"},
-        config={"method": "pfml", "space": {"delta": [0.1, 0.35]}},
+        config={"method": "pfml", "raw_space": {"delta": [0.1, 0.35]}},
         tags={"orchestrator.git_commit": "0123abc"},
         params={"num_trials": 4, "seed": 0},
     )

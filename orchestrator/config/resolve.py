@@ -168,7 +168,7 @@ def _resolved(
     else:
         settings |= overrides
     with problems.noted():
-        _refuse_fixed_andnamed_settings(raw_space, settings, source)
+        _refuse_fixed_and_named_settings(raw_space, settings, source)
     if method_is_known and raw_space is not None:
         with problems.noted():
             parse_space(raw_space, f"{source}: space", settings)
@@ -448,7 +448,7 @@ def _by_objective(
     return settings
 
 
-def _refuse_fixed_andnamed_settings(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
+def _refuse_fixed_and_named_settings(raw_space: Any, settings: Mapping[str, Any], source: str) -> None:
     keys = dict.fromkeys(
         key
         for alternative in (raw_space if isinstance(raw_space, list) else [raw_space])

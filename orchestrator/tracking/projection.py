@@ -131,8 +131,8 @@ class Projection:
             self.dataset = parent.dataset = (event["dataset"], str(digest))
 
     def _views(self, important: Sequence[str] = (), least: float | None = None) -> dict[str, str]:
-        """The tags of its views; empty for an incomplete `search_started`, as used in tests."""
-        return saved_views(self._started, important, least) if "raw_space" in self._started["config"] else {}
+        """The tags of its views."""
+        return saved_views(self._started, important, least)
 
     def _search_resumed(self, event: Event, update: Any) -> None:
         self._reconcile(event, update)
