@@ -128,6 +128,7 @@ def bare(method: str, steps: int, data: Path) -> float:
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
     from orchestrator.data.splits import class_split
+    from orchestrator.method import Batch, total
     from orchestrator.training.model_file import new_learner
     from orchestrator.training.optimizer import build_optimizer
 
@@ -141,16 +142,16 @@ def bare(method: str, steps: int, data: Path) -> float:
     learner.freeze_batch_norm()
     optimizer = build_optimizer(learner, experiment.training)
     images, classes = store.images(split.train), np.unique(store.labels[split.train], return_inverse=True)[1]
-    rng = np.random.default_rng(0)
+    rng, generator = np.random.default_rng(0), torch.Generator()
     rows = [np.flatnonzero(classes == label) for label in range(classes.max() + 1)]
     stamps: list[float] = []
     for _ in range(steps):
         chosen = [rng.choice(rows[label], IMAGES) for label in rng.choice(len(rows), CLASSES, replace=False)]
         batch = torch.from_numpy(np.concatenate(chosen))
         optimizer.zero_grad(set_to_none=True)
-        outputs = learner.outputs(images[batch])
-        loss = sum(learner.method.loss(outputs, torch.from_numpy(classes)[batch]).values())
-        loss.backward()  # type: ignore[union-attr]
+        labels = torch.from_numpy(classes)[batch][:, None]
+        terms = learner.method.step(Batch(images[batch], labels, batch), learner.outputs, generator)
+        torch.autograd.backward(total(terms))
         optimizer.step()
         stamps.append(time.perf_counter())
     return between(stamps)
