@@ -87,7 +87,7 @@ PARTS = (
     ),
     Part(
         "resuming",
-        "an interrupted training goes on exactly; the same seed gives the same bits, or the cause is named",
+        "an interrupted training goes on, to 0.1%; the same seed gives the same bits, or the cause is named",
         90,
         tests=(
             "test_resuming_is_exact_on_the_gpu",

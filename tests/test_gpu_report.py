@@ -19,6 +19,7 @@ import gpu
 import pytest
 import test_gpu
 import torch
+from _pytest.mark import ParameterSet
 from gpu import FAILED, INCOMPLETE, NOT_RUN, PARTS, PASSED, TRIED, Part, Result
 from test_loop import resolved
 
@@ -193,7 +194,7 @@ def come_to_training(function: Any, folder: Path) -> list[str]:
         [dict(zip(names, row if len(names) > 1 else [row], strict=True)) for row in rows]
         for mark in marks
         for names in [mark.args[0].split(", ") if isinstance(mark.args[0], str) else list(mark.args[0])]
-        for rows in [[getattr(one, "values", (one,))[0] for one in mark.args[1]]]
+        for rows in [[one.values[0] if isinstance(one, ParameterSet) else one for one in mark.args[1]]]
     ]
     for rows in itertools.product(*tables):
         given = {key: value for row in rows for key, value in row.items()}

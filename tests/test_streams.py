@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from orchestrator.execution.inline import InlineRunner
 from orchestrator.search.driver import start
 from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
+from orchestrator.storage import presence
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE
@@ -118,6 +120,23 @@ def test_a_search_whose_first_words_nobody_reads_ends_in_order(storage: Path) ->
         signal.signal(signal.SIGHUP, before)
     assert outcome.state == "interrupted" == ledger(storage).state
     assert not (storage / "searches" / "t" / "driver.json").exists()
+
+
+def test_a_search_that_begins_is_not_lost_for_a_moment(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its driver is visible before its first event is."""
+    seen = []
+
+    def looked(*given: Any, **named: Any) -> None:
+        folder = storage / "searches" / "t"
+        seen.append(((folder / "journal.jsonl").stat().st_size > 0, presence.driver(folder) is not None))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("orchestrator.search.driver.Conductor", looked)
+    chosen = {"method": "proxy_anchor", "dataset": "glyphs-small", "settings": {"device": "cpu"}}
+    chosen |= {"space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
+    with pytest.raises(KeyboardInterrupt):
+        start(resolve_search(chosen, name="t", source="test.yaml"), InlineRunner(), storage=storage)
+    assert seen == [(True, True)]
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.places import LEADERBOARD, Places, writable
-from orchestrator.storage.presence import DRIVER
+from orchestrator.storage.presence import DRIVER, show_driver
 from orchestrator.storage.provenance import provenance
 from orchestrator.storage.reading import opened, read_journal
 from orchestrator.storage.scratch import scratch
@@ -76,6 +76,8 @@ def start(
             slots = stack.enter_context(runner.ready(search, places.storage))
             check_hours(search, runner)
         with opened(path) as journal:
+            with contextlib.suppress(OSError):  # the journal's first event is refused then
+                show_driver(path.parent)  # a search that has begun and has no driver counts as lost
             first = begin(
                 journal,
                 format=FORMAT,
@@ -102,6 +104,7 @@ def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
     except OSError as error:
         with contextlib.suppress(OSError):
             journal.path.unlink()
+            Folder(journal.path.parent, patient=False).remove(DRIVER)
             journal.path.parent.rmdir()
         where = error.filename or journal.path
         raise InputError(f"{where}: cannot be written ({error.strerror}): fix that and start again") from None
@@ -179,6 +182,8 @@ def resume(
             changed = raised or resized or confirmed
             config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
+            with contextlib.suppress(OSError):
+                show_driver(path.parent)
             events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher)
 
