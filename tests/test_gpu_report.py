@@ -179,6 +179,11 @@ class Resolved(Exception):
     """A test has come to its training."""
 
 
+def first_of(given: Any) -> Any:
+    """The parameters of one test, of `pytest.param` or as they are."""
+    return given.values[0] if isinstance(given, ParameterSet) else given
+
+
 def come_to_training(function: Any, folder: Path) -> list[str]:
     """Calls a test of test_gpu.py with each of its parameters, up to its first training: those that do not get there.
 
@@ -194,7 +199,7 @@ def come_to_training(function: Any, folder: Path) -> list[str]:
         [dict(zip(names, row if len(names) > 1 else [row], strict=True)) for row in rows]
         for mark in marks
         for names in [mark.args[0].split(", ") if isinstance(mark.args[0], str) else list(mark.args[0])]
-        for rows in [[one.values[0] if isinstance(one, ParameterSet) else one for one in mark.args[1]]]
+        for rows in [[first_of(one) for one in mark.args[1]]]
     ]
     for rows in itertools.product(*tables):
         given = {key: value for row in rows for key, value in row.items()}
