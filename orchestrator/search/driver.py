@@ -76,8 +76,6 @@ def start(
             slots = stack.enter_context(runner.ready(search, places.storage))
             check_hours(search, runner)
         with opened(path) as journal:
-            with contextlib.suppress(OSError):  # the journal's first event is refused then
-                show_driver(path.parent)  # a search that has begun and has no driver counts as lost
             first = begin(
                 journal,
                 format=FORMAT,
@@ -100,7 +98,7 @@ def start(
 def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
     """Write the search's first event; InputError, and no journal, if the disk does not accept it."""
     try:
-        return journal.append("search_started", **fields)
+        return driven(journal, "search_started", **fields)
     except OSError as error:
         with contextlib.suppress(OSError):
             journal.path.unlink()
@@ -108,6 +106,13 @@ def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
             journal.path.parent.rmdir()
         where = error.filename or journal.path
         raise InputError(f"{where}: cannot be written ({error.strerror}): fix that and start again") from None
+
+
+def driven(journal: Journal, event: str, **fields: Any) -> dict[str, Any]:
+    """Write the event from which on a search runs; its driver is visible before it, else it would count as lost."""
+    with contextlib.suppress(OSError):  # then the event is refused too
+        show_driver(journal.path.parent)
+    return journal.append(event, **fields)
 
 
 def resume(
@@ -182,9 +187,7 @@ def resume(
             changed = raised or resized or confirmed
             config: dict[str, Any] = {"config": search.model_dump()} if changed else {}
             address = recorded_address(uri, places)
-            with contextlib.suppress(OSError):
-                show_driver(path.parent)
-            events.append(journal.append("search_resumed", tags=provenance(), tracking_uri=address, **config))
+            events.append(driven(journal, "search_resumed", tags=provenance(), tracking_uri=address, **config))
             return run(search, runner, slots, places, journal, events, uri, watcher)
 
 
