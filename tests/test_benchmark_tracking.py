@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import record
 from test_search_page import made, spread
 
 from orchestrator.report.comparison import Comparison
@@ -46,7 +47,7 @@ def journals_of(storage: Path) -> dict[str, Path]:
 def describe(path: Path) -> None:
     findings = Findings.of(Ledger.of(Journal.read(path)))
     with Journal(path) as journal:
-        journal.append("note", text=note(findings), important=[], least=None)
+        record(journal, "note", text=note(findings), important=[], least=None)
 
 
 def described(storage: Path, journals: dict[str, Path]) -> Described:

@@ -22,6 +22,7 @@ import psutil
 import pytest
 import torch
 import typer.main
+from recorded import record
 from test_outputs import conforms
 
 from orchestrator import method as contract
@@ -160,7 +161,7 @@ def other_channels(storage: Path) -> None:
 
 def unknown_trial(storage: Path) -> None:
     with Journal(storage / "searches" / TRAINED / "journal.jsonl") as journal:
-        journal.append("trial_ended", trial_id="0815", state="done", reason=None)
+        record(journal, "trial_ended", trial_id="0815", state="done", reason=None)
 
 
 def nothing_trained(storage: Path) -> None:

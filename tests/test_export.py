@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from recorded import record
 from torch import nn
 
 from orchestrator.config.training import resolve_experiment
@@ -145,15 +146,12 @@ def test_a_model_is_logged_once_and_registered(source: Source, tmp_path: Path, m
     export(source, "mlflow", tmp_path / "trials" / "final" / "mlflow")
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     with Journal(tmp_path / "journal.jsonl") as journal:
-        start: dict[str, Any] = {"dataset": "glyphs", "method": "idml"}
-        config: dict[str, Any] = {"raw_space": {}}
-        start["objective"] = {"metric": "val/map_at_r", "mode": "max"}
         tags = {"dataset.digest": "ab" * 32, "git.commit": "c0ffee", "command": "orchestrator search"}
-        journal.append("search_started", name="s", search_id="id", config=config, params={}, tags=tags, **start)
-        journal.append("trial_started", trial_id="final", kind="final", params={}, config={}, tags={}, note=None)
-        journal.append("result", trial_id="final", metrics={"test/map_at_r": 0.5, "test/recall_at_1": 0.7})
+        record(journal, "search_started", method="idml", tags=tags)
+        record(journal, "trial_started", trial_id="final", kind="final")
+        record(journal, "result", trial_id="final", metrics={"test/map_at_r": 0.5, "test/recall_at_1": 0.7})
         for _ in range(2):  # said twice, it is logged once
-            journal.append("model", trial_id="final", path="trials/final/mlflow")
+            record(journal, "model", trial_id="final", path="trials/final/mlflow")
         tracker = MLflowTracker(journal.path, uri, tmp_path / "artifacts")
         assert tracker.close(120), tracker.problem
         run_id = tracker.run_id("final")

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 
 import pytest
 import torch
+from recorded import begin
 
 from methods.baselines import ProxyAnchor
 from orchestrator.cli.main import main
@@ -105,17 +106,7 @@ def conductor(folder: Path) -> Conductor:
     raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
     search = resolve_search(raw, name="s", source="test.yaml")
     journal = Journal(folder / "journal.jsonl")
-    first = journal.append(
-        "search_started",
-        name="s",
-        search_id="1",
-        dataset=search.dataset,
-        method="proxy_anchor",
-        objective=search.objective.model_dump(),
-        config=search.model_dump(),
-        params={},
-        tags={},
-    )
+    first = begin(journal, search)
     return Conductor(search, folder, data=folder, journal=journal, events=[first], slots=1)
 
 

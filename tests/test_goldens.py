@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from recorded import PLAIN
 from test_insight import NAMES, seen
 from test_search_page import made, spread
 from typer import rich_utils
@@ -330,6 +331,15 @@ def test_journal(golden: Golden, searched: tuple[Outcome, MemoryTracker]) -> Non
     used = [event["system"]["memory_usage_megabytes"] for event in events if event["event"] == "validation"]
     assert used and min(used) > 100  # differs each time, so that it is not in the text
     golden("journal.txt", journal_text(events))
+
+
+def test_made_events_have_the_fields_of_real_ones(searched: tuple[Outcome, MemoryTracker]) -> None:
+    """Those that `recorded` fills in; what an event must have is checked as it is written."""
+    real: dict[str, set[str]] = {}
+    for event in Journal.read(searched[0].journal):
+        real.setdefault(event["event"], set()).update(event)
+    unknown = {f"{kind}.{name}" for kind in real for name in PLAIN[kind] if name not in real[kind]}
+    assert len(real) == 8 and not unknown
 
 
 def decided(events: Sequence[Mapping[str, Any]]) -> str:

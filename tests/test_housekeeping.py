@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from recorded import PLAIN, record
 from s3 import moto
 
 from orchestrator.cli.main import main
@@ -27,38 +28,27 @@ from orchestrator.storage.s3 import Bucket
 from orchestrator.tracking import trackers
 from orchestrator.tracking.store import MemoryStore, TrackingError
 
-STARTED: dict[str, Any] = {
-    "dataset": "glyphs",
-    "method": "pfml",
-    "params": {},
-    "tags": {},
-    "objective": {"metric": "val/map_at_r", "mode": "max"},
-    "config": {"num_trials": 4, "budget": {}},
-}
-
 
 def search(places: Places, name: str, best: float | None = 0.5, ended: bool = True, **more: Any) -> Path:
     """A search of one trial, in its folder."""
     folder = places.search(name)
-    metric = more.get("objective", STARTED["objective"])["metric"]
+    metric = more.get("objective", PLAIN["search_started"]["objective"])["metric"]
     with Journal(folder / JOURNAL) as journal:
-        begun = STARTED | more
-        journal.append("search_started", name=name, search_id=f"id-{name}", **begun)
+        record(
+            journal,
+            "search_started",
+            name=name,
+            search_id=f"id-{name}",
+            **{"config": {"num_trials": 4, "budget": {}}} | more,
+        )
         if best is not None:
-            journal.append("trial_started", trial_id="0000", number=0, kind="trial", params={})
-            journal.append(
-                "validation",
-                trial_id="0000",
-                validation=1,
-                step=1,
-                epoch=1.0,
-                seconds=60.0,
-                metrics={metric: best},
-                elapsed=60.0,
+            record(journal, "trial_started", trial_id="0000")
+            record(
+                journal, "validation", trial_id="0000", validation=1, seconds=60.0, metrics={metric: best}, elapsed=60.0
             )
-            journal.append("trial_ended", trial_id="0000", state="done", reason=None, best=best)
+            record(journal, "trial_ended", trial_id="0000")
         if ended:
-            journal.append("search_ended", state="done", reason=None, best=None)
+            record(journal, "search_ended")
     (folder / "trials" / "0000").mkdir(parents=True)
     (folder / "trials" / "0000" / "best.pt").write_bytes(b"weights")
     return folder

@@ -224,6 +224,7 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
     driver.process_started("0000", 10.0)
     assert driver.overdue(40.0) == {}
     assert driver.overdue(40.1) == {"0000": "stall_timeout: no validation within 30 s"}
+    driver.started_at = 0.0
     monkeypatch.setattr("time.monotonic", lambda: 39.0)
     driver.report(validation(1))
     assert driver.overdue(69.0) == {}

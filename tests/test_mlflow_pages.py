@@ -28,6 +28,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from PIL import Image
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, expect, sync_playwright
+from recorded import record
 from test_benchmark_tracking import described as benchmark_told
 from test_benchmark_tracking import journals_of as benchmark_searches
 from test_outputs import conforms
@@ -184,10 +185,10 @@ def reviewer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
             if trial.best is not None:
                 values = {"val_map_at_r": trial.best, "val_recall_at_1": trial.best_metrics["val/recall_at_1"]}
                 best_values = {f"best/{name}": value for name, value in values.items()}
-                journal.append("result", trial_id=trial.trial_id, metrics=best_values)
-        journal.append("artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
+                record(journal, "result", trial_id=trial.trial_id, metrics=best_values)
+        record(journal, "artifact", trial_id=None, path=PAGE, folder=str(Path(PAGE).parent))
         least = ledger.finished()[9].best
-        journal.append("note", text=note(findings), important=list(findings.importances.shares), least=least)
+        record(journal, "note", text=note(findings), important=list(findings.importances.shares), least=least)
     with pytest.raises(SystemExit) as ended:
         main(["sync", "made", "--storage", str(storage)])
     assert ended.value.code == 0

@@ -18,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from recorded import begin
 from s3 import SECRET, Server, Unsteady, moto, unsteady
 from test_benchmark import MadeRunner, asked_for
 from test_search import LONG, Terminal, alive, family, last_line, title, wait
@@ -278,10 +279,7 @@ def conductor(journal: Journal, events: list[dict[str, Any]]) -> Conductor:
     raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": {"lr": [1e-3, 1e-2]}, "algorithm": "grid"}
     search = resolve_search(raw, name="s", source="test.yaml")
     if not events:
-        first: dict[str, Any] = {"name": "s", "search_id": "1", "dataset": search.dataset, "method": "proxy_anchor"}
-        goal = search.objective.model_dump()
-        first |= {"params": {}, "objective": goal, "config": search.model_dump(), "tags": {}}
-        events = [journal.append("search_started", **first)]
+        events = [begin(journal, search)]
     folder = journal.path.parent
     return Conductor(search, folder, data=folder, journal=journal, events=events, slots=1)
 

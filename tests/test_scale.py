@@ -203,15 +203,15 @@ def test_what_never_reached_the_disk_is_not_in_the_journal(tmp_path: Path, monke
         raise OSError(5, "Input/output error")
 
     with Journal(tmp_path / "journal.jsonl") as journal:
-        journal.append("first")
-        journal.append("waits", sync=False)
+        journal.append("note", text="first")
+        journal.append("note", text="waits", sync=False)
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", broken)
             with pytest.raises(OSError, match="Input/output"):
-                journal.append("second")
-        journal.append("third")
+                journal.append("note", text="second")
+        journal.append("note", text="third")
     events = Journal.read(tmp_path / "journal.jsonl")
-    assert [(event["event"], event["seq"]) for event in events] == [("first", 0), ("third", 1)]
+    assert [(event["text"], event["seq"]) for event in events] == [("first", 0), ("third", 1)]
 
 
 def test_the_kept_order_is_that_of_all_trials(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from recorded import begin, record
 
 from orchestrator.cli.states import status_text
 from orchestrator.cli.tables import links
@@ -70,41 +71,27 @@ def made(
     search = resolve_search({"num_trials": 100, **raw}, name="made", source="made.yaml")
     with Journal(folder / "journal.jsonl") as journal, pytest.MonkeyPatch.context() as patch:
         patch.setattr("orchestrator.storage.journal.time.time_ns", lambda: next(now))
-        journal.append(
-            "search_started",
-            name=search.name,
-            search_id="id",
-            dataset=search.dataset,
-            method="pfml",
-            objective=search.objective.model_dump(),
-            config=search.model_dump(),
-            params={},
-            tags={"orchestrator.git_commit": "0123abc"},
-        )
+        begin(journal, search, tags={"orchestrator.git_commit": "0123abc"})
 
         def start(trial_id: str, params: Mapping[str, Any], kind: str, source: str | None = None) -> None:
-            config = search.experiment(params).flat()
-            journal.append(
-                "trial_started",
-                trial_id=trial_id,
-                kind=kind,
-                params=dict(params),
-                config=config,
-                tags={},
-                note=None,
-                source=source,
-            )
+            known: dict[str, Any] = {
+                "params": dict(params),
+                "config": search.experiment(params).flat(),
+                "source": source,
+            }
+            record(journal, "trial_started", trial_id=trial_id, kind=kind, **known)
 
         for number, params in enumerate(points):
             start(f"{number:04d}", params, "trial")
             if reason is not None and number == 0:
-                journal.append("trial_ended", trial_id="0000", state="failed", reason=reason)
+                record(journal, "trial_ended", trial_id="0000", state="failed", reason=reason)
                 continue
             length = 3 if pruned(number) else epochs
             for validation in range(1, length + 1):
                 score = value(params) * (1 - 0.5 * math.exp(-validation / 2))
                 metrics = {"val/map_at_r": score, "val/recall_at_1": score + 0.2, "train/loss": 1 / validation}
-                journal.append(
+                record(
+                    journal,
                     "validation",
                     trial_id=f"{number:04d}",
                     validation=validation,
@@ -115,7 +102,7 @@ def made(
             state = "pruned" if pruned(number) else "done"
             if end is None and number == len(points) - 1:
                 break
-            journal.append("trial_ended", trial_id=f"{number:04d}", state=state, reason=None)
+            record(journal, "trial_ended", trial_id=f"{number:04d}", state=state)
         for source, tests in (finals or {}).items():
             for seed, test in enumerate(tests):
                 trial_id = f"final-{source}-seed-{seed}"
@@ -123,10 +110,10 @@ def made(
                 start(trial_id, point, "final", source)
                 ends = {"test/map_at_r_low": test - 0.01, "test/map_at_r_high": test + 0.01}
                 metrics = {"test/map_at_r": test, "test/recall_at_1": test + 0.2, **ends}
-                journal.append("result", trial_id=trial_id, metrics=metrics)
-                journal.append("trial_ended", trial_id=trial_id, state="done", reason=None)
+                record(journal, "result", trial_id=trial_id, metrics=metrics)
+                record(journal, "trial_ended", trial_id=trial_id)
         if end:
-            journal.append("search_ended", state=end, best=None)
+            record(journal, "search_ended", state=end)
     return Ledger.of(Journal.read(folder / "journal.jsonl"))
 
 
@@ -449,7 +436,7 @@ def test_the_note_links_runs_and_fits(tmp_path: Path) -> None:
     assert text.startswith("Best: trial ") and len(text) < 5000
     assert "**How far from the papers?**" in text
     with Journal(tmp_path / "journal.jsonl") as journal:
-        journal.append("note", text=text)
+        record(journal, "note", text=text)
     tracker = MemoryTracker(tmp_path / "journal.jsonl")
     assert tracker.close(10)
     written = tracker.runs[str(tracker.parent_run_id)]["tags"]["mlflow.note.content"]

@@ -18,6 +18,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from recorded import record
 from services import MLflowServer, Postgres
 from test_insight import CURVES, NAMES, view
 from test_search import LONG, TINY, Terminal, family, terminal, wait
@@ -39,17 +40,6 @@ from orchestrator.training.checkpoint import load_checkpoint
 
 __all__ = ["terminal"]
 PASSWORD = "hunter2-of-the-tests"
-STARTED: dict[str, Any] = {
-    "name": "s",
-    "search_id": "1",
-    "dataset": "glyphs-small",
-    "method": "pfml",
-    "objective": {"metric": "val/map_at_r", "mode": "max"},
-    "config": {"raw_space": {}},
-    "params": {},
-    "tags": {},
-}
-TRIAL: dict[str, Any] = {"kind": "trial", "params": {}, "config": {}, "tags": {}, "note": None, "source": None}
 
 
 class Intruder:
@@ -115,11 +105,12 @@ def test_a_name_stays_in_the_storage(tmp_path: Path, name: str) -> None:
         Places(tmp_path).search(name)
 
 
-def test_a_forged_journal_leads_nowhere(tmp_path: Path) -> None:
+def test_a_forged_journal_leads_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever may write to the storage can write journals, but not have files written or sent from elsewhere."""
     with Journal(tmp_path / "journal.jsonl") as journal:
-        journal.append("search_started", **STARTED)
-        journal.append("trial_started", trial_id="../../elsewhere", **TRIAL)
+        record(journal, "search_started")
+        monkeypatch.setattr("orchestrator.storage.journal.check", lambda event: None)
+        record(journal, "trial_started", trial_id="../../elsewhere")
     with pytest.raises(InputError, match=r"trial_id: '\.\./\.\./elsewhere': "):
         read_journal(tmp_path / "journal.jsonl")
 
@@ -131,9 +122,9 @@ def test_no_file_from_elsewhere_is_sent(tmp_path: Path, path: str) -> None:
     (tmp_path / "secret").write_text("secret")
     (folder / "fine.txt").write_text("fine")
     with Journal(folder / "journal.jsonl") as journal:
-        journal.append("search_started", **STARTED)
-        journal.append("artifact", trial_id=None, path=path, folder="")
-        journal.append("artifact", trial_id=None, path="fine.txt", folder="")
+        record(journal, "search_started")
+        record(journal, "artifact", trial_id=None, path=path)
+        record(journal, "artifact", trial_id=None, path="fine.txt")
     tracker = MemoryTracker(folder / "journal.jsonl")
     tracker.notify()
     (run,) = tracker.runs.values()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import begin, record
 
 from orchestrator.config.resolve import resolve_search
 from orchestrator.report.findings import Findings
@@ -40,38 +41,26 @@ LUCKY: Curves = {
 def write(path: Path, curves: Curves, *, finals: Sequence[str] = (), **changes: Any) -> None:
     search = resolve_search({**SEARCH, **changes}, name="s", source="s.yaml")
     with Journal(path) as journal:
-        journal.append(
-            "search_started",
-            name="s",
-            search_id="id",
-            dataset=search.dataset,
-            method="pfml",
-            objective=search.objective.model_dump(),
-            config=search.model_dump(),
-            params={},
-            tags={},
-        )
+        begin(journal, search)
         for number, (trial_id, (state, values)) in enumerate(curves.items()):
             params = {"delta": 0.1 + 0.01 * number}
             config = search.experiment(params).flat()
-            about: dict[str, Any] = {"config": config, "tags": {}, "note": None, "source": None}
-            journal.append("trial_started", trial_id=trial_id, kind="trial", params=params, **about)
+            record(journal, "trial_started", trial_id=trial_id, params=params, config=config)
             for validation, value in enumerate(values, start=1):
                 metrics = {search.objective.metric: value}
-                journal.append(
+                record(
+                    journal,
                     "validation",
                     trial_id=trial_id,
                     validation=validation,
                     metrics=metrics,
-                    seconds=1.0,
                     finished=state == "done" and validation == len(values),
                 )
-            journal.append("trial_ended", trial_id=trial_id, state=state, reason=None)
+            record(journal, "trial_ended", trial_id=trial_id, state=state)
         for source in finals:
-            about = {"config": {}, "tags": {}, "note": None, "source": source}
             name, params = f"final-{source}-seed-0", {"delta": 0.1 + 0.01 * list(curves).index(source)}
-            journal.append("trial_started", trial_id=name, kind="final", params=params, **about)
-            journal.append("trial_ended", trial_id=name, state="interrupted", reason=None)
+            record(journal, "trial_started", trial_id=name, kind="final", params=params, source=source)
+            record(journal, "trial_ended", trial_id=name, state="interrupted")
 
 
 def made(folder: Path, curves: Curves, **changes: Any) -> Ledger:

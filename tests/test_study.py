@@ -11,6 +11,7 @@ from typing import Any
 import optuna
 import pytest
 from optuna.trial import TrialState
+from recorded import begin, record
 from scipy import stats
 
 from orchestrator.config.algorithms.base import Draw
@@ -53,10 +54,7 @@ def start(search: Search, folder: Path, slots: int = 1) -> Conductor:
     journal = Journal(path)
     events = Journal.read(path)
     if not events:
-        objective = search.objective.model_dump()
-        config = search.model_dump()
-        fields: dict[str, Any] = {"name": search.name, "search_id": "id", "objective": objective, "config": config}
-        events = [journal.append("search_started", dataset="glyphs-small", method="pfml", tags={}, params={}, **fields)]
+        events = [begin(journal, search)]
     return Conductor(search, folder, data=folder, journal=journal, events=events, slots=slots)
 
 
@@ -486,7 +484,7 @@ def test_a_finished_search_is_given_more_trials(tmp_path: Path) -> None:
 
     def more(folder: Path, die_after: float = math.inf) -> Conductor:
         with Journal(folder / "journal.jsonl") as journal:
-            journal.append("search_resumed", tags={}, tracking_uri=None, config=large.model_dump())
+            record(journal, "search_resumed", config=large.model_dump())
         conductor = start(large, folder)
         drive(conductor, die_after)
         return conductor

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import record
 
 from orchestrator.storage.journal import Journal, JournalError
 from orchestrator.tracking.address import (
@@ -27,13 +28,12 @@ from orchestrator.tracking.trackers import MemoryTracker, MLflowTracker, sync
 
 
 def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "glyphs") -> None:
-    journal.append(
+    record(
+        journal,
         "search_started",
         name="first",
         search_id=search_id,
         dataset=dataset,
-        method="pfml",
-        objective={"metric": "val/map_at_r", "mode": "max"},
         config={"method": "pfml", "raw_space": {"delta": [0.1, 0.35]}},
         tags={"orchestrator.git_commit": "0123abc"},
         params={"num_trials": 4, "seed": 0},
@@ -42,7 +42,8 @@ def start_search(journal: Journal, search_id: str = "5ea7c4", dataset: str = "gl
 
 def start_trial(journal: Journal, trial_id: str, kind: str = "trial", delta: float = 0.25) -> None:
     params = {"delta": delta, "proxies": 3, "pooling": "average", "frozen": True}
-    journal.append(
+    record(
+        journal,
         "trial_started",
         trial_id=trial_id,
         kind=kind,
@@ -54,11 +55,11 @@ def start_trial(journal: Journal, trial_id: str, kind: str = "trial", delta: flo
 
 def validate(journal: Journal, trial_id: str, validation: int, score: float) -> None:
     metrics = {"train/loss": 2.0 / validation, "val/map_at_r": score, "epoch": float(validation)}
-    journal.append("validation", trial_id=trial_id, validation=validation, metrics=metrics)
+    record(journal, "validation", trial_id=trial_id, validation=validation, metrics=metrics)
 
 
 def end_trial(journal: Journal, trial_id: str, state: str, reason: str | None = None) -> None:
-    journal.append("trial_ended", trial_id=trial_id, state=state, reason=reason)
+    record(journal, "trial_ended", trial_id=trial_id, state=state, reason=reason)
 
 
 def write_first_half(journal: Journal) -> None:
@@ -79,22 +80,22 @@ def write_second_half(journal: Journal) -> None:
     end_trial(journal, "0002", "failed", "the loss is NaN at step 7")
     start_trial(journal, "0003")
     validate(journal, "0003", 1, 0.3)
-    journal.append("search_ended", state="interrupted", best=None)
-    journal.append("search_resumed", tags={"orchestrator.resumed": "1"})
+    record(journal, "search_ended", state="interrupted")
+    record(journal, "search_resumed", tags={"orchestrator.resumed": "1"})
     start_trial(journal, "0003")
     validate(journal, "0003", 1, 0.4)  # repeated after the resume: the first counts
     validate(journal, "0003", 2, 0.5)
-    journal.append("result", trial_id="0003", metrics={"best/val_map_at_r": 0.5})
-    journal.append("result", trial_id="0003", metrics={"best/val_map_at_r": 0.5})
+    record(journal, "result", trial_id="0003", metrics={"best/val_map_at_r": 0.5})
+    record(journal, "result", trial_id="0003", metrics={"best/val_map_at_r": 0.5})
     end_trial(journal, "0003", "done")
     start_trial(journal, "0004")  # its process is gone when the search ends
     end_trial(journal, "0000", "done")
     start_trial(journal, "final", kind="final")
-    journal.append("result", trial_id="final", metrics={"test/map_at_r": 0.45})
-    journal.append("artifact", trial_id="final", path="weights", folder="checkpoint")
-    journal.append("artifact", trial_id=None, path=str(journal.path.parent / "figure.svg"), folder="")
+    record(journal, "result", trial_id="final", metrics={"test/map_at_r": 0.45})
+    record(journal, "artifact", trial_id="final", path="weights", folder="checkpoint")
+    record(journal, "artifact", trial_id=None, path=str(journal.path.parent / "figure.svg"), folder="")
     end_trial(journal, "final", "done")
-    journal.append("search_ended", state="done", best={"trial_id": "0003", "objective": 0.5})
+    record(journal, "search_ended", state="done", best={"trial_id": "0003", "objective": 0.5})
 
 
 def projected(tracker: MemoryTracker) -> dict[str, Any]:
@@ -216,16 +217,21 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def test_journal_numbers_and_keeps_records(tmp_path: Path) -> None:
     path = tmp_path / "new" / "journal.jsonl"
     with Journal(path) as journal:
-        first = journal.append("validation", trial_id="0000", metrics={"a": np.float32(0.5), "b": np.int64(3)})
-        journal.append("artifact", path=Path("é.svg"))
+        first = record(
+            journal, "validation", trial_id="0000", validation=1, metrics={"a": np.float32(0.5), "b": np.int64(3)}
+        )
+        record(journal, "artifact", trial_id=None, path=Path("é.svg"))
     with Journal(path) as journal:
-        third = journal.append("search_ended")
+        third = record(journal, "search_ended")
     assert first == {
         "event": "validation",
         "seq": 0,
         "time": first["time"],
         "trial_id": "0000",
+        "validation": 1,
         "metrics": {"a": 0.5, "b": 3},
+        "seconds": 1.0,
+        "finished": False,
     }
     assert abs(first["time"] / 1000 - time.time()) < 60 and isinstance(first["time"], int)
     events = Journal.read(path)
@@ -236,14 +242,18 @@ def test_journal_numbers_and_keeps_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), np.float32("nan"), -np.inf])
 def test_journal_refuses_non_finite_numbers(journal: Journal, value: float) -> None:
     with pytest.raises(ValueError, match=r"metrics\.train/loss = .* not finite"):
-        journal.append("validation", metrics={"val/map_at_r": 0.5, "train/loss": value})
+        record(journal, "validation", metrics={"val/map_at_r": 0.5, "train/loss": value})
     with pytest.raises(ValueError, match=r"list\[1\]"):
-        journal.append("validation", list=[0.0, value])
+        record(journal, "validation", list=[0.0, value])
     with pytest.raises(ValueError, match="is not JSON"):
-        journal.append("validation", field=object())
+        record(journal, "validation", field=object())
     with pytest.raises(ValueError, match="'seq' is set by the journal"):
-        journal.append("validation", seq=3)
-    assert journal.append("search_ended")["seq"] == 0
+        record(journal, "validation", seq=3)
+    with pytest.raises(ValueError, match="'validation' is not as it should be: validation: this key is required"):
+        record(journal, "validation", trial_id="0000")
+    with pytest.raises(ValueError, match="unknown event 'search_begun'"):
+        journal.append("search_begun")
+    assert record(journal, "search_ended")["seq"] == 0
     assert len(Journal.read(journal.path)) == 1
 
 
@@ -251,22 +261,22 @@ def test_journal_refuses_non_finite_numbers(journal: Journal, value: float) -> N
 def test_torn_last_line_is_left_out_and_cut(tmp_path: Path, torn: bytes) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path) as journal:
-        journal.append("a")
-        journal.append("b")
+        journal.append("note", text="a")
+        journal.append("note", text="b")
     whole = path.read_bytes()
     path.write_bytes(whole + torn)
-    assert [e["event"] for e in Journal.read(path)] == ["a", "b"]
+    assert [e["text"] for e in Journal.read(path)] == ["a", "b"]
     with Journal(path) as journal:
         assert path.read_bytes() == whole
-        journal.append("c")
-    assert [(e["event"], e["seq"]) for e in Journal.read(path)] == [("a", 0), ("b", 1), ("c", 2)]
+        journal.append("note", text="c")
+    assert [(e["text"], e["seq"]) for e in Journal.read(path)] == [("a", 0), ("b", 1), ("c", 2)]
 
 
 def test_corrupt_middle_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path) as journal:
         for _ in range(3):
-            journal.append("a")
+            journal.append("note", text="a")
     lines = path.read_bytes().splitlines(keepends=True)
     corrupt = lines[0] + b"{]\n" + lines[2]
     path.write_bytes(corrupt)
@@ -389,7 +399,7 @@ def test_resume_reconciles_trials_whose_process_is_gone(journal: Journal) -> Non
     start_search(journal)
     start_trial(journal, "0000")
     start_trial(journal, "0001")
-    journal.append("search_resumed", tags={})
+    record(journal, "search_resumed")
     start_trial(journal, "0001")
     tracker.notify()
     runs = projected(tracker)
@@ -402,7 +412,7 @@ def test_names_and_values_fit_mlflow(journal: Journal) -> None:
     start_search(journal)
     start_trial(journal, "0000")
     metrics = {"recall@1": 1.0, "/a//b/": 2.0, "../up": 3.0, "x" * 300: 4.0, "a b-c.d:e/f_g": 5.0}
-    journal.append("validation", trial_id="0000", validation=1, metrics=metrics)
+    record(journal, "validation", trial_id="0000", validation=1, metrics=metrics)
     end_trial(journal, "0000", "failed", "long " * 5000)
     tracker.notify()
     run = projected(tracker)["0000"]
@@ -432,7 +442,7 @@ def test_a_result_that_changed_is_told(journal: Journal) -> None:
     start_search(journal)
     start_trial(journal, "0000")
     for value in (0.4, 0.4, 0.6):
-        journal.append("result", trial_id="0000", metrics={"best/val_map_at_r": value})
+        record(journal, "result", trial_id="0000", metrics={"best/val_map_at_r": value})
         time.sleep(0.002)
     tracker.notify()
     points = projected(tracker)["0000"]["metrics"]["best/val_map_at_r"]
@@ -450,12 +460,13 @@ def test_a_result_that_changed_is_told(journal: Journal) -> None:
     ],
 )
 def test_events_out_of_place_are_a_problem_not_an_exception(
-    journal: Journal, event: str, fields: dict[str, Any], message: str
+    journal: Journal, event: str, fields: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tracker = MemoryTracker(journal.path)
     start_search(journal)
     start_trial(journal, "0000")
     tracker.notify()
+    monkeypatch.setattr("orchestrator.storage.journal.check", lambda event: None)
     journal.append(event, **fields)
     for _ in range(2):
         tracker.notify()
@@ -570,7 +581,7 @@ def test_sqlite_holds_exactly_the_projection(
     # The verdict alone stands above the experiment's runs, with a link to its search.
     with Journal(journal.path) as more:
         text = "Best: trial 0003.\n\n**Which classes are confused most?**\n\n- a with b"
-        more.append("note", text=text, important=[], least=None)
+        record(more, "note", text=text, important=[], least=None)
     report = sync(journal.path, uri, tmp_path / "artifacts")
     client = MlflowClient(tracking_uri=uri)
     assert client.get_run(str(report.parent_run_id)).data.tags["mlflow.note.content"] == text
@@ -589,7 +600,7 @@ def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tm
     report = sync(path, uri, None)
     assert report.events == 10
     with Journal(path) as journal:
-        journal.append("artifact", trial_id="0000", path="nowhere.svg", folder="")
+        record(journal, "artifact", trial_id="0000", path="nowhere.svg")
         validate(journal, "0000", 4, 0.4)
     report = sync(path, uri, None)
     assert report.events == 2 and len(report.refused) == 1 and "nowhere.svg" in report.refused[0]

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import torch
-from test_tracking import start_search, start_trial
+from recorded import record
 
 from orchestrator.storage.journal import Journal
 from orchestrator.tracking.trackers import MemoryTracker
@@ -40,10 +40,10 @@ def test_memory_that_is_written_to_counts() -> None:
 
 def test_mlflow_shows_it_as_system_metrics(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.jsonl")
-    start_search(journal)
-    start_trial(journal, "0000")
+    record(journal, "search_started")
+    record(journal, "trial_started", trial_id="0000")
     system = {"cpu_utilization_percentage": 97.5, "memory_usage_megabytes": 512.0}
-    journal.append("validation", trial_id="0000", validation=1, metrics={"epoch": 1.0}, system=system)
+    record(journal, "validation", trial_id="0000", validation=1, metrics={"epoch": 1.0}, system=system)
     tracker = MemoryTracker(journal.path)
     tracker.notify()
     (run,) = (run for run in tracker.runs.values() if run["name"] == "0000")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from recorded import record
 from test_search_page import CHROMIUM, HOSTILE, Elements, made, spread
 
 from orchestrator.cli.serving import Server
@@ -90,7 +91,7 @@ def test_a_page_follows_its_journal(storage: Path, tmp_path: Path) -> None:
         version = asked(server, "/searches/running/version")[1]
         assert live["version"] == version and live["address"] == "version"
         with Journal(folder / "journal.jsonl") as journal:
-            journal.append("trial_ended", trial_id="0005", state="failed", reason="it was <b>too</b> large")
+            record(journal, "trial_ended", trial_id="0005", state="failed", reason="it was <b>too</b> large")
         assert asked(server, "/searches/running/version")[1] != version
         again = asked(server, "/searches/running/")[1]
         assert "it was &lt;b&gt;too&lt;/b&gt; large" in again and "it was" not in html
@@ -106,9 +107,9 @@ def test_a_benchmark_is_served_with_its_searches(storage: Path, tmp_path: Path) 
         for event in events:
             del event["sum"]
         path.write_text("".join(f"{json.dumps(event)}\n" for event in events), encoding="utf-8")
-    record = tmp_path / "benchmarks" / "both" / "benchmark.json"
-    record.parent.mkdir(parents=True)
-    record.write_text(json.dumps({"name": "both", "methods": ["first", "running"]}), encoding="utf-8")
+    kept = tmp_path / "benchmarks" / "both" / "benchmark.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(json.dumps({"name": "both", "methods": ["first", "running"]}), encoding="utf-8")
     with served(tmp_path) as server:
         status, html, _ = asked(server, "/benchmarks/both/")
         assert status == 200, html
@@ -120,7 +121,7 @@ def test_a_benchmark_is_served_with_its_searches(storage: Path, tmp_path: Path) 
         version = asked(server, "/benchmarks/both/version")[1]
         assert json.loads(re.findall(r'id="live">(.*?)</script>', html)[0])["version"] == version
         with Journal(tmp_path / "searches" / "both-running" / "journal.jsonl") as journal:
-            journal.append("trial_ended", trial_id="0005", state="failed", reason="full")
+            record(journal, "trial_ended", trial_id="0005", state="failed", reason="full")
         assert asked(server, "/benchmarks/both/version")[1] != version
         assert asked(server, "/benchmarks/nope/")[0] == asked(server, "/benchmarks/../both/")[0] == 404
         end = time.monotonic() + 60
@@ -146,7 +147,7 @@ def test_the_keyboard_stays_where_it_was_when_a_page_is_loaded_again(storage: Pa
             assert tab.evaluate(focused) == wanted
             tab.evaluate("() => { window.before = true; }")
             with Journal(folder / "journal.jsonl") as journal:
-                journal.append("search_ended", state="interrupted", best=None, reason=f"stopped {place}")
+                record(journal, "search_ended", state="interrupted", reason=f"stopped {place}")
             tab.wait_for_function("() => !window.before && document.readyState === 'complete'", timeout=60_000)
             assert tab.evaluate(focused) == wanted
         browser.close()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recorded import begin
 
 from methods.baselines import ProxyAnchor
 from orchestrator.config.resolve import resolve_search
@@ -227,9 +228,7 @@ def driver(folder: Path, **space: list[Any]) -> Conductor:
     raw = {"method": "proxy_anchor", "settings": {"device": "cpu"}, "space": space, "algorithm": "grid"}
     search = resolve_search({**raw, "scheduler": {"name": "none"}}, name="s", source="test.yaml")
     journal = Journal(folder / "journal.jsonl")
-    known: dict[str, Any] = {"method": "proxy_anchor", "objective": search.objective.model_dump()}
-    known |= {"dataset": search.dataset, "config": search.model_dump(), "params": {}, "tags": {"dataset.digest": "d"}}
-    first = journal.append("search_started", name="s", search_id="1", **known)
+    first = begin(journal, search, tags={"dataset.digest": "d"})
     return Conductor(search, folder, data=folder, journal=journal, events=[first], slots=2)
 
 

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from orchestrator.errors import InputError
+from orchestrator.storage.events import check
 from orchestrator.storage.files import what_is
 from orchestrator.storage.folder import faults_as_input_errors
 from orchestrator.storage.paths import shown
@@ -76,7 +78,8 @@ class Journal:
         recovered otherwise, or that belongs to the next one, need not wait.
 
         Raises:
-            ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`.
+            ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`; or the event is not as
+                `storage/events.py` says: then no process could read the journal again.
             OSError: the disk or the object store is full or gone; the journal stays intact.
         """
         if taken := fields.keys() & KEPT:
@@ -87,7 +90,8 @@ class Journal:
             record = {"event": event, "seq": self._end.number, "time": time.time_ns() // 1_000_000, **fields}
             try:
                 data, stored, end = encode(record, self._end, _plain)
-            except (TypeError, ValueError, RecursionError) as error:
+                check(stored)
+            except (TypeError, ValueError, RecursionError, InputError) as error:
                 raise ValueError(f"journal event {event!r}: {error}") from None
             if self._segments is not None:
                 self._publish(self._segments, data)

@@ -164,8 +164,8 @@ class Ledger:
         if kind == "search_started":
             self.name, self.search_id = event["name"], event["search_id"]
             self.config, self.started = event["config"], event["time"]
-            self.dataset, self.method = event.get("dataset", ""), event.get("method", "")
-            self.tags, self.sizes = event.get("tags", {}), event.get("sizes") or {}
+            self.dataset, self.method = event["dataset"], event["method"]
+            self.tags, self.sizes = event["tags"], event.get("sizes") or {}
             self.metric, self.mode = event["objective"]["metric"], event["objective"]["mode"]
         elif kind == "search_resumed":
             self.state, self.ended, self.reason = "running", None, None
