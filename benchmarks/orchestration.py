@@ -43,10 +43,12 @@ def settings(epochs: int) -> dict[str, Any]:
 def train(work: tuple[dict[str, Any], str]) -> float:
     """One training, bare. Its seconds."""
     from orchestrator.execution.worker import run
+    from orchestrator.training.memory import freed_memory_kept
 
     started = time.perf_counter()
-    for _ in run(work[0], data=work[1], folder=None):
-        pass
+    with freed_memory_kept("cpu"):  # as in a trial
+        for _ in run(work[0], data=work[1], folder=None):
+            pass
     return time.perf_counter() - started
 
 

@@ -1,25 +1,35 @@
 """The bytes of a training's tensors: counted as they are made and freed, and beside what the process really takes."""
 
+import contextlib
 import json
 import os
+import platform
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import process_memory
+import psutil
 import pytest
 import torch
+from test_faults import SETTINGS
 from torch import Tensor, nn
 
 from orchestrator.config.training import Training
+from orchestrator.execution.protocol import Work
+from orchestrator.execution.worker import results
 from orchestrator.search import plan
-from orchestrator.training.memory import PeakMemory
+from orchestrator.training.memory import PeakMemory, freed_memory_kept
 
 SIDE = 512
 MATRIX = 4 * SIDE * SIDE
 """Bytes."""
+LARGE = 64 * 2**20
+"""Bytes of a block that glibc takes from the system, and gives back, by itself."""
 
 
 def test_tensors_are_counted_as_they_are_made_and_freed() -> None:
@@ -41,6 +51,45 @@ def test_a_sparse_tensor_is_left_out() -> None:
     with PeakMemory() as memory:
         torch.eye(3).to_sparse()
     assert memory.live == 0
+
+
+def faults_of(rounds: int) -> int:
+    """Pages that the system gave while a block was filled and freed again and again."""
+    before, size = resource.getrusage(resource.RUSAGE_SELF).ru_minflt, LARGE  # a constant product would be made once
+    for _ in range(rounds):
+        assert b"\1" * size
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="of glibc alone")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_freed_memory_is_kept_while_a_cpu_trains(device: str) -> None:
+    """Each page of a block that is new in memory is a fault; at the end all of it is given back."""
+    pages = LARGE // resource.getpagesize()
+    process = psutil.Process()
+    with freed_memory_kept(device):
+        faults_of(2)
+        again, inside = faults_of(10), process.memory_info().rss
+    kept = device == "cpu"
+    assert again < pages / 10 if kept else again > 5 * pages
+    assert (inside - process.memory_info().rss > 0.9 * LARGE) == kept
+    assert faults_of(10) > 5 * pages
+
+
+def test_a_trial_keeps_it(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[str] = []
+
+    @contextlib.contextmanager
+    def noted(device: str) -> Iterator[None]:
+        entered.append(device)
+        yield
+        entered.append("left")
+
+    monkeypatch.setattr("orchestrator.training.memory.freed_memory_kept", noted)
+    training = results(Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1))
+    next(training)
+    assert entered == ["cpu"]
+    assert not list(training) and entered == ["cpu", "left"]
 
 
 class Steps(nn.Module):
@@ -79,7 +128,7 @@ from dataclasses import replace
 from orchestrator.config.training import resolve_experiment
 from orchestrator.data.catalog import open_dataset
 from orchestrator.training.loop import fit
-from orchestrator.training.memory import PeakMemory
+from orchestrator.training.memory import PeakMemory, freed_memory_kept
 from orchestrator.training.splits import data_splits
 from process_memory import peak_memory, resident_memory
 

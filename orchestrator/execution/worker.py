@@ -117,6 +117,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     from orchestrator.training.checkpoint import discard_damaged
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
+    from orchestrator.training.memory import freed_memory_kept
     from orchestrator.training.repeatable import repeatable
     from orchestrator.training.usage import Usage
 
@@ -125,6 +126,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
         try:
             device = choose_device(work.settings.get("device", "auto"))
             unordered = stack.enter_context(repeatable(device.type))
+            stack.enter_context(freed_memory_kept(device.type))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
             if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):

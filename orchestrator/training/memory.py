@@ -1,7 +1,9 @@
-"""The memory that the tensors of a training take at once."""
+"""The memory that the tensors of a training take at once, and the memory that a training on a CPU keeps."""
 
+import contextlib
+import ctypes
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +12,35 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from orchestrator.training.eager import leave_unmarked
+
+
+MMAP_MAX, MMAP_MAX_DEFAULT = -4, 65536
+TRIM_THRESHOLD, TRIM_THRESHOLD_DEFAULT = -1, 128 * 1024
+"""Parameters of glibc's mallopt, and their values at a process's start."""
+
+
+@contextlib.contextmanager
+def freed_memory_kept(device_type: str) -> Iterator[None]:
+    """In this block of a training on a CPU, the memory of a freed tensor is used for the next one; at its end the system
+    gets it back.
+
+    glibc gives each large block back to the system when it is freed, and gets it again page by page, each filled with
+    zeros: that can take a third of a step. What is computed is the same. Without glibc, or on a GPU, nothing changes.
+
+    Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
+    """
+    library = ctypes.CDLL(None)
+    if device_type != "cpu" or not hasattr(library, "mallopt"):
+        yield
+        return
+    library.mallopt(MMAP_MAX, 0)
+    library.mallopt(TRIM_THRESHOLD, -1)
+    try:
+        yield
+    finally:
+        library.mallopt(MMAP_MAX, MMAP_MAX_DEFAULT)
+        library.mallopt(TRIM_THRESHOLD, TRIM_THRESHOLD_DEFAULT)
+        library.malloc_trim(0)
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
