@@ -12,9 +12,12 @@ from test_search_page import made, spread
 
 from orchestrator import plugins
 from orchestrator.cli import starting
+from orchestrator.cli.main import main
 from orchestrator.config.search import Search
 from orchestrator.errors import ClusterFailed, InputError
 from orchestrator.execution import ray_start
+from orchestrator.storage.places import JOURNAL
+from orchestrator.storage.presence import show_driver
 
 
 @pytest.fixture
@@ -85,6 +88,35 @@ def test_a_cluster_that_does_not_start_is_told_after_the_search(monkeypatch: pyt
         raise AssertionError
     with pytest.raises(InputError, match="does not fit"), starting.beside_ray(refuse_later, None, False):
         raise AssertionError
+
+
+def interrupted(storage: Path, name: str) -> Path:
+    folder = storage / "searches" / name
+    made(folder, spread(3), end=None)
+    return folder
+
+
+def test_a_resume_starts_it_where_something_is_left_to_train(
+    began: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a search that has ended, that runs, or whose journal is damaged; nor if a change may be refused."""
+
+    def resumed(*words: str) -> list[str]:
+        began.clear()
+        with pytest.raises(SystemExit):
+            main(["resume", *words, "--storage", str(tmp_path)])
+        return began
+
+    monkeypatch.setattr("orchestrator.search.driver.resume", refuse_later)
+    folder = interrupted(tmp_path, "left")
+    assert resumed("left") == ["started", "ended"]
+    assert resumed("left", "--num-trials", "4") == [] and resumed("left", "--address", "host:6379") == []
+    show_driver(folder)
+    assert resumed("left") == []
+    made(tmp_path / "searches" / "whole", spread(3))
+    assert resumed("whole") == [] and resumed("nowhere") == []
+    (interrupted(tmp_path, "damaged") / JOURNAL).write_text("{half\n", encoding="utf-8")
+    assert resumed("damaged") == []
 
 
 def test_reading_a_search_once_more_imports_nothing(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from orchestrator.cli.starting import (
     beside_ray,
     conclude,
     given_keys,
+    goes_on,
     note_idle,
     parsed_limits,
     resolved_search,
@@ -314,22 +315,25 @@ def resume(
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
         limits = parsed_limits(budget)
         places_of(storage).journal(name)  # a wrong name is told at once
-        from orchestrator.cli.live import Display
-        from orchestrator.search.driver import resume as resume_search
+        changed = bool(limits) or any((num_trials, max_concurrent, workers, final_trials, final_seeds))
+        # a change may be refused: then Ray is not needed
+        with beside_ray(lambda: None, address, ray_output, lambda: not changed and goes_on(name, storage)):
+            from orchestrator.cli.live import Display
+            from orchestrator.search.driver import resume as resume_search
 
-        outcome = resume_search(
-            name,
-            ray_runner(address, ray_output),
-            storage=storage,
-            tracking_uri=tracking_uri,
-            watcher=Display(status=status, results=results),
-            num_trials=num_trials,
-            budget=limits,
-            workers=workers,
-            max_concurrent=max_concurrent,
-            final_trials=final_trials,
-            final_seeds=final_seeds,
-        )
+            outcome = resume_search(
+                name,
+                ray_runner(address, ray_output),
+                storage=storage,
+                tracking_uri=tracking_uri,
+                watcher=Display(status=status, results=results),
+                num_trials=num_trials,
+                budget=limits,
+                workers=workers,
+                max_concurrent=max_concurrent,
+                final_trials=final_trials,
+                final_seeds=final_seeds,
+            )
     conclude(outcome, results, notification)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 from rich.status import Status
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from orchestrator.search.finish import Outcome
     from orchestrator.search.notify import Notification
     from orchestrator.storage.ledger import Ledger
+
+Found = TypeVar("Found")
 
 
 def resolved_search(
@@ -94,30 +96,45 @@ def earlier_file(name: str, storage: Path) -> "Document":
 
 
 @contextlib.contextmanager
-def beside_ray(resolve: Callable[[], "Search"], address: str | None, ray_output: bool) -> Iterator["Search"]:
-    """The search that `resolve` gives. Where Ray is to start on this machine, it starts meanwhile: it mostly waits, and
-    `resolve` imports for seconds. A search that is refused without these imports is refused first."""
-    if address is not None or _ray_runs() or not _seems_right(resolve):
+def beside_ray(
+    resolve: Callable[[], Found], address: str | None, ray_output: bool, seems_right: Callable[[], bool] | None = None
+) -> Iterator[Found]:
+    """What `resolve` gives. Where Ray is to start on this machine, it starts meanwhile: it mostly waits, and `resolve`
+    and the imports of a search take seconds. `seems_right`: whether it will be needed; by default, whether a search is
+    not refused without these imports."""
+    if address is not None or _ray_runs() or not (seems_right or (lambda: _seems_right(resolve)))():
         yield resolve()
         return
     from orchestrator.execution.ray_start import own_cluster
 
     refuse_shadows()
     with ThreadPoolExecutor(1) as beside:
-        search = beside.submit(_with_imports, resolve)
+        found = beside.submit(_with_imports, resolve)
         try:
             with own_cluster(ray_output):
-                yield search.result()
+                yield found.result()
         except ClusterFailed:
-            search.result()  # what is wrong with the search is told first
+            found.result()  # what is wrong with the search is told first
             raise
+
+
+def goes_on(name: str, storage: Path) -> bool:
+    """Whether a search that nobody drives has trials or final runs to train, by its journal."""
+    from orchestrator.storage.presence import driver
+    from orchestrator.storage.reading import read_journal
+
+    try:
+        path = places_of(storage).journal(name)
+        return driver(path.parent) is None and not read_journal(path)[1].has_ended
+    except (InputError, OSError):  # told by the resume itself
+        return False
 
 
 def _ray_runs() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
-def _seems_right(resolve: Callable[[], "Search"]) -> bool:
+def _seems_right(resolve: Callable[[], object]) -> bool:
     """Whether a search has no fault that shows without the imports of its method."""
     from orchestrator.plugins import fields_alone
 
@@ -129,13 +146,13 @@ def _seems_right(resolve: Callable[[], "Search"]) -> bool:
     return True
 
 
-def _with_imports(resolve: Callable[[], "Search"]) -> "Search":
+def _with_imports(resolve: Callable[[], Found]) -> Found:
     """What `resolve` gives, after importing what the start of a search needs besides."""
-    search = resolve()
+    found = resolve()
     from orchestrator.execution import ray_tune  # noqa: F401
     from orchestrator.search import defaults, driver  # noqa: F401
 
-    return search
+    return found
 
 
 def fixed_settings(

@@ -13,7 +13,6 @@ from torch.utils._pytree import tree_leaves
 
 from orchestrator.training.eager import leave_unmarked
 
-
 MMAP_MAX, MMAP_MAX_DEFAULT = -4, 65536
 TRIM_THRESHOLD, TRIM_THRESHOLD_DEFAULT = -1, 128 * 1024
 """Parameters of glibc's mallopt, and their values at a process's start."""
@@ -21,8 +20,8 @@ TRIM_THRESHOLD, TRIM_THRESHOLD_DEFAULT = -1, 128 * 1024
 
 @contextlib.contextmanager
 def freed_memory_kept(device_type: str) -> Iterator[None]:
-    """In this block of a training on a CPU, the memory of a freed tensor is used for the next one; at its end the system
-    gets it back.
+    """In this block of a training on a CPU, the memory of a freed tensor is used for the next one; at its end all goes
+    back to the system.
 
     glibc gives each large block back to the system when it is freed, and gets it again page by page, each filled with
     zeros: that can take a third of a step. What is computed is the same. Without glibc, or on a GPU, nothing changes.
