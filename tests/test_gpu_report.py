@@ -98,6 +98,14 @@ def test_a_script_s_part_passes_only_with_figures(try_part: Any) -> None:
     assert (absent.outcome, absent.why) == (NOT_RUN, "not installed: nothing_like_it")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [part for part in PARTS if part.script], ids=lambda part: str(part.name))
+def test_every_script_gives_figures_in_small_on_a_cpu(part: Part) -> None:
+    """What a GPU would measure is measured here on little, so that no name or option has moved since."""
+    found = gpu.run(part, "cpu", os.environ | {"PYTHONPATH": str(ROOT)}, 300)
+    assert (found.outcome, found.why) == (TRIED, "") and found.figures
+
+
 def test_the_report_claims_nothing_that_did_not_run(tmp_path: Path) -> None:
     where = {"device": "cpu", "machine": "m", "date": "d", "commit": "c", "python": "3", "cores": 2, "versions": {}}
     results = {
