@@ -29,6 +29,7 @@ from orchestrator.method import registry
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.training import embed, feed, loop, window
 from orchestrator.training.embed import evaluate_model
+from orchestrator.training.learner import Learner
 from orchestrator.training.loop import fit
 
 ASKED = {
@@ -171,18 +172,49 @@ def test_no_setting_makes_the_host_wait(more: dict[str, Any], data_folder: Path,
         assert found == train(None, data_folder, settings)
 
 
-def test_a_validation_copies_each_output_once_and_searches_on_the_device(run: Run) -> None:
-    run({"method": "pfml"})
+def check_validation() -> None:
+    """Of the last run, of PFML: its first validation, on two batches of images."""
     step, _, _, _ = steps(Watched.waits)
     found = Watched.waits[3] - Watched.waits[2] - step
-    assert found.pop("copy out in training/embed.py") == 1  # the embeddings
-    assert found.pop("copy out in training/window.py") == 3  # those of the training, their labels and their rows
-    ours = {place: count for place, count in found.items() if "methods/" not in place}
-    assert ours.pop("copy in in evaluation/neighbours.py") and set(ours) == {
-        "copy out in evaluation/neighbours.py",
-        "item in evaluation/neighbours.py",
-        "newest event in training/window.py",  # the loss terms of the last step
+    assert {place: count for place, count in found.items() if "methods/" not in place} == {
+        "copy out in training/embed.py": 1,  # the embeddings
+        "copy out in training/window.py": 3,  # those of the training, their labels and their rows
+        "newest event in training/window.py": 1,  # the loss terms of the last step
+        "copy in in evaluation/neighbours.py": 5,
+        "copy out in evaluation/neighbours.py": 3,
+        "item in evaluation/neighbours.py": 1,
     }
+
+
+def test_a_validation_copies_each_output_once_and_searches_on_the_device(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embed, "EVALUATION_BATCH", 8)
+    run({"method": "pfml"})
+    check_validation()
+
+
+def copies_each_batch(self: Learner, images: Tensor) -> Any:
+    found = outputs_of(self, images)
+    return found if self.training else {name: output.cpu() for name, output in found.items()}
+
+
+def searches_on_the_host(*given: Any, device: Any = None, **more: Any) -> Any:
+    return evaluate_queries(*given, device=standin.CPU, **more)
+
+
+outputs_of, evaluate_queries = Learner.outputs, embed.evaluate_queries
+
+
+@pytest.mark.parametrize(
+    "planted", [(Learner, "outputs", copies_each_batch), (embed, "evaluate_queries", searches_on_the_host)]
+)
+def test_planted_waits_of_a_validation_are_seen(planted: Any, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed, "EVALUATION_BATCH", 8)
+    monkeypatch.setattr(*planted)
+    run({"method": "pfml"})
+    with pytest.raises(AssertionError):
+        check_validation()
 
 
 def asks_at_each_step(self: window.Window, step: int, epoch: int, terms: dict[str, Tensor], *rest: Any) -> None:
