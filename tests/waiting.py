@@ -25,6 +25,7 @@ from orchestrator.data.pipeline import as_float
 from orchestrator.data.splits import class_split
 from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
+from orchestrator.evaluation.metrics import evaluate_queries
 from orchestrator.method import registry
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.training import embed, feed, loop, window
@@ -203,7 +204,7 @@ def searches_on_the_host(*given: Any, device: Any = None, **more: Any) -> Any:
     return evaluate_queries(*given, device=standin.CPU, **more)
 
 
-outputs_of, evaluate_queries = Learner.outputs, embed.evaluate_queries
+outputs_of = Learner.outputs
 
 
 @pytest.mark.parametrize(
