@@ -59,12 +59,20 @@ def test_what_is_no_number_or_has_no_force_or_is_asked_twice(found: dict[str, An
 # Compiled ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "rows"), [("energy._pairs", 64), ("log_sums._weighted", 128)])
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("energy._pairs", 64),
+        pytest.param("energy._pairs", 128, marks=pytest.mark.slow),
+        ("log_sums._sums", 128),
+        ("log_sums._weighted", 128),
+    ],
+)
 def test_it_compiles_for_a_gpu_without_atomics_and_tf32(
     name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Triton compiles without a GPU. Products are fused multiplications and additions of float32 numbers. The
-    energy's is compiled for smaller tiles than its own, which takes a third of the time."""
+    energy's is compiled for its own tiles in the slow tests; for smaller ones it takes a third of the time."""
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found,unused-ignore]
     from triton.compiler import ASTSource, compile
