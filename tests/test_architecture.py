@@ -39,8 +39,8 @@ ORDER = [
 
 DOORS = {
     "ray": {"execution"},
-    "ray.tune": {"execution.ray_tune"},
-    "ray.train": {"execution.ray_train"},
+    "ray.tune": {"execution.ray_tune", "execution.ray_private"},
+    "ray.train": {"execution.ray_train", "execution.ray_private"},
     "optuna": {"search.study"},
     "mlflow": {"tracking.mlflow_store", "tracking.models"},
     "faiss": {"evaluation.neighbours"},
@@ -151,6 +151,31 @@ def test_private_names_stay_in_their_module() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("orchestrator", "methods"):
                 found += [f"{name}: {node.module}.{alias.name}" for alias in node.names if alias.name.startswith("_")]
     assert not found
+
+
+INNER = {"ray": "execution.ray_private", "optuna": "search.study"}
+"""The only module that may use the inner parts of each: those whose names begin with an underscore."""
+
+
+def inner_parts(code: ast.Module) -> set[str]:
+    """The libraries of INNER whose inner parts are named."""
+    named = []
+    for node in ast.walk(code):
+        if isinstance(node, ast.Import):
+            named += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            named += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Attribute):
+            named.append(ast.unparse(node))
+    return {name.split(".")[0] for name in named if "._" in name.replace(".__", ".")} & INNER.keys()
+
+
+def test_inner_parts_of_libraries_are_used_in_one_module_each() -> None:
+    users = {name: inner_parts(parsed(path)) for name, path in modules().items()}
+    assert {library: name for name, found in users.items() for library in found} == INNER
+    for planted in ("import ray._private.worker", "from ray.air import _internal", "ray._private.worker.stop()"):
+        assert inner_parts(ast.parse(planted)) == {"ray"}
+    assert inner_parts(ast.parse("import ray\nray.__version__\nself._ray")) == set()
 
 
 def test_files_are_short() -> None:

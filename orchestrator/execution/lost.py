@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from orchestrator.execution.ray_private import logs_here, process_of
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 
@@ -94,8 +95,7 @@ def last_lines(actor: Any, trial_id: str) -> str:
     """The last lines that an actor's process wrote for a trial; empty if it is not known, or if its node is gone or
     does not answer."""
     with contextlib.suppress(Exception):
-        found = ray._private.state.actors(actor._actor_id.hex())
-        return lines_of(found["Address"]["NodeID"], int(found["Pid"]), trial_id)
+        return lines_of(*process_of(actor), trial_id)
     return ""
 
 
@@ -112,7 +112,7 @@ def lines_of(node_id: str, pid: int, trial_id: str) -> str:
 
 def tail(pid: int, trial_id: str, logs: Path | None = None) -> str:
     """Runs on the process's node: its last lines for a trial, from stdout and then from stderr."""
-    logs = logs or Path(ray._private.worker._global_node.get_logs_dir_path())
+    logs = logs or logs_here()
     told = []
     for kind in ("out", "err"):
         paths = sorted(logs.glob(f"worker-*-{pid}.{kind}"), key=lambda path: path.stat().st_mtime)

@@ -64,7 +64,7 @@ def _speaks(host: str, port: int) -> bool:
 def _cluster_here() -> str:
     """The cluster for `auto`: the one that `ray start` last started or joined here, else the only one that answers.
     Ray itself takes any cluster with a process here: maybe another search's, or one that cannot be reached."""
-    from orchestrator.execution.ray_start import clusters_here
+    from orchestrator.execution.ray_private import clusters_here
 
     (started, others), found = clusters_here(), []
     for address in dict.fromkeys(filter(None, [started, *others])):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
-from ray._private import ray_constants
 from ray.exceptions import RayError
 from ray.util.placement_group import placement_group_table
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -18,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from orchestrator import parts
 from orchestrator.contract import ENTRY_POINTS, entries
 from orchestrator.errors import InputError
+from orchestrator.execution.ray_private import own_node_died
 from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.provenance import versions
@@ -32,11 +32,7 @@ NODE_SECONDS = 300.0
 def node_lives(node_id: str) -> bool:
     """Whether this machine's Ray node is alive. For one that we started we see it at once; the cluster may take minutes
     to notice, while trials continue."""
-    started = ray._private.worker._global_node
-    mortal = (ray_constants.PROCESS_TYPE_RAYLET, ray_constants.PROCESS_TYPE_GCS_SERVER)
-    if started is not None and any(kind in mortal for kind, _ in started.dead_processes()):
-        return False
-    return any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
+    return not own_node_died() and any(node["NodeID"] == node_id and node["Alive"] for node in ray.nodes())
 
 
 COMPARED = ("ray", "torch", "torchvision", "timm", "numpy", "faiss-gpu", "faiss-cpu")

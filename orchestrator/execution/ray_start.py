@@ -1,32 +1,22 @@
 """Starting Ray without leaking secrets, and with more time on a busy machine."""
 
 import contextlib
-import functools
 import logging
 import os
 import secrets
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import ray
-from ray._private import parameter, ray_constants, services, utils
-from ray._private.utils import detect_fate_sharing_support
 
 from orchestrator.errors import ClusterFailed
-from orchestrator.storage.provenance import command
+from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
 from orchestrator.storage.scratch import scratch
-
-PATIENT_SECONDS = 240.0
-"""How long the second attempt waits for Ray's own node; Ray waits 30 s."""
-ASK_SECONDS = 0.5
-"""How often it asks for the node."""
-
 
 # no output, our own signal handling, and none of Tune's records: the journal is the record
 ENVIRONMENT = {
@@ -56,15 +46,12 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
         keep_token()
         servers: list[psutil.Process] = []
         try:
-            # a node only has 127.0.0.1 as its address, where its servers listen, if Ray expects no other nodes
-            os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"
-            ray_constants.ENABLE_RAY_CLUSTER = False
-            start(servers, **options(ray_output), **OWN)
-            with quiet(ray_output):
-                yield
+            with one_node():
+                start(servers, **options(ray_output), **OWN)
+                with quiet(ray_output):
+                    yield
         finally:
             _end(servers)
-            os.environ.pop(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, None)
 
 
 def prepare(ray_output: bool) -> None:
@@ -90,17 +77,6 @@ def quiet(ray_output: bool) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def unnamed() -> Iterator[None]:
-    """Ray shows a job's command line to the whole cluster: reduce ours to its first words, without any password."""
-    theirs = utils.get_entrypoint_name
-    utils.get_entrypoint_name = command
-    try:
-        yield
-    finally:
-        utils.get_entrypoint_name = theirs
-
-
 def start(servers: list[psutil.Process], **options: Any) -> None:
     """Start a cluster on this machine, with `ray.init`'s options; its servers are added to `servers`. On a busy
     machine, try a second time with more time.
@@ -113,7 +89,7 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
         first, reason = error, _told(error)
     if not isinstance(first, ValueError):  # a wrong option: it would be refused again
         print(f"note: Ray did not start ({machine()}): trying again, with more time", file=sys.stderr)
-        with _patience():
+        with patience():
             try:
                 _init(servers, **options)
                 return
@@ -127,75 +103,18 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
     ) from first
 
 
-@contextlib.contextmanager
-def _patience() -> Iterator[None]:
-    """Ray asks for its node again and again for 30 s, a number in the middle of its code: here each question waits."""
-    theirs = services.get_node
-
-    def patient(*asked: Any, **named: Any) -> Any:
-        end = time.monotonic() + PATIENT_SECONDS
-        while True:
-            try:
-                return theirs(*asked, **named)
-            except RuntimeError:  # it is not there yet
-                if time.monotonic() > end:
-                    raise
-                time.sleep(ASK_SECONDS)
-
-    services.get_node = patient
-    try:
-        yield
-    finally:
-        services.get_node = theirs
-
-
 def _told(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
 
 
 def _init(servers: list[psutil.Process], **options: Any) -> None:
     try:
-        with _own_groups(servers), unnamed(), _no_monitors(options.get("log_to_driver", True)):
+        with own_groups(servers), unnamed(), no_monitors(options.get("log_to_driver", True)):
             ray.init(address="local", **options)
     except BaseException:  # also an interrupt
         with contextlib.suppress(Exception):
             _end(servers)
         raise
-
-
-@contextlib.contextmanager
-def _no_monitors(ray_output: bool) -> Iterator[None]:
-    """Without two of Ray's servers, which take long to start and to end: the log monitor, which gives a driver its
-    workers' output, and the autoscaler's monitor. `ray.init` has no options for them, the class of its options has."""
-    if ray_output:
-        yield
-        return
-    theirs = parameter.RayParams
-    parameter.RayParams = functools.partial(theirs, include_log_monitor=False, no_monitor=True)
-    try:
-        yield
-    finally:
-        parameter.RayParams = theirs
-
-
-@contextlib.contextmanager
-def _own_groups(servers: list[psutil.Process]) -> Iterator[None]:
-    """Ray's servers that are started in this block are added to `servers`, each in a process group of its own: a
-    SIGTERM to our group (`timeout`, a closed login) must not kill the cluster of a search that stops cleanly. The
-    kernel ends them when this process dies; where it does not, Ray ends them by our group, and they stay in it."""
-    theirs = services.ConsolePopen
-    own: dict[str, Any] = {"process_group": 0} if detect_fate_sharing_support() else {}
-
-    def started(*asked: Any, **named: Any) -> Any:
-        server = theirs(*asked, **named, **own)
-        servers.append(psutil.Process(server.pid))
-        return server
-
-    services.ConsolePopen = started
-    try:
-        yield
-    finally:
-        services.ConsolePopen = theirs
 
 
 def _end(servers: list[psutil.Process]) -> None:
@@ -221,12 +140,6 @@ def machine() -> str:
     with contextlib.suppress(OSError):
         told.append(f"{psutil.disk_usage(folder).free / 1e9:.1f} GB free in {folder}")
     return ", ".join(told)
-
-
-def clusters_here() -> tuple[str | None, list[str]]:
-    """The address of the cluster that `ray start` last started or joined on this machine, and those of all clusters
-    with processes here, private ones too; they may not answer."""
-    return services.find_bootstrap_address(None), sorted(services.find_gcs_addresses())
 
 
 def keep_token() -> None:

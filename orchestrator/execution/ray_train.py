@@ -1,4 +1,4 @@
-"""One experiment in a group of workers. The only module that uses ray.train."""
+"""One experiment in a group of workers. The only module that uses ray.train, beside `ray_private`."""
 
 import asyncio
 import contextlib
@@ -112,40 +112,10 @@ def lines_of_workers(mailbox: Any, trial_id: str, folder: Path) -> str | None:
 def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
     """The Ray Train run of one trial. All its retries are limited."""
     from ray.train import FailureConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
-    from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
-    from ray.train.v2._internal.execution.controller import TrainController
-    from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 
-    class Scaling(FixedScalingPolicy):  # type: ignore[misc]
-        """Asks no autoscaler: the placement group that waits for its place does. Ray's would start a process for that,
-        which imports ray.data, and wait for it before the workers."""
+    from orchestrator.execution.ray_private import lean_trainer
 
-        def after_controller_start(self, train_run_context: Any) -> None:
-            pass
-
-        def _maybe_send_resource_request(self) -> None:
-            pass
-
-    class Trainer(TorchTrainer):  # type: ignore[misc]
-        """Its controller runs in this process, which is warm and only waits, and not in one of its own, which would
-        import Ray Train and torch first.
-
-        Without Ray's cleaner of placement groups: we remove them ourselves, and where no dashboard answers, which it
-        asks again and again, each run would wait 12 s for its end. And without Ray's data sets, which we do not use:
-        they cost each worker group a process that imports them."""
-
-        def _initialize_and_run_controller(self, **parts: Any) -> Any:
-            controller = TrainController(**parts | {"scaling_policy": Scaling(self.scaling_config)})
-            asyncio.run(controller.run())
-            return controller.get_result()
-
-        def _create_default_callbacks(self) -> list[Any]:
-            unused = DatasetsCallback | PlacementGroupCleanerCallback
-            return [callback for callback in super()._create_default_callbacks() if not isinstance(callback, unused)]
-
-    return Trainer(
+    return lean_trainer()(
         train_worker,
         train_loop_config={"work": work, "mailbox": mailbox},
         torch_config=own_interface(),

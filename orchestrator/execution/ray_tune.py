@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster. The only module that uses ray.tune."""
+"""Trials on a Ray cluster. The only module that uses ray.tune, beside `ray_private`."""
 
 import contextlib
 import os
@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import ray
 from ray import tune
-from ray._private import ray_constants
-from ray.air._internal import usage
 from ray.exceptions import AuthenticationError
-from ray.tune.execution import class_cache
 from ray.tune.search import Searcher
 from ray.tune.stopper import Stopper
 from ray.util.placement_group import PlacementGroup, remove_placement_group
@@ -34,7 +31,8 @@ from orchestrator.execution.ray_cluster import (
     there_is,
     trials_at_once,
 )
-from orchestrator.execution.ray_start import options, own_cluster, prepare, quiet, unnamed
+from orchestrator.execution.ray_private import expect_other_nodes, no_environment, uncounted, unnamed
+from orchestrator.execution.ray_start import options, own_cluster, prepare, quiet
 from orchestrator.execution.ray_train import ATTEMPTS, release, train_results
 from orchestrator.execution.worker import own_results
 
@@ -69,7 +67,7 @@ class RayRunner:
             with own_cluster(self.ray_output):
                 yield self.slots(search)
         else:
-            ray_constants.ENABLE_RAY_CLUSTER = True
+            expect_other_nodes()
             self.join(self.address)
             with quiet(self.ray_output):
                 try:
@@ -143,24 +141,6 @@ class RayRunner:
             if conductor.fault is None:  # after a fault nothing would answer
                 for group in placement_groups() - before:
                     remove_placement_group(PlacementGroup(ray.PlacementGroupID.from_hex(group)))
-
-
-def no_environment() -> None:
-    """Give trials' processes no environment of their own, as those that Ray starts ahead have none. And Tune would put
-    AWS's keys into it, which Ray logs in public: trials take them from the environment or the files of their node."""
-    class_cache.ENV_VARS_TO_PROPAGATE.clear()
-    class_cache.DEFAULT_ENV_VARS.clear()
-
-
-@contextlib.contextmanager
-def uncounted() -> Iterator[None]:
-    """Tune counts its callbacks for Ray's statistics, and would import MLflow and W&B to tell their kinds."""
-    theirs = usage._count_callbacks
-    usage._count_callbacks = lambda _: {}
-    try:
-        yield
-    finally:
-        usage._count_callbacks = theirs
 
 
 @contextlib.contextmanager
