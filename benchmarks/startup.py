@@ -1,7 +1,7 @@
 """What a user waits for: seconds, processor and memory of each command that only looks or refuses, and the stages of a
 search.
 
-    python benchmarks/startup.py [--rounds 3] [--without-search] [--json FILE]
+    python benchmarks/startup.py [--rounds 1] [--without-search] [--json FILE]
 
 Each command is a process of its own, beside two that do nothing but start Python and import torch; all take turns, and
 the median over the rounds counts. The search is a small one on embedded data under Ray: the seconds after the command
@@ -75,7 +75,7 @@ def stages(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1, help="three, for figures to publish")
     parser.add_argument("--without-search", action="store_true")
     parser.add_argument("--json", type=Path, help="the figures of each round, as a file")
     given = parser.parse_args()

@@ -77,12 +77,12 @@ def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.air._internal import usage
 
     def now() -> list[object]:
-        ours = services.get_node, services.ConsolePopen, utils.get_entrypoint_name
+        ours = services.get_node, services.ConsolePopen, services.start_api_server, utils.get_entrypoint_name
         return [parameter.RayParams, *ours, usage._count_callbacks]
 
     before = now()
     with (
-        ray_private.no_monitors(False),
+        ray_private.few_servers(False),
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.unnamed(),

@@ -81,18 +81,18 @@ def patience() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def no_monitors(ray_output: bool) -> Iterator[None]:
-    """Without two of Ray's servers, which take long to start and to end: the log monitor, which gives a driver its
-    workers' output, and the autoscaler's monitor. `ray.init` has no options for them, the class of its options has."""
-    if ray_output:
-        yield
-        return
-    theirs = parameter.RayParams
-    parameter.RayParams = functools.partial(theirs, include_log_monitor=False, no_monitor=True)
+def few_servers(ray_output: bool) -> Iterator[None]:
+    """Without servers of Ray that take long to start and to end: the dashboard's, which without a dashboard only sends
+    statistics to Ray's makers, and which `ray.init` waits for; the log monitor, which gives a driver the output of its
+    workers (`ray_output`), and the autoscaler's monitor. `ray.init` has no options for them."""
+    params, dashboard = parameter.RayParams, services.start_api_server
+    services.start_api_server = lambda *_, **__: (None, None)
+    if not ray_output:
+        parameter.RayParams = functools.partial(params, include_log_monitor=False, no_monitor=True)
     try:
         yield
     finally:
-        parameter.RayParams = theirs
+        parameter.RayParams, services.start_api_server = params, dashboard
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ import psutil
 import ray
 
 from orchestrator.errors import ClusterFailed
-from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
+from orchestrator.execution.ray_private import few_servers, one_node, own_groups, patience, unnamed
 from orchestrator.storage.scratch import scratch
 
 # no output, our own signal handling, and none of Tune's records: the journal is the record
@@ -109,7 +109,7 @@ def _told(error: Exception) -> str:
 
 def _init(servers: list[psutil.Process], **options: Any) -> None:
     try:
-        with own_groups(servers), unnamed(), no_monitors(options.get("log_to_driver", True)):
+        with own_groups(servers), unnamed(), few_servers(options.get("log_to_driver", True)):
             ray.init(address="local", **options)
     except BaseException:  # also an interrupt
         with contextlib.suppress(Exception):
