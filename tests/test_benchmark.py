@@ -182,10 +182,10 @@ class Shown(Display):
         print(f"<{doing}>", file=self.shown)
 
 
-@pytest.mark.parametrize(("noun", "why"), [("training", ""), ("search", ": no loss")])
-def test_why_a_single_training_failed_is_told_by_the_last_line_alone(noun: str, why: str) -> None:
+@pytest.mark.parametrize(("kind", "why"), [("training", ""), ("search", ": no loss")])
+def test_why_a_single_training_failed_is_told_by_the_last_line_alone(kind: str, why: str) -> None:
     shown = Shown(is_terminal=False)
-    ledger, search = SimpleNamespace(noun=noun, selection=""), SimpleNamespace(num_trials=1)
+    ledger, search = SimpleNamespace(kind=kind, selection=""), SimpleNamespace(num_trials=1)
     shown.conductor = SimpleNamespace(ledger=ledger, search=search)  # type: ignore[assignment]
     trial: Any = SimpleNamespace(
         trial_id="0000", kind="trial", state="failed", reason="no loss", best=None, test={}, validations=0

@@ -67,7 +67,7 @@ class Display(Watcher):
             self.live.start()
         else:
             trials = planned_trials(self.conductor.study.budget, conductor.search.budget.limits())
-            self.line(f"{conductor.ledger.noun} {conductor.search.name}: {trials}, {conductor.slots} at a time")
+            self.line(f"{conductor.ledger.kind} {conductor.search.name}: {trials}, {conductor.slots} at a time")
             if conductor.ledger.trials:
                 ended = len(conductor.ledger.everyone()) - len(conductor.waiting)
                 what = "training" if conductor.ledger.finals else "trial"
@@ -105,7 +105,7 @@ class Display(Watcher):
             self.line(f"{self.label(trial)} validation {trial.validations}: {score}")
         elif event == "ended":
             # of a single training the last line of the command says why
-            alone = self.conductor.ledger.noun == "training" and self.conductor.search.num_trials == 1
+            alone = self.conductor.ledger.kind == "training" and self.conductor.search.num_trials == 1
             why = f": {trial.reason}" if trial.reason and trial.state == "failed" and not alone else ""
             best = f", best {trial.best:.4f}{self.carried()}" if trial.best is not None else ""
             after = counted(trial.validations, "validation")

@@ -249,7 +249,7 @@ def _steer(name: str, storage: Path, request: "Request", *, as_json: bool) -> No
     before = state_of(ledger, journal.parent)
     if before["driver"] is None:
         then = "" if before["state"] in ("done", "failed") else f"; continue with: {again}"
-        raise InputError(f"{request}: {ledger.noun} '{name}' is not running (it is {before['state']}){then}")
+        raise InputError(f"{request}: {ledger.kind} '{name}' is not running (it is {before['state']}){then}")
     _ask(journal.parent, request)
     end = time.monotonic() + STOP_SECONDS
     with Terminal(stderr=True).status(f"asking {before['driver']} to {request}"):

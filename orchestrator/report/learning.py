@@ -152,7 +152,7 @@ def verdict_line(ledger: Ledger) -> str:
     found = judge(ledger, winner)
     if found.bad:
         grew = f"; {found.diverged}" if found.diverged else ""
-        return f"The {ledger.noun} did not learn: its best, trial {winner.trial_id}, is at {found.why}{grew}."
+        return f"The {ledger.kind} did not learn: its best, trial {winner.trial_id}, is at {found.why}{grew}."
     return ""
 
 

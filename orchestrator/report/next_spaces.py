@@ -26,7 +26,7 @@ def longer(findings: Findings) -> Iterator[Step]:
         return
     epochs = LONGER * int(winner.settings.get("epochs", 0))
     why = f"The best score was at the last validation and still rose, by {gain:.4f} in the last fifth"
-    if ledger.noun == "training":
+    if ledger.kind == "training":
         if epochs and (words := train_words({**winner.settings, "epochs": epochs})):
             cost = LONGER * winner.seconds
             yield Step("longer", f"Train it for {epochs} epochs", f"{why}.", line(findings, words), cost)
@@ -105,7 +105,7 @@ def _search(findings: Findings, ranges: Mapping[str, Any]) -> tuple[str, float |
 
 def _one_space(findings: Findings) -> bool:
     """Whether it is a search over one mapping, whose ranges can be changed by their keys."""
-    return findings.ledger.noun == "search" and isinstance(findings.ledger.config.get("raw_space"), dict)
+    return findings.ledger.kind == "search" and isinstance(findings.ledger.config.get("raw_space"), dict)
 
 
 def widen(findings: Findings) -> Iterator[Step]:

@@ -88,7 +88,7 @@ def _running(findings: Findings) -> Iterator[Step]:
         yield Step(
             "running",
             "Wait for its end",
-            f"The {ledger.noun} has not ended, and its results may still change what is best to do.",
+            f"The {ledger.kind} has not ended, and its results may still change what is best to do.",
             line(findings, ["orchestrator", "status", ledger.name]),
             _left(findings),
         )
@@ -119,7 +119,7 @@ def _failed(findings: Findings) -> Iterator[Step]:
     first = next((trial for trial in ledger.everyone() if trial.state == "failed"), None)
     words = None if first is None else train_words({**first.settings, "epochs": 1})
     if first is None or words is None:
-        yield Step("failed", "Find out why nothing was recorded", f"The {ledger.noun} ended without a result.")
+        yield Step("failed", "Find out why nothing was recorded", f"The {ledger.kind} ended without a result.")
         return
     yield Step(
         "failed",
@@ -196,7 +196,7 @@ def _confirm(findings: Findings) -> Iterator[Step]:
     if winner is None:
         return
     metric = ledger.metric.removeprefix("val/")
-    if ledger.noun == "training":
+    if ledger.kind == "training":
         if len(tests_by_seed(ledger, winner, metric)) < 2 and (words := train_words(winner.settings)):
             yield Step(
                 "confirm",
@@ -268,7 +268,7 @@ def _is_exhausted(findings: Findings) -> bool:
     """Whether every point of a finite space was tried."""
     space, trials = space_of(findings.ledger), findings.ledger.trials.values()
     ended = {json.dumps(trial.params, sort_keys=True, default=str) for trial in trials if trial.state != "running"}
-    return space is not None and findings.ledger.noun == "search" and space.size() <= len(ended)
+    return space is not None and findings.ledger.kind == "search" and space.size() <= len(ended)
 
 
 def noise_of(findings: Findings) -> float | None:
@@ -299,7 +299,7 @@ def recent_gain(findings: Findings) -> tuple[int, float]:
 
 def _too_few(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
-    if findings.winner is None or ledger.noun != "search" or _is_exhausted(findings):
+    if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings):
         return
     results, settings, wanted = len(ledger.finished()), sum(s.varied for s in findings.searched), _enough(findings)
     if results < wanted:
@@ -315,7 +315,7 @@ def _enough(findings: Findings) -> int:
 def _improves(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
     results = len(ledger.finished())
-    if findings.winner is None or ledger.noun != "search" or _is_exhausted(findings) or results < _enough(findings):
+    if findings.winner is None or ledger.kind != "search" or _is_exhausted(findings) or results < _enough(findings):
         return
     count, gain = recent_gain(findings)
     if ledger.second is not None:
@@ -346,7 +346,7 @@ def _more_points(findings: Findings, rule: str, wanted: int, why: str) -> Step:
 def _first_search(findings: Findings) -> Iterator[Step]:
     ledger, settings = findings.ledger, findings.settings
     method = str(settings.get("method"))
-    if ledger.noun != "training" or findings.winner is None or method not in shipped_searches():
+    if ledger.kind != "training" or findings.winner is None or method not in shipped_searches():
         return
     words = ["orchestrator", "search", method, "--dataset", str(settings.get("dataset"))]
     words += ["--num-trials", str(ENOUGH_TO_JUDGE), "--epochs", str(settings.get("epochs", 1))]
@@ -361,7 +361,7 @@ def _first_search(findings: Findings) -> Iterator[Step]:
 
 def _stop(findings: Findings) -> Iterator[Step]:
     ledger = findings.ledger
-    if findings.winner is None or ledger.noun != "search":
+    if findings.winner is None or ledger.kind != "search":
         return
     results = len(ledger.finished())
     if _is_exhausted(findings):

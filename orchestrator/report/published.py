@@ -202,7 +202,7 @@ def every_row() -> tuple[Row, ...]:
 
 
 @dataclass(frozen=True)
-class Difference:
+class Departure:
     """A setting in which a run differs from the paper."""
 
     setting: str
@@ -216,7 +216,7 @@ class Beside:
 
     row: Row
     same_method: bool
-    differences: tuple[Difference, ...]
+    differences: tuple[Departure, ...]
 
 
 def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Beside]:
@@ -235,23 +235,23 @@ def beside(settings: Mapping[str, Any], metrics: Sequence[str]) -> list[Beside]:
     return sorted(found, key=lambda b: (not b.same_method, len(b.differences)))
 
 
-def _differences(row: Row, settings: Mapping[str, Any], *, same_method: bool) -> Iterator[Difference]:
+def _differences(row: Row, settings: Mapping[str, Any], *, same_method: bool) -> Iterator[Departure]:
     said = {"backbone": row.backbone, "embedding_dim": row.dimension, "protocol": row.protocol}
     for key, value in said.items():
         if settings.get(key) != value:
-            yield Difference(key, "unstated" if value is None else value, settings.get(key))
+            yield Departure(key, "unstated" if value is None else value, settings.get(key))
     if settings.get("selection") != row.selection:
-        yield Difference("selection", row.selection, settings.get("selection"))
+        yield Departure("selection", row.selection, settings.get("selection"))
     for key in dict.fromkeys(["label_noise", *row.settings]):
         if settings.get(key) != (value := row.settings.get(key, 0)):
-            yield Difference(key, value, settings.get(key))
+            yield Departure(key, value, settings.get(key))
     if row.condition is not None:
-        yield Difference("condition", row.condition, "")
+        yield Departure("condition", row.condition, "")
     if same_method:
         yield from _preset_differences(settings, said)
 
 
-def _preset_differences(settings: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Difference]:
+def _preset_differences(settings: Mapping[str, Any], said: Mapping[str, Any]) -> Iterator[Departure]:
     """Where a run departs from its method's preset for the data set and backbone, by the closest of its variants."""
     place = "/".join(str(settings.get(key)) for key in ("method", "dataset", "backbone"))
     choices = []
@@ -259,7 +259,7 @@ def _preset_differences(settings: Mapping[str, Any], said: Mapping[str, Any]) ->
         if name == place or name.startswith(f"{place}/"):
             stated = {key: value for key, value in preset.settings.items() if key not in (*said, "selection")}
             different = [
-                Difference(key, value, settings.get(key)) for key, value in stated.items() if settings.get(key) != value
+                Departure(key, value, settings.get(key)) for key, value in stated.items() if settings.get(key) != value
             ]
             choices.append(different)
     yield from min(choices, key=len, default=[])

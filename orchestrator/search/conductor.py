@@ -352,7 +352,7 @@ class Conductor:
         """Start no more trials and record the running ones as interrupted; a resume continues them."""
         self.stopping = True
         for trial in self.ledger.running():
-            self._end(trial, "interrupted", f"the {self.ledger.noun} was {self.stopped_by or 'interrupted'}")
+            self._end(trial, "interrupted", f"the {self.ledger.kind} was {self.stopped_by or 'interrupted'}")
 
     def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
         if trial.best is not None and state in FINISHED:

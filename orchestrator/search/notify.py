@@ -83,7 +83,7 @@ class Notification:
 def end_of_search(ledger: Ledger, state: str) -> dict[str, Any]:
     """What is told of a search that has ended; `text` is what chat programs show."""
     winner, final = ledger.winner(), ledger.final
-    text = f"{ledger.noun} {ledger.name} ({ledger.method} on {ledger.dataset}): {state}"
+    text = f"{ledger.kind} {ledger.name} ({ledger.method} on {ledger.dataset}): {state}"
     if winner is not None and winner.best is not None:
         text += f"; best {ledger.metric} {winner.best:.4f} by trial {winner.trial_id}"
     tested = final.test if final is not None else {}

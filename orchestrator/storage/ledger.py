@@ -309,7 +309,7 @@ class Ledger:
         return "" if self.has_ended else " yet"
 
     @property
-    def noun(self) -> str:
+    def kind(self) -> str:
         """The user's term for it: a training of `orchestrator train` is not called a search."""
         return "training" if self.config.get("test_trials") else "search"
 

@@ -14,7 +14,7 @@ from orchestrator.tracking.address import one_line
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Identity
 from orchestrator.tracking.sender import cursor_name, experiment_note, linked
-from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
+from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ def publish(
     return publish_to(store, store.uri, benchmark, folder, journals)
 
 
-def publish_to(store: Store, uri: str, benchmark: Described, folder: Path, journals: Mapping[str, Path]) -> str | None:
+def publish_to(
+    store: RunStore, uri: str, benchmark: Described, folder: Path, journals: Mapping[str, Path]
+) -> str | None:
     """The same, in any store."""
     own = cursor_name(uri)
     sent = {label: Cursor.load(path.parent / own) for label, path in journals.items()}
@@ -66,7 +68,7 @@ def publish_to(store: Store, uri: str, benchmark: Described, folder: Path, journ
     return None
 
 
-def _run(store: Store, experiment: str, benchmark: Described, cursor_path: Path, uri: str) -> str:
+def _run(store: RunStore, experiment: str, benchmark: Described, cursor_path: Path, uri: str) -> str:
     """The benchmark's run, created once and again where it was deleted."""
     known = Cursor.load(cursor_path).runs.get(None)
     if known is not None:
@@ -81,7 +83,7 @@ def _run(store: Store, experiment: str, benchmark: Described, cursor_path: Path,
     return run_id
 
 
-def _link_back(store: Store, experiment: str, cursor: Cursor, journal: Path, run_id: str) -> None:
+def _link_back(store: RunStore, experiment: str, cursor: Cursor, journal: Path, run_id: str) -> None:
     """The note of a search again, with a link to the benchmark's run, which did not exist when it was sent."""
     events = Journal.read(journal)
     told = [event for event in events if event["event"] == "note"]

@@ -13,7 +13,7 @@ from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
 from orchestrator.tracking.address import one_line, redact
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Projection, Update
-from orchestrator.tracking.store import Lost, Refused, Store, TrackingError
+from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
 
 EVENTS_PER_ROUND = 1000
 NOTE_LINK = re.compile(r"\]\((trial|search|benchmark):([\w.-]+)\)")
@@ -46,7 +46,7 @@ def experiment_note(name: str, what: str, experiment_id: str, run_id: str, note:
 class Sender:
     """Sends the events of a journal after the cursor. Use it from one thread at a time."""
 
-    def __init__(self, journal: Path, store: Store, cursor_path: Path | None, address: str) -> None:
+    def __init__(self, journal: Path, store: RunStore, cursor_path: Path | None, address: str) -> None:
         self.journal, self.store, self.cursor_path, self.address = journal, store, cursor_path, address
         self.cursor = Cursor.load(cursor_path)
         self.refused: list[str] = []

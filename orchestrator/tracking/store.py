@@ -20,7 +20,7 @@ class Lost(Exception):
     """A run or experiment sent before no longer exists: there is another database at this address."""
 
 
-class Store(Protocol):
+class RunStore(Protocol):
     """Where runs are written. Raises TrackingError (try again), Refused (never) or Lost (start over)."""
 
     def connect(self) -> None: ...

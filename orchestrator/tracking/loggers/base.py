@@ -9,7 +9,7 @@ from typing import Any
 
 from orchestrator.errors import InputError, missing_for
 from orchestrator.tracking.projection import Identity, Point
-from orchestrator.tracking.store import Store
+from orchestrator.tracking.store import RunStore
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Logger:
     name: str
     package: str
     look: str
-    store: Callable[[Path], Store]
+    store: Callable[[Path], RunStore]
 
     def check(self) -> None:
         """InputError if its package is not installed."""
@@ -35,7 +35,7 @@ class Logger:
 
 
 class LoggerStore:
-    """A `Store` of curves, parameters and tags only; a run is called `SEARCH`, or `SEARCH/TRIAL`."""
+    """A `RunStore` of curves, parameters and tags only; a run is called `SEARCH`, or `SEARCH/TRIAL`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
