@@ -2,14 +2,15 @@
 
 import importlib
 import inspect
+import logging
+import os
 import re
 import tomllib
 from pathlib import Path
 
-import pytest
 import ray
 
-from orchestrator.execution import ray_private
+from orchestrator.execution import ray_private, ray_start
 
 USED = {
     "ray._private.node": [
@@ -72,21 +73,29 @@ def test_it_was_tried_with_this_version() -> None:
     assert tried is not None and ray.__version__.startswith(f"{tried[1]}.") and f">={tried[1]}" in pinned[0]
 
 
-def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_replaced_is_put_back() -> None:
     from ray._private import parameter, services, utils
     from ray.air._internal import usage
+    from ray.tune.execution import class_cache
 
     def now() -> list[object]:
         ours = services.get_node, services.ConsolePopen, services.start_api_server, utils.get_entrypoint_name
-        return [parameter.RayParams, *ours, usage._count_callbacks]
+        environment = class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
+        variables = {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "TUNE_"))}
+        level = logging.getLogger("ray.tune").level
+        return [parameter.RayParams, *ours, usage._count_callbacks, *environment, variables, level]
 
+    os.environ.pop("TUNE_GLOBAL_CHECKPOINT_S", None)
+    logging.getLogger("ray.tune").setLevel(logging.WARNING)
     before = now()
     with (
+        ray_start.prepared(False),
         ray_private.few_servers(False),
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.unnamed(),
         ray_private.uncounted(),
+        ray_private.no_environment(),
     ):
-        assert not any(one is other for one, other in zip(now(), before, strict=True))
+        assert not [one for one, other in zip(now(), before, strict=True) if one == other]
     assert now() == before

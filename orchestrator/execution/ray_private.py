@@ -145,13 +145,18 @@ def logs_here() -> Path:
 # Tune and Train ------------------------------------------------------------------------------------------------------
 
 
-def no_environment() -> None:
-    """Give trials' processes no environment of their own, as those that Ray starts ahead have none. And Tune would put
+@contextlib.contextmanager
+def no_environment() -> Iterator[None]:
+    """Trials' processes have no environment of their own, as those that Ray starts ahead have none. And Tune would put
     AWS's keys into it, which Ray logs in public: trials take them from the environment or the files of their node."""
     from ray.tune.execution import class_cache
 
-    class_cache.ENV_VARS_TO_PROPAGATE.clear()
-    class_cache.DEFAULT_ENV_VARS.clear()
+    names, values = class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
+    class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = set(), {}
+    try:
+        yield
+    finally:
+        class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS = names, values
 
 
 @contextlib.contextmanager

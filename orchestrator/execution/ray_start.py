@@ -41,8 +41,7 @@ OWN: dict[str, Any] = {
 @contextlib.contextmanager
 def own_cluster(ray_output: bool = False) -> Iterator[None]:
     """A cluster on this machine for this process, ended after the block. Raises ClusterFailed if it does not start."""
-    prepare(ray_output)
-    with scratch():
+    with prepared(ray_output), scratch():
         keep_token()
         servers: list[psutil.Process] = []
         try:
@@ -54,12 +53,26 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
             _end(servers)
 
 
-def prepare(ray_output: bool) -> None:
-    """Set what Ray reads from this process."""
-    os.environ.update(ENVIRONMENT)
-    if not ray_output:
-        for name in ("ray", "ray.tune", "ray.train"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # else a lost process is an ERROR with a traceback
+@contextlib.contextmanager
+def prepared(ray_output: bool, **more: str) -> Iterator[None]:
+    """What Ray reads from this process is set in this block: variables, these too, and the levels of its loggers."""
+    values = ENVIRONMENT | more
+    before = {name: os.environ.get(name) for name in values}
+    loggers = [] if ray_output else [logging.getLogger(name) for name in ("ray", "ray.tune", "ray.train")]
+    levels = [logger.level for logger in loggers]
+    os.environ.update(values)
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)  # else a lost process is an ERROR with a traceback
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def options(ray_output: bool) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Trials on a Ray cluster. The only module that uses ray.tune, beside `ray_private`."""
 
 import contextlib
-import os
 import signal
 import threading
 import time
@@ -32,7 +31,7 @@ from orchestrator.execution.ray_cluster import (
     trials_at_once,
 )
 from orchestrator.execution.ray_private import expect_other_nodes, no_environment, uncounted, unnamed
-from orchestrator.execution.ray_start import options, own_cluster, prepare, quiet
+from orchestrator.execution.ray_start import options, own_cluster, prepared, quiet
 from orchestrator.execution.ray_train import ATTEMPTS, release, train_results
 from orchestrator.execution.worker import own_results
 
@@ -59,22 +58,21 @@ class RayRunner:
     @contextlib.contextmanager
     def ready(self, search: "Search", storage: Path) -> Iterator[int]:
         """Start or join the cluster; InputError if there is none, a trial does not fit, or a node differs from us."""
-        prepare(self.ray_output)
-        no_environment()
-        if ray.is_initialized():  # the initializer also shuts it down
-            yield self.slots(search)
-        elif self.address is None:
-            with own_cluster(self.ray_output):
+        with prepared(self.ray_output), no_environment():
+            if ray.is_initialized():  # the initializer also shuts it down
                 yield self.slots(search)
-        else:
-            expect_other_nodes()
-            self.join(self.address)
-            with quiet(self.ray_output):
-                try:
-                    check_nodes(storage)
+            elif self.address is None:
+                with own_cluster(self.ray_output):
                     yield self.slots(search)
-                finally:
-                    ray.shutdown()
+            else:
+                expect_other_nodes()
+                self.join(self.address)
+                with quiet(self.ray_output):
+                    try:
+                        check_nodes(storage)
+                        yield self.slots(search)
+                    finally:
+                        ray.shutdown()
 
     def join(self, address: str) -> None:
         """Become a driver of the cluster at an address; InputError if there is none, or it refuses us."""
@@ -110,7 +108,6 @@ class RayRunner:
 
     def run(self, conductor: "TrialSource") -> None:
         """Pass the conductor's trials to Tune, until there are no more or the user interrupts."""
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(conductor.slots)
         searcher = ConductorSearcher(conductor)
         tuner = tune.Tuner(
             self.trial or Trial,
@@ -134,7 +131,12 @@ class RayRunner:
         before = placement_groups()
         try:
             # quiet again, because the live display has replaced stdout in the meantime
-            with quiet(self.ray_output), uncounted(), watched(conductor, searcher.resources[conductor.search.workers]):
+            with (
+                quiet(self.ray_output),
+                prepared(self.ray_output, TUNE_MAX_PENDING_TRIALS_PG=str(conductor.slots)),
+                uncounted(),
+                watched(conductor, searcher.resources[conductor.search.workers]),
+            ):
                 tuner.fit()
         finally:
             # Tune kills a trial that takes long to stop, and its workers' placement group would outlive it
