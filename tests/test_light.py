@@ -128,7 +128,7 @@ REFUSED = {
     "check pfml": "torch",
     "search demo --dry-run": "torch",
     "train --method triplet --dataset glyphs-small": "optuna",
-    "resume golden": "optuna",
+    "resume golden": "ray",
     "ui": "mlflow",
 }
 """Commands, and the package that each needs."""
