@@ -75,7 +75,7 @@ def stages(folder: Path) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("--rounds", type=int, default=1, help="three, for figures to publish")
+    parser.add_argument("--rounds", type=int, default=1, help="use 3 for figures that are published")
     parser.add_argument("--without-search", action="store_true")
     parser.add_argument("--json", type=Path, help="the figures of each round, as a file")
     given = parser.parse_args()

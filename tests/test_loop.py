@@ -474,12 +474,13 @@ class Telling(Method):
         }
         if trained is None or held_out is None:
             known = held_out.labels.numpy() if held_out else np.empty(0)
-            return Diagnostics(scalars=counts | {"classes": len(np.unique(known))}, arrays={"labels": known})
+            counts |= {"classes": len(np.unique(known)), "collapsed": bool(held_out)}
+            return Diagnostics(scalars=counts, arrays={"labels": known})
         assert trained.outputs["embedding"].shape == (len(trained.labels), 8)
         assert not set(trained.samples.tolist()) & set(held_out.samples.tolist())
         table: dict[str, list[Any]] = {"sample": held_out.samples[:2].tolist(), "says": ["a, b", 'c "d"']}
         arrays = {"embeddings": held_out.outputs["embedding"].numpy()}
-        return Diagnostics(scalars=counts, arrays=arrays, tables={"words": table})
+        return Diagnostics(scalars=counts | {"collapsed": False}, arrays=arrays, tables={"words": table})
 
 
 class Forgetful(Watching):
@@ -541,6 +542,7 @@ def test_diagnostics_see_training_and_held_out_images_and_are_kept(
     validations = train(tmp_path, data_folder, {"method": "telling"}, stop_after=2)
     for validation in validations:
         assert (validation[3]["diagnostics/trained"], validation[3]["diagnostics/held_out"]) == (36, 64)
+        assert type(validation[3]["diagnostics/collapsed"]) is float  # a journal takes numbers only
     assert np.load(tmp_path / DIAGNOSTICS / "embeddings.npy").shape == (64, 8)
     with (tmp_path / DIAGNOSTICS / "words.csv").open() as file:
         head, *rows = list(csv.reader(file))
@@ -550,6 +552,7 @@ def test_diagnostics_see_training_and_held_out_images_and_are_kept(
     tested = evaluate_model(tmp_path / BEST, glyphs, test, folder=tmp_path / DIAGNOSTICS)
     assert np.array_equal(np.load(tmp_path / DIAGNOSTICS / "test_labels.npy"), glyphs.labels[test])
     assert (tested["diagnostics/trained"], tested["diagnostics/held_out"]) == (0, 48)
+    assert type(tested["diagnostics/collapsed"]) is float
 
 
 @pytest.mark.usefixtures("extra_methods")

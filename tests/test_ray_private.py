@@ -8,6 +8,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 import ray
 
 from orchestrator.execution import ray_private, ray_start
@@ -17,7 +18,7 @@ USED = {
         "services.get_node(",
         "def dead_processes(",
         "def get_logs_dir_path(",
-        ".include_log_monitor",
+        *(".include_log_monitor", ".no_monitor"),
     ],
     "ray._private.services": [
         *("ConsolePopen(", "ENABLE_RAY_CLUSTER:"),
@@ -44,11 +45,11 @@ USED = {
     "ray.train.v2._internal.callbacks.datasets": ["class DatasetsCallback"],
     "ray.train.v2._internal.callbacks.placement_group_callback": ["class PlacementGroupCleanerCallback"],
 }
-"""What stands in the source of a module while it does what `ray_private` counts on."""
+"""Texts of the source of each module, which are there as long as it does what `ray_private` relies on."""
 
 
 def moved(used: dict[str, list[str]]) -> list[str]:
-    """Those that are not there."""
+    """The texts that are no longer there."""
     found = []
     for name, parts in used.items():
         source = inspect.getsource(importlib.import_module(name))
@@ -73,29 +74,34 @@ def test_it_was_tried_with_this_version() -> None:
     assert tried is not None and ray.__version__.startswith(f"{tried[1]}.") and f">={tried[1]}" in pinned[0]
 
 
-def test_what_is_replaced_is_put_back() -> None:
+def test_what_is_replaced_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray._private import parameter, services, utils
     from ray.air._internal import usage
     from ray.tune.execution import class_cache
 
     def now() -> list[object]:
-        ours = services.get_node, services.ConsolePopen, services.start_api_server, utils.get_entrypoint_name
+        ours = services.get_node, services.ConsolePopen, utils.get_entrypoint_name
         environment = class_cache.ENV_VARS_TO_PROPAGATE, class_cache.DEFAULT_ENV_VARS
         variables = {name: value for name, value in os.environ.items() if name.startswith(("RAY_", "TUNE_"))}
         level = logging.getLogger("ray.tune").level
         return [parameter.RayParams, *ours, usage._count_callbacks, *environment, variables, level]
 
-    os.environ.pop("TUNE_GLOBAL_CHECKPOINT_S", None)
+    for name in ("TUNE_GLOBAL_CHECKPOINT_S", "RAY_USAGE_STATS_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
     logging.getLogger("ray.tune").setLevel(logging.WARNING)
     before = now()
     with (
         ray_start.prepared(False),
-        ray_private.few_servers(False),
+        ray_private.no_monitors(False),
         ray_private.patience(),
         ray_private.own_groups([]),
         ray_private.unnamed(),
         ray_private.uncounted(),
         ray_private.no_environment(),
     ):
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
         assert not [one for one, other in zip(now(), before, strict=True) if one == other]
     assert now() == before
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "1")
+    with ray_start.prepared(False):
+        assert os.environ["RAY_USAGE_STATS_ENABLED"] == "1"

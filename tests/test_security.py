@@ -165,8 +165,7 @@ def test_our_cluster_listens_to_this_machine_alone_and_asks_for_a_token(terminal
     assert listening
     assert {address.ip for address in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     words = " ".join(word for member in family(process) for word in member.cmdline())
-    assert "raylet" in words
-    assert not [name for name in ("monitor.py", "dashboard/dashboard.py") if name in words], "they only cost time"
+    assert "raylet" in words and "monitor.py" not in words, "servers that only cost time"
     gcs = next(m for m in family(process) if "gcs_server" in m.name())
     port = re.search(r"--gcs_server_port=(\d+)", " ".join(gcs.cmdline()))
     assert port is not None
@@ -187,7 +186,7 @@ def test_our_cluster_listens_to_this_machine_alone_and_asks_for_a_token(terminal
 
     begun = time.monotonic()
     assert any(comes_in(number, here, 40) for number in ports)
-    enough = 3 * (time.monotonic() - begun)
+    enough = max(15.0, 3 * (time.monotonic() - begun))
     assert not any(comes_in(number, here | {"RAY_AUTH_TOKEN": "0" * 32}, enough) for number in ports)
     process.terminate()  # unless it has ended meanwhile
     process.communicate(timeout=120)

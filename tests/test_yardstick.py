@@ -214,6 +214,9 @@ def test_a_score_that_is_kept_is_read_or_measured_again(tmp_path: Path) -> None:
     for damage in ("", "[]", '{"split": "validation", "metrics": {}}', '{"split": "validation", "metrics": 3}'):
         (tmp_path / untrained.FOLDER / "a.json").write_text(damage)
         assert known(tmp_path, "a") is None
+    for part in ({"metrics": {"map_at_r": True}}, {"of": HELD_OUT.plain | {"classes": True}}):
+        untrained.keep(tmp_path, "a", found | part)  # which no journal takes
+        assert known(tmp_path, "a") is None
 
 
 def test_what_shapes_it_names_it() -> None:

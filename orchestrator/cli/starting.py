@@ -97,12 +97,12 @@ def earlier_file(name: str, storage: Path) -> "Document":
 
 @contextlib.contextmanager
 def beside_ray(
-    resolve: Callable[[], Found], address: str | None, ray_output: bool, seems_right: Callable[[], bool] | None = None
+    resolve: Callable[[], Found], address: str | None, ray_output: bool, needed: Callable[[], bool] | None = None
 ) -> Iterator[Found]:
     """What `resolve` gives. Where Ray is to start on this machine, it starts meanwhile: it mostly waits, and `resolve`
-    and the imports of a search take seconds. `seems_right`: whether it will be needed; by default, whether a search is
-    not refused without these imports."""
-    if address is not None or _ray_runs() or not (seems_right or (lambda: _seems_right(resolve)))():
+    and the imports of a search take seconds. `needed`: whether Ray will be needed, as far as
+    is known; by default, if the search is not refused without these imports."""
+    if address is not None or _ray_runs() or not (needed or (lambda: _seems_right(resolve)))():
         yield resolve()
         return
     from orchestrator.execution.ray_start import own_cluster

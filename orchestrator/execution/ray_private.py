@@ -1,4 +1,4 @@
-"""What we use of Ray's inner parts, which it may change in any release: here alone, tried with Ray 2.60.x.
+"""All that we use of Ray's internals, which any release may change; tried with Ray 2.60.x.
 
 A test fails, and says which, when one of them has moved.
 """
@@ -43,7 +43,7 @@ def one_node() -> Iterator[None]:
 
 
 def expect_other_nodes() -> None:
-    """For a cluster that is not our own."""
+    """Undo `one_node`'s constant: the cluster is not our own, and may have several nodes."""
     ray_constants.ENABLE_RAY_CLUSTER = True
 
 
@@ -81,18 +81,18 @@ def patience() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def few_servers(ray_output: bool) -> Iterator[None]:
-    """Without servers of Ray that take long to start and to end: the dashboard's, which without a dashboard only sends
-    statistics to Ray's makers, and which `ray.init` waits for; the log monitor, which gives a driver the output of its
-    workers (`ray_output`), and the autoscaler's monitor. `ray.init` has no options for them."""
-    params, dashboard = parameter.RayParams, services.start_api_server
-    services.start_api_server = lambda *_, **__: (None, None)
-    if not ray_output:
-        parameter.RayParams = functools.partial(params, include_log_monitor=False, no_monitor=True)
+def no_monitors(ray_output: bool) -> Iterator[None]:
+    """Without two of Ray's servers, which take long to start and to end: the log monitor, which gives a driver its
+    workers' output, and the autoscaler's monitor. `ray.init` has no options for them, the class of its options has."""
+    if ray_output:
+        yield
+        return
+    theirs = parameter.RayParams
+    parameter.RayParams = functools.partial(theirs, include_log_monitor=False, no_monitor=True)
     try:
         yield
     finally:
-        parameter.RayParams, services.start_api_server = params, dashboard
+        parameter.RayParams = theirs
 
 
 @contextlib.contextmanager

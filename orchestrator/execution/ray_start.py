@@ -15,7 +15,7 @@ import psutil
 import ray
 
 from orchestrator.errors import ClusterFailed
-from orchestrator.execution.ray_private import few_servers, one_node, own_groups, patience, unnamed
+from orchestrator.execution.ray_private import no_monitors, one_node, own_groups, patience, unnamed
 from orchestrator.storage.scratch import scratch
 
 # no output, our own signal handling, and none of Tune's records: the journal is the record
@@ -55,8 +55,10 @@ def own_cluster(ray_output: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def prepared(ray_output: bool, **more: str) -> Iterator[None]:
-    """What Ray reads from this process is set in this block: variables, these too, and the levels of its loggers."""
-    values = ENVIRONMENT | more
+    """In this block, what Ray reads from this process is set: environment variables (`more` of them too) and the levels
+    of its loggers."""
+    usage = {"RAY_USAGE_STATS_ENABLED": os.environ.get("RAY_USAGE_STATS_ENABLED", "0")}  # its notice would be hidden
+    values = usage | ENVIRONMENT | more
     before = {name: os.environ.get(name) for name in values}
     loggers = [] if ray_output else [logging.getLogger(name) for name in ("ray", "ray.tune", "ray.train")]
     levels = [logger.level for logger in loggers]
@@ -122,7 +124,7 @@ def _told(error: Exception) -> str:
 
 def _init(servers: list[psutil.Process], **options: Any) -> None:
     try:
-        with own_groups(servers), unnamed(), few_servers(options.get("log_to_driver", True)):
+        with own_groups(servers), unnamed(), no_monitors(options.get("log_to_driver", True)):
             ray.init(address="local", **options)
     except BaseException:  # also an interrupt
         with contextlib.suppress(Exception):

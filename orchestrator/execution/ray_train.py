@@ -1,4 +1,4 @@
-"""One experiment in a group of workers. The only module that uses ray.train, beside `ray_private`."""
+"""One experiment in a group of workers. The only module that uses ray.train, apart from `ray_private`."""
 
 import asyncio
 import contextlib

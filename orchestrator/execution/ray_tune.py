@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster. The only module that uses ray.tune, beside `ray_private`."""
+"""Trials on a Ray cluster. The only module that uses ray.tune, apart from `ray_private`."""
 
 import contextlib
 import signal

@@ -96,14 +96,16 @@ def start(
 
 
 def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
-    """Write the search's first event; InputError, and no journal, if the disk does not accept it."""
+    """Write the first event of a search; InputError, and no journal, if it is refused or cannot be written."""
     try:
         return driven(journal, "search_started", **fields)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         with contextlib.suppress(OSError):
             journal.path.unlink()
             Folder(journal.path.parent, patient=False).remove(DRIVER)
             journal.path.parent.rmdir()
+        if not isinstance(error, OSError):
+            raise InputError(str(error)) from None
         where = error.filename or journal.path
         raise InputError(f"{where}: cannot be written ({error.strerror}): fix that and start again") from None
 

@@ -202,6 +202,15 @@ def check(event: Any) -> None:
         raise InputError(f"'{kind}' is not as it should be: {describe(error):.300}") from None
 
 
+def is_untrained_score(found: Mapping[str, Any]) -> bool:
+    """Whether a journal takes it as the score of an untrained network."""
+    try:
+        _Untrained.model_validate({"key": "", **found})
+    except ValidationError:
+        return False
+    return True
+
+
 def check_format(event: Mapping[str, Any], where: str) -> None:
     """InputError for a journal that a later version began, in a format that this one does not know."""
     given = event.get("format")

@@ -78,8 +78,8 @@ class Journal:
         recovered otherwise, or that belongs to the next one, need not wait.
 
         Raises:
-            ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`; or the event is not
-                as `storage/events.py` says: then no process could read the journal again.
+            ValueError: a field is not finite, not JSON, or named `event`, `seq`, `time` or `sum`; or the event does not
+                match `storage/events.py`: then no process could read the journal again.
             OSError: the disk or the object store is full or gone; the journal stays intact.
         """
         if taken := fields.keys() & KEPT:

@@ -223,7 +223,7 @@ def evaluate_and_embed(
     seen_of_method = learner.method.diagnostics(None, embedded)
     if folder is not None and rank() == 0:
         save_diagnostics(folder, seen_of_method, prefix="test_")
-    scalars = {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+    scalars = {f"diagnostics/{name}": float(value) for name, value in seen_of_method.scalars.items()}
     if left_out := len(rows) - len(embedded.samples):
         scalars["images_left_out"] = float(left_out)
     return replace(result, metrics=result.metrics | scalars), embedded

@@ -183,7 +183,7 @@ def fit(
                     scores, evaluation = validate(held_out, store, device)
                     metrics |= scores
             seen_of_method = learner.method.diagnostics(window.embedded(), held_out)
-            metrics |= {f"diagnostics/{name}": value for name, value in seen_of_method.scalars.items()}
+            metrics |= {f"diagnostics/{name}": float(value) for name, value in seen_of_method.scalars.items()}
             window.clear()
             for name, value in metrics.items():
                 if not math.isfinite(value):

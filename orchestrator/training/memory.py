@@ -13,17 +13,18 @@ from torch.utils._pytree import tree_leaves
 
 from orchestrator.training.eager import leave_unmarked
 
-MMAP_MAX, MMAP_MAX_DEFAULT = -4, 65536
-TRIM_THRESHOLD, TRIM_THRESHOLD_DEFAULT = -1, 128 * 1024
-"""Parameters of glibc's mallopt, and their values at a process's start."""
+TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
+"""Parameters of glibc's mallopt."""
+AFTERWARDS = {MMAP_MAX: 65536, MMAP_THRESHOLD: 32 * 2**20, TRIM_THRESHOLD: 64 * 2**20}
+"""What is set at the end. The last two grow up to here by themselves, but no longer once one of them was set."""
 
 
 @contextlib.contextmanager
 def freed_memory_kept(device_type: str) -> Iterator[None]:
-    """In this block of a training on a CPU, the memory of a freed tensor is used for the next one; at its end all goes
-    back to the system.
+    """In this block of a training on a CPU, the memory of a freed tensor is used for the next one; at its end all of it
+    is returned to the system.
 
-    glibc gives each large block back to the system when it is freed, and gets it again page by page, each filled with
+    glibc gives a large block back to the system when it is freed, and gets it again page by page, each filled with
     zeros: that can take a third of a step. What is computed is the same. Without glibc, or on a GPU, nothing changes.
 
     Source: https://man7.org/linux/man-pages/man3/mallopt.3.html
@@ -37,8 +38,8 @@ def freed_memory_kept(device_type: str) -> Iterator[None]:
     try:
         yield
     finally:
-        library.mallopt(MMAP_MAX, MMAP_MAX_DEFAULT)
-        library.mallopt(TRIM_THRESHOLD, TRIM_THRESHOLD_DEFAULT)
+        for parameter, value in AFTERWARDS.items():
+            library.mallopt(parameter, value)
         library.malloc_trim(0)
 
 

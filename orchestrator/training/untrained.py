@@ -23,6 +23,7 @@ from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import mean_interval, over_classes
 from orchestrator.evaluation.measures import YARDSTICK
+from orchestrator.storage.events import is_untrained_score
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder
 from orchestrator.training.distributed import broadcast_object, rank
@@ -111,7 +112,9 @@ def valid(found: Any) -> bool:
     pairs = [list(ends) if isinstance(ends, list | tuple) else [None] for ends in intervals.values()]
     numbers = [*metrics.values(), *(end for ends in pairs for end in ends)]
     finite = all(isinstance(n, int | float) and math.isfinite(n) for n in numbers)
-    return finite and all(len(ends) == 2 for ends in pairs) and Measured.read(found.get("of")) is not None
+    if not finite or any(len(ends) != 2 for ends in pairs) or Measured.read(found.get("of")) is None:
+        return False
+    return is_untrained_score({**found, "intervals": dict(zip(intervals, pairs, strict=True))})
 
 
 def as_metrics(found: Mapping[str, Any]) -> dict[str, float]:
