@@ -1,1 +1,1 @@
-"""The command line: what a user types and sees. It decides nothing about a search, and nothing imports it."""
+"""The command line: what a user types and sees. It decides nothing about a search, and only `api` imports it."""

@@ -1,4 +1,4 @@
-"""A training over folds (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020; METHODS section 8).
+"""A training over folds (Musgrave et al., "A Metric Learning Reality Check", ECCV 2020).
 
 The training classes are divided into folds; each fold holds out its classes in turn and trains a model on the rest. The
 models train in lockstep, one validation of each in turn, so that a search sees one curve: their mean.
