@@ -314,10 +314,10 @@ def resume(
 
             say(cut(places_of(storage).search(name) / JOURNAL) or f"nothing of {name}'s journal is damaged")
         limits = parsed_limits(budget)
-        places_of(storage).journal(name)  # a wrong name is told at once
+        journal = places_of(storage).journal(name)  # a wrong name is told at once
         changed = bool(limits) or any((num_trials, max_concurrent, workers, final_trials, final_seeds))
         # a change may be refused: then Ray is not needed
-        with beside_ray(lambda: None, address, ray_output, lambda: not changed and goes_on(name, storage)):
+        with beside_ray(lambda: None, address, ray_output, lambda: not changed and goes_on(journal)):
             from orchestrator.cli.live import Display
             from orchestrator.search.driver import resume as resume_search
 

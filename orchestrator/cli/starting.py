@@ -100,9 +100,12 @@ def beside_ray(
     resolve: Callable[[], Found], address: str | None, ray_output: bool, needed: Callable[[], bool] | None = None
 ) -> Iterator[Found]:
     """What `resolve` gives. Where Ray is to start on this machine, it starts meanwhile: it mostly waits, and `resolve`
-    and the imports of a search take seconds. `needed`: whether Ray will be needed, as far as
-    is known; by default, if the search is not refused without these imports."""
-    if address is not None or _ray_runs() or not (needed or (lambda: _seems_right(resolve)))():
+    and the imports of a search take seconds.
+
+    `needed`: whether Ray will be needed, as far as is known; by default, whether the search is accepted without these
+    imports.
+    """
+    if address is not None or _ray_runs() or not (needed() if needed else _seems_right(resolve)):
         yield resolve()
         return
     from orchestrator.execution.ray_start import own_cluster
@@ -118,14 +121,13 @@ def beside_ray(
             raise
 
 
-def goes_on(name: str, storage: Path) -> bool:
+def goes_on(journal: Path) -> bool:
     """Whether a search that nobody drives has trials or final runs to train, by its journal."""
     from orchestrator.storage.presence import driver
     from orchestrator.storage.reading import read_journal
 
     try:
-        path = places_of(storage).journal(name)
-        return driver(path.parent) is None and not read_journal(path)[1].has_ended
+        return driver(journal.parent) is None and not read_journal(journal)[1].has_ended
     except (InputError, OSError):  # told by the resume itself
         return False
 
