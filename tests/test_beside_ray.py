@@ -119,12 +119,38 @@ def test_a_resume_starts_it_where_something_is_left_to_train(
     assert resumed("damaged") == []
 
 
+def test_repeats_and_benchmarks_start_it_too(began: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise InputError("refused")
+
+    def command(*words: str) -> list[str]:
+        began.clear()
+        with pytest.raises(SystemExit):
+            main([*words, "--dataset", "glyphs-small", "--storage", str(tmp_path)])
+        return began
+
+    monkeypatch.setattr("orchestrator.search.driver.start", refused)
+    monkeypatch.setattr("orchestrator.search.benchmarking.run", refused)
+    assert command("train", "--method", "pfml", "--repeats", "2") == ["started", "ended"]
+    assert command("train", "--method", "pfml") == []
+    assert command("train", "--method", "pfml", "--repeats", "2", "--set", "delta=-1") == []
+    assert command("benchmark", "--methods", "pfml,proxy_anchor", "--num-trials", "1") == ["started", "ended"]
+    assert command("benchmark", "--methods", "nope,pfml", "--num-trials", "1") == []
+    made(tmp_path / "searches" / "used", spread(3))
+    assert command("train", "--method", "pfml", "--repeats", "2", "--name", "used") == []
+    for words in (
+        ("train", "--method", "pfml", "--repeats", "2"),
+        ("benchmark", "--methods", "pfml,proxy_anchor", "--num-trials", "1"),
+    ):
+        assert command(*words, "--tracking-uri", "htp://host") == []
+
+
 def test_reading_a_search_once_more_imports_nothing(tmp_path: Path) -> None:
     """The first reading is without torch, once there is a record of the methods."""
     code = (
         "import sys\nfrom pathlib import Path\nfrom orchestrator.cli import starting\n"
         "read = lambda: starting.resolved_search('demo', 's', None, None, [], {}, Path('runs'))\n"
-        "print(starting._seems_right(read), 'torch' in sys.modules)"
+        "print(starting.seems_right(read), 'torch' in sys.modules)"
     )
     environment = os.environ | {"ORCHESTRATOR_CACHE": str(tmp_path / "cache")}
     for torch in ("True", "False"):

@@ -110,6 +110,16 @@ LIGHT = {
 }
 """The commands that load none of the heavy libraries, and their exit codes."""
 
+COMPLETED = {
+    "TAB orchestrator search pf": "pfml",
+    "TAB orchestrator methods proxy_a": "proxy_anchor",
+    "TAB orchestrator train --dataset glyphs-": "glyphs-small",
+    "TAB orchestrator search pfml --set del": "delta=",
+    "TAB orchestrator search --preset pfml/cub200/resnet50/": "pfml/cub200/resnet50/text",
+    "TAB orchestrator status gol": "golden",
+}
+"""Of each unfinished command, the first of the words that the shell offers."""
+
 CHECK = {"torch", "numpy", "pyarrow", "PIL", "faiss", "scipy", "pandas", "sklearn", "torchvision", "triton"}
 HEAVIER = {
     "report golden": {"torch", "numpy"},
@@ -134,27 +144,34 @@ HEAVIER = {
 WRONG = "method: pfml\ndataset: glyphs-small\nsead: 1\nspace:\n  delta: {low: -5, high: 0.3}\nnum_trials: 2\n"
 
 RUN = """
-import json, os, resource, sys
+import json, os, resource, sys, tempfile
 from orchestrator.cli.main import main
 
 heavy, commands = json.loads(sys.argv[1])
 for command in commands:
     read, write = os.pipe()
     if not (child := os.fork()):
-        code, nothing = 0, os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
-        os.dup2(nothing, 2)
+        code, shown = 0, tempfile.TemporaryFile()
+        os.dup2(shown.fileno(), 1)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        if command.startswith("TAB "):
+            words, command = command.removeprefix("TAB "), ""
+            asked = {"_ORCHESTRATOR_COMPLETE": "complete_bash", "COMP_WORDS": words}
+            os.environ.update(asked, COMP_CWORD=str(len(words.split()) - 1))
         try:
             main(command.split())
         except SystemExit as ended:
             code = ended.code
         loaded = [name for name in heavy if name in sys.modules]
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        os.write(write, json.dumps([code, loaded, memory]).encode())
+        sys.stdout.flush()
+        shown.seek(0)
+        line = shown.readline().decode().strip()
+        os.write(write, json.dumps([code, loaded, memory, line]).encode())
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as answer:
-        print(json.dumps([command, *json.loads(answer.read() or '["killed", [], 0]')]), flush=True)
+        print(json.dumps([command, *json.loads(answer.read() or '["killed", [], 0, ""]')]), flush=True)
     os.waitpid(child, 0)
 """
 
@@ -177,7 +194,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answers(folder: Path, commands: list[str]) -> dict[str, Any]:
-    """Of each command: its exit code, the heavy libraries that it loaded, its peak memory in megabytes."""
+    """Of each command: its exit code, the heavy libraries that it loaded, its peak memory in megabytes, its first
+    line."""
     environment = os.environ | {"ORCHESTRATOR_CACHE": str(folder / "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-P", "-c", RUN, json.dumps([HEAVY, commands])]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
@@ -188,6 +206,12 @@ def test_a_look_and_a_refusal_load_nothing_heavy(folder: Path) -> None:
     found = answers(folder, list(LIGHT))
     assert {name: one for name, one in found.items() if one[1] or one[2] > MOST_MEMORY} == {}
     assert {name: one[0] for name, one in found.items()} == LIGHT
+
+
+def test_completion_loads_nothing_heavy(folder: Path) -> None:
+    found = answers(folder, list(COMPLETED))
+    assert {name: one for name, one in found.items() if one[1] or one[2] > MOST_MEMORY} == {}
+    assert {name: one[3] for name, one in found.items()} == COMPLETED
 
 
 @pytest.mark.slow

@@ -1,16 +1,20 @@
 """The journal, and its projection into a real sqlite store, a real MLflow server and plain dicts."""
 
+import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from recorded import record
 
@@ -150,11 +154,12 @@ def stored(uri: str, dataset: str = "glyphs") -> dict[str, Any]:
     return runs
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
     end = time.monotonic() + seconds
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < end, "nothing happened"
         time.sleep(0.05)
+    return found
 
 
 @pytest.fixture
@@ -536,6 +541,7 @@ def test_importing_tracking_does_not_import_mlflow() -> None:
 # MLflow
 
 
+@pytest.mark.usefixtures("at_once")
 def test_sqlite_holds_exactly_the_projection(
     journal: Journal, tmp_path: Path, server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -613,6 +619,7 @@ def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tm
     ]
 
 
+@pytest.mark.usefixtures("at_once")
 def test_nobody_answers(journal: Journal, capfd: pytest.CaptureFixture[str]) -> None:
     write_first_half(journal)
     tracker = MLflowTracker(journal.path, "http://me:hush@127.0.0.1:1", None)
@@ -630,7 +637,116 @@ def test_nobody_answers(journal: Journal, capfd: pytest.CaptureFixture[str]) -> 
     assert printed == ""
 
 
+def children(parent: int) -> set[int]:
+    """The processes of trackers that a process has started."""
+    found = set()
+    for process in psutil.Process(parent).children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "orchestrator.tracking.tracker_process" in process.cmdline():
+                found.add(process.pid)
+    return found
+
+
+def ended(process: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(process).status() == psutil.STATUS_ZOMBIE)
+    return True
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trackers start their process at once."""
+    monkeypatch.setattr("orchestrator.tracking.trackers.START_SECONDS", 0.0)
+
+
+def started(than: set[int]) -> int:
+    """The process of a tracker that is not one of these, once it is there."""
+    return int(min(wait_until(lambda: children(os.getpid()) - than)))
+
+
+NOWHERE = "http://me:hush@127.0.0.1:1"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_tracker_whose_process_is_killed_starts_another(journal: Journal) -> None:
+    write_first_half(journal)
+    before = children(os.getpid())
+    tracker = MLflowTracker(journal.path, NOWHERE, None)
+    first = started(before)
+    wait_until(lambda: tracker.problem, 15)
+    about = psutil.Process(first)
+    assert "hush" not in f"{about.cmdline()} {about.environ()}"  # others on the machine may read them
+    assert os.getpgid(first) != os.getpgid(0)  # Ctrl-C is for the search
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: tracker.problem == "the process that sends to MLflow ended with code -9")
+    second = started({*before, first})
+    wait_until(lambda: "no MLflow server answers" in str(tracker.problem), 15)
+    os.kill(second, signal.SIGTERM)  # as to each process of a job that is stopped: the search tells it when to end
+    assert not tracker.close(15.0) and ended(first) and ended(second)
+    assert tracker.problem is not None and "no MLflow server answers" in tracker.problem
+
+
+@pytest.mark.usefixtures("at_once")
+def test_a_process_that_does_not_read_holds_nobody_up(journal: Journal) -> None:
+    before = children(os.getpid())
+    tracker = MLflowTracker(journal.path, NOWHERE, None)
+    process = started(before)
+    write_first_half(journal)
+    os.kill(process, signal.SIGSTOP)
+
+    def tell() -> None:
+        for _ in range(100_000):  # more than a pipe holds
+            tracker.notify()
+
+    told = threading.Thread(target=tell, daemon=True)
+    told.start()
+    told.join(30)
+    assert not told.is_alive()
+    assert not tracker.close(0.1) and ended(process)  # after its time nothing is left that could send
+
+
+@pytest.mark.usefixtures("at_once")
+def test_what_a_library_prints_is_no_answer(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a folder that is not installed, or a working directory that is gone, keep the process from starting."""
+    write_first_half(journal)
+    folder = journal.path.parent / "mine"
+    folder.mkdir()
+    (folder / "mlflow.py").write_text(
+        "import os\nprint('5', flush=True)\nos.write(1, b'{}\\n')\nraise OSError('mine')\n"
+    )
+    monkeypatch.setattr(sys, "path", [str(folder), "", *sys.path])
+    tracker = MLflowTracker(journal.path, default_tracking_uri(journal.path.parent), None)
+    wait_until(lambda: "mine" in str(tracker.problem), 30)
+    assert not tracker.close(15.0) and "mine" in str(tracker.problem)
+
+
+def test_a_tracker_that_is_closed_before_its_process_starts_sends_all(journal: Journal) -> None:
+    write_first_half(journal)
+    tracker = MLflowTracker(journal.path, default_tracking_uri(journal.path.parent), None)
+    assert tracker.close(60.0) and tracker.backlog == 0 and tracker.problem is None
+
+
+def test_the_process_of_a_killed_search_ends(journal: Journal) -> None:
+    """Else it would send beside that of the resume. This one has nothing to send, so that no broken pipe ends it."""
+    code = f"""
+import sys, time
+from pathlib import Path
+from orchestrator.tracking.trackers import MLflowTracker
+MLflowTracker(Path({str(journal.path)!r}), {NOWHERE!r}, None)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code]) as search:
+        try:
+            (process,) = wait_until(lambda: children(search.pid))
+            wait_until(lambda: psutil.Process(process).num_threads() == 2)
+            time.sleep(0.5)  # it waits for events now
+        finally:
+            search.kill()
+    wait_until(lambda: ended(process), 15)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("at_once")
 def test_server_that_dies_in_the_middle(journal: Journal, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("orchestrator.tracking.trackers.LONGEST_BACKOFF_SECONDS", 1.0)
     memory = MemoryTracker(journal.path)

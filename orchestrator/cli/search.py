@@ -37,6 +37,7 @@ from orchestrator.cli.starting import (
     goes_on,
     note_idle,
     parsed_limits,
+    refuse_start,
     resolved_search,
     run_benchmark,
     show_plan,
@@ -204,14 +205,8 @@ def search(
     keys = given_keys(ctx)
 
     def resolve() -> "Search":
-        from orchestrator.storage.places import writable
-        from orchestrator.tracking.address import check_tracking_uri
-
         found = resolved_search(space, name, preset, epochs, set_, keys, storage, like=like, ranges=range_)
-        places_of(storage).new_journal(found.name)  # refuses a name that is used
-        if tracking_uri:
-            check_tracking_uri(tracking_uri)
-        writable(storage)
+        refuse_start(storage, tracking_uri, found.name)
         return found
 
     results = Results(storage, json_)

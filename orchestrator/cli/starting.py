@@ -18,7 +18,7 @@ from orchestrator.cli.output import plain, show_comparison, warn_of_plugins
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.errors import ClusterFailed, InputError, Problems
 from orchestrator.execution.ray_address import refuse_shadows
-from orchestrator.search.beginning import described_search, fresh_name, ray_runner, why_failed
+from orchestrator.search.beginning import check_dataset, described_search, fresh_name, ray_runner, why_failed
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def beside_ray(
     `needed`: whether Ray will be needed, as far as is known; by default, whether the search is accepted without these
     imports.
     """
-    if address is not None or _ray_runs() or not (needed() if needed else _seems_right(resolve)):
+    if address is not None or _ray_runs() or not (needed() if needed else seems_right(resolve)):
         yield resolve()
         return
     from orchestrator.execution.ray_start import own_cluster
@@ -119,6 +119,19 @@ def beside_ray(
         except ClusterFailed:
             found.result()  # what is wrong with the search is told first
             raise
+
+
+def refuse_start(storage: Path, tracking_uri: str | None, name: str | None = None) -> None:
+    """InputError for what is refused before Ray starts: a name that is used, a tracker's address that is none, a
+    storage that cannot be written."""
+    from orchestrator.storage.places import writable
+    from orchestrator.tracking.address import check_tracking_uri
+
+    if name is not None:
+        places_of(storage).new_journal(name)
+    if tracking_uri:
+        check_tracking_uri(tracking_uri)
+    writable(storage)
 
 
 def goes_on(journal: Path) -> bool:
@@ -136,7 +149,7 @@ def _ray_runs() -> bool:
     return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
 
 
-def _seems_right(resolve: Callable[[], object]) -> bool:
+def seems_right(resolve: Callable[[], object]) -> bool:
     """Whether a search has no fault that shows without the imports of its method."""
     from orchestrator.plugins import fields_alone
 
@@ -227,9 +240,10 @@ def run_benchmark(
         if not plans and not as_json:
             echo(f"benchmark '{chosen.name}' is done: nothing would run")
         return
+    refuse_start(storage, tracking_uri)
     for search in searches.values():
+        check_dataset(search.dataset, storage)
         note_idle(search)
-    from orchestrator.search.benchmarking import run
     from orchestrator.search.notify import end_of_benchmark
 
     runner = ray_runner(address, ray_output)
@@ -240,7 +254,10 @@ def run_benchmark(
             echo(f"== {label}: {place} of {len(searches)}", err=True)
         return Display(status=status)
 
-    result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+    with beside_ray(lambda: None, address, ray_output, lambda: bool(searches)):
+        from orchestrator.search.benchmarking import run
+
+        result = run(chosen, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
     status.stop()
     show_comparison(result.comparison, as_json=as_json)
     console = Terminal(stderr=as_json)

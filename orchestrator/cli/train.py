@@ -1,6 +1,6 @@
 """`train`: one training of a method, as a search of one trial."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,9 +19,12 @@ from orchestrator.cli.options import (
     places_of,
 )
 from orchestrator.cli.output import waiting, warn_of_plugins
-from orchestrator.cli.starting import Results, conclude, note_idle, show_plan
+from orchestrator.cli.starting import Results, beside_ray, conclude, note_idle, refuse_start, seems_right, show_plan
 from orchestrator.config.limits import MOST_EPOCHS, MOST_RUNS
 from orchestrator.search.beginning import described_training, ray_runner
+
+if TYPE_CHECKING:
+    from orchestrator.config.search import Search
 
 
 def train(
@@ -77,14 +80,21 @@ def train(
     with waiting("starting") as status:
         given = {"method": method, "dataset": dataset, "epochs": epochs, "seed": seed}
         overrides = assignments(set_, given)
-        warn_of_plugins()
-        training = described_training(
-            given, overrides, places_of(storage), preset=preset, name=name, repeats=repeats, prepared=not dry_run
-        )
+
+        def resolve() -> "Search":
+            found = described_training(
+                given, overrides, places_of(storage), preset=preset, name=name, repeats=repeats, prepared=not dry_run
+            )
+            if not dry_run:
+                refuse_start(storage, tracking_uri, found.name)
+            return found
+
         if dry_run:
             from orchestrator.execution.inline import check_threads
             from orchestrator.search.plan import plan
 
+            warn_of_plugins()
+            training = resolve()
             if repeats == 1:
                 check_threads(training)
             planned = plan(training, storage)
@@ -92,15 +102,18 @@ def train(
             note_idle(training)
             show_plan(planned, as_json=json_)
             return
-        from orchestrator.cli.live import Display
-        from orchestrator.execution.inline import InlineRunner
-        from orchestrator.execution.protocol import Runner
-        from orchestrator.search.driver import start
+        with beside_ray(resolve, None, False, lambda: repeats > 1 and seems_right(resolve)) as training:
+            from orchestrator.cli.live import Display
+            from orchestrator.execution.inline import InlineRunner
+            from orchestrator.search.driver import start
 
-        runner: Runner = InlineRunner()
-        if repeats > 1:
-            runner = ray_runner()
-        note_idle(training)
-        watcher = Display(status=status, results=results)
-        outcome = start(training, runner, storage=storage, tracking_uri=tracking_uri, watcher=watcher)
+            warn_of_plugins()
+            note_idle(training)
+            outcome = start(
+                training,
+                ray_runner() if repeats > 1 else InlineRunner(),
+                storage=storage,
+                tracking_uri=tracking_uri,
+                watcher=Display(status=status, results=results),
+            )
     conclude(outcome, results, notification)

@@ -182,11 +182,16 @@ class Conductor:
         return not self.ledger.running() and (self.stopping or self.pausing or self.complete)
 
     @property
+    def all_begun(self) -> bool:
+        """No trial is left to begin; final runs may follow."""
+        if self.waiting:
+            return False
+        return self.exhausted or len(self.ledger.trials) >= self.study.budget or self.spent() is not None
+
+    @property
     def complete(self) -> bool:
         """Every trial and the final run have ended: a resume would have nothing to do."""
-        if self.ledger.unfinished():
-            return False
-        if not self.exhausted and len(self.ledger.trials) < self.study.budget and self.spent() is None:
+        if self.ledger.unfinished() or not self.all_begun:
             return False
         return all(run.trial_id in self.ledger.finals for run in final_runs(self.search, self.ledger))
 

@@ -26,7 +26,7 @@ from orchestrator.search.finish import (
     write_report,
 )
 from orchestrator.search.preflight import check_data, check_equal, check_hours, check_room
-from orchestrator.search.signals import interrupts, short_switch_interval
+from orchestrator.search.signals import interrupts
 from orchestrator.search.watcher import Watcher
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.events import FORMAT
@@ -41,7 +41,7 @@ from orchestrator.storage.reading import opened, read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import remove_unfinished
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
-from orchestrator.tracking.trackers import MLflowTracker
+from orchestrator.tracking.trackers import MLflowTracker, Tracker
 
 STARTING = "starting Ray"
 
@@ -219,12 +219,30 @@ def run(
 ) -> Outcome:
     """Run everything from the first event to the last."""
     tracker = MLflowTracker(journal.path, tracking_uri, places.artifacts)
+    try:
+        return _run(search, runner, slots, places, journal, events, tracker, tracking_uri, watcher)
+    except BaseException:
+        tracker.close(0)  # else its process would live as long as this one
+        raise
+
+
+def _run(
+    search: Search,
+    runner: Runner,
+    slots: int,
+    places: Places,
+    journal: Journal,
+    events: list[dict[str, Any]],
+    tracker: Tracker,
+    tracking_uri: str,
+    watcher: Watcher,
+) -> Outcome:
     tracker.notify()
 
     def tell(event: str, trial: TrialRecord) -> None:
         tracker.notify()
         watcher(event, trial)
-        if event == "started" and trial.kind == "final" and runner.own_processes:
+        if event == "ended" and runner.own_processes and conductor.all_begun:
             begin_imports()
 
     conductor = Conductor(
@@ -240,7 +258,7 @@ def run(
     remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
     with driver_lease(conductor), imports_beside() as begin_imports:
         try:
-            with interrupts(conductor), short_switch_interval():
+            with interrupts(conductor):
                 watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly
                 if not conductor.stopping:
                     runner.run(conductor)

@@ -140,16 +140,15 @@ def what_numbers_are_of(
 def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float, int | None]:
     """The seconds of a step and of a validation, and the bytes of a step's tensors (None where they are compiled)."""
     threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
-    changes = {"validate_every": f"{STEPS} steps", "epochs": 2 * STEPS, "threads": threads}
-    short = experiment.training.model_copy(update=changes)
+    memory = None if experiment.training.compile else PeakMemory()
 
-    memory = None if short.compile else PeakMemory()
-
-    def seconds(split: Split, counted: PeakMemory | None = None) -> float:
+    def seconds(steps: int, split: Split, counted: PeakMemory | None = None) -> float:
+        changes = {"validate_every": f"{steps} steps", "epochs": 2 * steps, "threads": threads}
+        short = experiment.training.model_copy(update=changes)
         validations = fit(replace(experiment, training=short), store, split)
         with counted or contextlib.nullcontext():
             next(validations)  # the first window warms up
         return next(validations).seconds
 
-    steps = seconds(replace(split, validation=split.validation[:0]), memory)
-    return steps / STEPS, max(0.0, seconds(split) - steps), memory.peak if memory else None
+    step = seconds(STEPS, replace(split, validation=split.validation[:0]), memory) / STEPS
+    return step, max(0.0, seconds(1, split) - step), memory.peak if memory else None

@@ -16,18 +16,6 @@ HANGUP_SECONDS = 60.0
 
 
 @contextlib.contextmanager
-def short_switch_interval() -> Iterator[None]:
-    """Set Python's thread switch interval to 0.2 ms instead of 5: the tracker's thread computes, and the loop that
-    drives the trials releases the lock at every message to them, and would wait that long each time."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(0.0002)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-@contextlib.contextmanager
 def interrupts(conductor: Conductor) -> Iterator[None]:
     """The first Ctrl-C (or SIGTERM) lets the search end cleanly, the second ends it at once. Any number of SIGHUPs (a
     closed terminal) act like the first, and after a while like the second, since no user is present."""

@@ -48,7 +48,7 @@ class Cursor:
             "parent_run_id": self.runs.get(None),
             "trials": {trial: run for trial, run in self.runs.items() if trial is not None},
         }
-        part = path.with_suffix(".part")  # only one process writes it: the holder of the journal
+        part = path.with_suffix(".part")  # one process at a time writes it: the search's, or who holds the journal
         part.write_text(json.dumps(content))
         os.replace(part, path)
 

@@ -43,6 +43,16 @@ def experiment_note(name: str, what: str, experiment_id: str, run_id: str, note:
     return f"{head}\n\n{verdict}"[:TAG_CHARACTERS]
 
 
+def lines_after(journal: Path, offset: int) -> int:
+    """The events of a journal after `offset` bytes; 0 if it cannot be read."""
+    try:
+        with open(journal, "rb") as file:
+            file.seek(offset)
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    except OSError:
+        return 0
+
+
 class Sender:
     """Sends the events of a journal after the cursor. Use it from one thread at a time."""
 
@@ -60,12 +70,7 @@ class Sender:
 
     def backlog(self) -> int:
         """Events in the journal that were not sent yet."""
-        try:
-            with open(self.journal, "rb") as file:
-                file.seek(self.cursor.offset)
-                return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
-        except OSError:
-            return 0
+        return lines_after(self.journal, self.cursor.offset)
 
     def send(self) -> None:
         """Send all new events.

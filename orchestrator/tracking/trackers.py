@@ -1,12 +1,18 @@
 """Trackers of a running search, and the sync of one that has ended."""
 
 import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
 import tempfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+import orchestrator
 from orchestrator.errors import InputError
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
@@ -15,11 +21,12 @@ from orchestrator.storage.places import Places
 from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri, one_line, redact
 from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
-from orchestrator.tracking.sender import Sender, cursor_name
+from orchestrator.tracking.sender import Sender, cursor_name, lines_after
 from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
 
 LONGEST_BACKOFF_SECONDS = 30.0
-GATHER_SECONDS = 3.0
+START_SECONDS = 5.0
+"""How long MLflow's import waits for those of the first trials."""
 
 
 class Tracker(Protocol):
@@ -40,12 +47,20 @@ class Tracker(Protocol):
     def close(self, timeout: float) -> bool: ...
 
 
-class _SenderTracker:
-    """What both trackers share: the ids, the backlog and the last problem of their sender."""
+class MemoryTracker:
+    """The same projection into plain dicts (`runs`, see MemoryStore), immediately and in the caller's thread."""
 
-    def __init__(self, sender: Sender) -> None:
-        self._sender = sender
+    no_views = None
+
+    def __init__(self, journal_path: Path) -> None:
+        self.store = MemoryStore()
+        self._sender = Sender(journal_path, self.store, None, "memory")
         self._problem: str | None = None
+
+    @property
+    def runs(self) -> dict[str, dict[str, Any]]:
+        """Run id -> run."""
+        return self.store.runs
 
     @property
     def experiment_id(self) -> str | None:
@@ -67,91 +82,166 @@ class _SenderTracker:
         """How many journaled events were not sent yet."""
         return self._sender.backlog()
 
-    @property
-    def no_views(self) -> str | None:
-        """Why the server has no saved views, if it has none."""
-        return self._sender.no_views
-
     def run_id(self, trial_id: str) -> str | None:
         """The trial's run, None until it is sent."""
         return self._sender.cursor.runs.get(trial_id)
 
-    def _try(self) -> bool:
+    def notify(self) -> None:
+        """Project the new events of the journal."""
         try:
             self._sender.send()
         except Exception as error:  # tracking never ends a search
             self._problem = one_line(error)
-            return False
-        self._problem = None
-        return True
-
-
-class MemoryTracker(_SenderTracker):
-    """The same projection into plain dicts (`runs`, see MemoryStore), immediately and in the caller's thread."""
-
-    def __init__(self, journal_path: Path) -> None:
-        self.store = MemoryStore()
-        super().__init__(Sender(journal_path, self.store, None, "memory"))
-
-    @property
-    def runs(self) -> dict[str, dict[str, Any]]:
-        """Run id -> run."""
-        return self.store.runs
-
-    def notify(self) -> None:
-        """Project the new events of the journal."""
-        self._try()
+        else:
+            self._problem = None
 
     def close(self, timeout: float) -> bool:
         """Whether everything is projected."""
-        return self._try() and self.backlog == 0
+        self.notify()
+        return self._problem is None and self.backlog == 0
 
 
-class MLflowTracker(_SenderTracker):
-    """Sends a journal to MLflow from a daemon thread that never raises and never prints.
+class MLflowTracker:
+    """Has a process of its own send a journal to MLflow; nothing here raises, prints or waits.
 
-    A failure is kept as `problem` and tried again after 1, 2, 4, ... 30 seconds. Create the tracker after
-    the heavy imports of the process, since the thread imports mlflow.
+    A failure is kept as `problem` and tried again after 1, 2, 4, ... 30 seconds. A process that was killed is
+    started again. See `orchestrator.tracking.tracker_process` for what is said to it.
 
     Raises:
         TrackingError: `tracking_uri` is not valid for sending; only the constructor raises.
     """
 
     def __init__(self, journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> None:
-        super().__init__(_mlflow_sender(journal_path, tracking_uri, artifact_root))
-        self._wake, self._closing = threading.Event(), threading.Event()
+        self._journal = journal_path
+        uri = check_tracking_uri(tracking_uri)
+        self._cursor_path = journal_path.parent / cursor_name(redact(uri))
+        asked = {
+            "journal": str(journal_path),
+            "tracking_uri": uri,
+            "artifact_root": str(artifact_root) if artifact_root is not None else None,
+            "longest_backoff": LONGEST_BACKOFF_SECONDS,
+        }
+        self._asked = json.dumps(asked).encode() + b"\n"
+        known = [part or "." for part in sys.path if isinstance(part, str)]
+        places = [*known, str(Path(orchestrator.__file__).parent.parent)]
+        self._environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+        self.no_views: str | None = None
+        self._problem: str | None = None
+        self._refused: str | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._told, self._closing, self._over = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._work, name="tracking", daemon=True)
         self._thread.start()
 
     def _work(self) -> None:
+        """Keep a process until it has ended as it was told to."""
         delay = 1.0
-        while True:
+        self._closing.wait(START_SECONDS)
+        while not self._over:
             last = self._closing.is_set()
-            self._wake.clear()
-            sent = self._try()
+            try:
+                code = self._attend(self._start())
+            except Exception as error:  # tracking never ends a search
+                self._problem = f"the process that sends to MLflow does not start: {one_line(error)}"
+            else:
+                if self._over or (code == 0 and self._closing.is_set()):
+                    return
+                self._problem = f"the process that sends to MLflow ended with code {code}"
             if last:
                 return
-            if sent:
-                delay = 1.0
-                self._wake.wait()
-                self._closing.wait(GATHER_SECONDS)  # one write for the events of some seconds slows a trial less
-            else:
-                self._closing.wait(delay)
-                delay = min(2 * delay, LONGEST_BACKOFF_SECONDS)
+            self._closing.wait(delay)
+            delay = min(2 * delay, LONGEST_BACKOFF_SECONDS)
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "orchestrator.tracking.tracker_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            process_group=0,  # Ctrl-C is for the search; in a session of its own niceness would not count
+            env=self._environment,
+        )
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)  # nothing waits for a process that does not read
+        with self._told:
+            self._process = process
+            self._tell(self._asked)
+            if self._closing.is_set():
+                self._tell(b"close\n")
+            if self._over:
+                process.kill()
+        return process
+
+    def _attend(self, process: "subprocess.Popen[bytes]") -> int:
+        """Read what a process says until it ends; its exit code."""
+        assert process.stdout is not None
+        for line in io.BufferedReader(cast(io.RawIOBase, process.stdout)):
+            with contextlib.suppress(ValueError):  # it was killed within a line
+                said = json.loads(line)
+                self._problem, self._refused, self.no_views = said["problem"], said["refused"], said["no_views"]
+        with self._told:  # nobody writes to it any more
+            self._process = None
+            if process.stdin is not None:
+                process.stdin.close()
+        process.stdout.close()
+        return process.wait()
+
+    def _tell(self, line: bytes) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # it has ended
+                self._process.stdin.write(line)
+
+    @property
+    def problem(self) -> str | None:
+        """Why events are waiting, or which were refused for good."""
+        return self._problem or self._refused
+
+    @property
+    def _cursor(self) -> Cursor:
+        return Cursor.load(self._cursor_path)
+
+    @property
+    def experiment_id(self) -> str | None:
+        """The experiment's id, None until it is sent."""
+        return self._cursor.experiment_id
+
+    @property
+    def parent_run_id(self) -> str | None:
+        """The search's own run, None until it is sent."""
+        return self._cursor.runs.get(None)
+
+    @property
+    def backlog(self) -> int:
+        """How many journaled events were not sent yet."""
+        return lines_after(self._journal, self._cursor.offset)
+
+    def run_id(self, trial_id: str) -> str | None:
+        """The trial's run, None until it is sent."""
+        return self._cursor.runs.get(trial_id)
 
     def notify(self) -> None:
         """New events were journaled. Returns at once and never raises."""
-        self._wake.set()
+        with self._told:
+            self._tell(b"\n")
 
     def close(self, timeout: float) -> bool:
         """Send the rest, trying once more if the server did not answer; True if everything was sent.
 
-        Waits at most `timeout` seconds. The first send of a process spends some of them on importing mlflow.
+        Waits at most `timeout` seconds; after them nothing is sent any more, so that `sync` may. With 0 seconds nothing
+        more is begun.
         """
-        self._closing.set()
-        self._wake.set()
+        with self._told:
+            self._over = timeout <= 0
+            self._closing.set()
+            self._tell(b"close\n")
         self._thread.join(timeout)
-        return not self._thread.is_alive() and self.backlog == 0
+        with self._told:
+            self._over = True
+            if self._process is not None:
+                self._process.kill()
+        self._thread.join(timeout)
+        return self._problem is None and self.backlog == 0
 
 
 @dataclass(frozen=True)
@@ -199,7 +289,8 @@ def _address_now(recorded: str, places: Places, given: str | None) -> str:
     return recorded
 
 
-def _mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:
+def mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:
+    """What sends a journal to MLflow."""
     store = MLflowStore(tracking_uri, artifact_root)
     address = redact(store.uri)
     return Sender(journal_path, store, journal_path.parent / cursor_name(address), address)
@@ -245,7 +336,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
     with journal:
         if not lock(journal):
             raise TrackingError(f"{journal_path}: the search is running and sends its events itself")
-        sender = _mlflow_sender(journal_path, tracking_uri, artifact_root)
+        sender = mlflow_sender(journal_path, tracking_uri, artifact_root)
         try:
             sender.send()
         except TrackingError:

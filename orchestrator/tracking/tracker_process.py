@@ -1,0 +1,83 @@
+"""The process that sends the journal of a running search to MLflow, so that MLflow computes beside the search.
+
+Its parent is the search (`orchestrator.tracking.trackers.MLflowTracker`). On stdin it gets a line of JSON (`journal`,
+`tracking_uri`, `artifact_root`, `longest_backoff`), then an empty line for new events, and `close` when there will be
+no more. On stdout it answers each attempt to send with a line of JSON (`problem`, `refused`, `no_views`). When stdin
+ends, so has the search, perhaps by a kill: this process ends at once, since another may send from now on. It ignores
+the signals that end a search.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.tracking.address import one_line
+from orchestrator.tracking.sender import Sender
+from orchestrator.tracking.trackers import mlflow_sender
+
+GATHER_SECONDS = 3.0
+NICENESS = 15
+"""As low as Ray's workers, which are the trials: the driver comes first."""
+
+
+def words() -> Iterator[bytes]:
+    """The lines of stdin, read without a buffer, which a thread would hold locked when Python ends."""
+    rest = b""
+    while block := os.read(0, 1 << 16):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+
+
+def main() -> None:
+    """Send until `close`, and then once more; after a failure try again after 1, 2, 4, ... seconds."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # sent to all processes of a job: the search still writes then
+        signal.signal(number, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(1), "w")
+    with open(os.devnull, "w") as nowhere:  # what a library prints is no answer
+        os.dup2(nowhere.fileno(), 1)
+    told = words()
+    asked = json.loads(next(told))
+    root = Path(asked["artifact_root"]) if asked["artifact_root"] else None
+    wake, closing = threading.Event(), threading.Event()
+
+    def listen() -> None:
+        for word in told:
+            if word == b"close":
+                closing.set()
+            wake.set()
+        os._exit(1)
+
+    with contextlib.suppress(OSError):
+        os.nice(NICENESS)
+    threading.Thread(target=listen, daemon=True).start()
+    sender: Sender | None = None
+    delay = 1.0
+    while True:
+        wake.clear()
+        last = closing.is_set()
+        problem = None
+        try:
+            sender = sender or mlflow_sender(Path(asked["journal"]), asked["tracking_uri"], root)
+            sender.send()
+        except Exception as error:  # tracking never ends a search
+            problem = one_line(error)
+        refused, no_views = (sender.refused, sender.no_views) if sender else ([], None)
+        state = {"problem": problem, "refused": next(iter(refused), None), "no_views": no_views}
+        print(json.dumps(state), file=answers, flush=True)
+        if last:
+            os._exit(0)  # all is sent: half a second of Python's own clearing up would be waited for
+        if problem is None:
+            delay = 1.0
+            wake.wait()
+            closing.wait(GATHER_SECONDS)  # one write for the events of some seconds costs less
+        else:
+            closing.wait(delay)
+            delay = min(2 * delay, asked["longest_backoff"])
+
+
+if __name__ == "__main__":
+    main()
