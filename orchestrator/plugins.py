@@ -153,7 +153,9 @@ def _imported() -> bool:
 
 
 def _place() -> Path:
-    return cache_folder() / f"methods-{hashlib.sha256(sys.prefix.encode()).hexdigest()[:16]}.json"
+    """A file for each path of Python: a trial's process, to which Ray gives another, must not replace ours."""
+    path = json.dumps([sys.prefix, *sys.path])
+    return cache_folder() / f"methods-{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
 
 
 def _key() -> list[Any]:

@@ -1,12 +1,17 @@
 """What the outputs of a search import is imported while the final run trains in other processes."""
 
+import contextlib
 import importlib
 import importlib.util
+import os
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from orchestrator.search import finish
+from orchestrator.tracking import mlflow_store, models
 
 
 def ended() -> None:
@@ -38,6 +43,37 @@ def test_every_module_once_and_a_missing_one_is_left_to_its_user(
         begin()
         ended()
     assert imported == ["missing", "second"]
+
+
+def test_mlflow_tells_its_makers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever import of it comes first: it begins to send when it is imported."""
+    asked: list[str | None] = []
+
+    def note(*_: object) -> None:
+        asked.append(os.environ.get("MLFLOW_DISABLE_TELEMETRY"))
+
+    monkeypatch.setattr(finish, "IMPORTED", ("mlflow.pytorch",))
+    monkeypatch.setattr(importlib, "import_module", note)
+    for name in ("mlflow", "mlflow.pytorch", "mlflow.pyfunc", "mlflow.tracking"):
+        monkeypatch.setitem(sys.modules, name, None)
+    first = {
+        "a final run": begun,
+        "a model is saved": lambda: models.save_mlflow_model(None, None, None, Path(), {}, []),
+        "a model is loaded": lambda: models.load_mlflow_model(Path()),
+        "the tracker": lambda: mlflow_store._open_client("sqlite:///nowhere.db"),
+    }
+    for use in first.values():
+        monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
+        with contextlib.suppress(ImportError):
+            use()
+        note()
+    assert asked == ["true"] * 5
+
+
+def begun() -> None:
+    with finish.imports_beside() as begin:
+        begin()
+        ended()
 
 
 def test_nothing_is_imported_unasked_and_nothing_further_after_the_end(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,18 @@ def test_a_changed_file_ends_a_record(record: Path) -> None:
     record.write_text("one = 2\n")
     plugins._recorded.cache_clear()
     assert plugins._recorded() is None
+
+
+def test_a_process_with_another_path_keeps_a_record_of_its_own(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a trial's has, to which Ray gives a path."""
+    with monkeypatch.context() as other:
+        other.setattr("sys.path", ["/elsewhere", *sys.path])
+        assert plugins._recorded() is None
+        plugins._record(installed(), began=2 * 10**9)
+        plugins._recorded.cache_clear()
+        assert plugins._recorded() is not None
+    plugins._recorded.cache_clear()
+    assert plugins._recorded() is not None
 
 
 def test_another_set_of_plugins_ends_a_record(record: Path, monkeypatch: pytest.MonkeyPatch) -> None:

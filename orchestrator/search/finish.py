@@ -19,6 +19,7 @@ from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.trial_folder import BEST, IMAGES, INSIGHT, MODEL, model_folders
+from orchestrator.tracking.mlflow_store import quiet
 from orchestrator.tracking.trackers import Tracker
 from orchestrator.tracking.views import MOST_COMPARED
 
@@ -68,6 +69,7 @@ def imports_beside() -> Iterator[Callable[[], None]]:
     over, begun = threading.Event(), threading.Event()
 
     def work() -> None:
+        quiet()
         for name in IMPORTED:
             if over.is_set():
                 return

@@ -271,19 +271,27 @@ def _server_version(uri: str) -> str:
     return str(answer.text).strip() if answer.ok else "an unknown version"
 
 
+QUIET = {
+    # Only our own retries: a repeated creation would make two runs, so ours looks the run up first.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
+}
+
+
+def quiet() -> None:
+    """Have MLflow, which is imported later, print nothing, wait not long, and send nothing about its use; what the
+    environment says already stays."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+
+
 def _open_client(uri: str) -> Any:
     """An MLflow client that neither prints nor waits long; creates the schema of a new sqlite file."""
-    quiet = {
-        # Only our own retries: a repeated creation would make two runs, so ours looks the run up first.
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
-        "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-        "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-        "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_LOGGING_LEVEL": "CRITICAL",
-    }
-    for name, value in quiet.items():
-        os.environ.setdefault(name, value)
+    quiet()
     from mlflow.tracking import MlflowClient
 
     for name in ("mlflow", "alembic", "sqlalchemy", "urllib3.connectionpool"):

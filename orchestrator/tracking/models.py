@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.tracking.address import redact
-from orchestrator.tracking.mlflow_store import MLflowStore
+from orchestrator.tracking.mlflow_store import MLflowStore, quiet
 from orchestrator.tracking.store import Lost, Refused, TrackingError
 
 
@@ -20,6 +20,7 @@ def save_mlflow_model(
     requirements: list[str],
 ) -> None:
     """Write an MLflow model without pickled code (pt2): with a signature, any batch size, and `images` as example."""
+    quiet()
     import mlflow.pytorch
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
@@ -47,6 +48,7 @@ def save_mlflow_model(
 
 def load_mlflow_model(folder: Path) -> Callable[[Any], Any]:
     """The prediction function of the model in a folder, as a server would run it."""
+    quiet()
     import mlflow.pyfunc
 
     predict: Callable[[Any], Any] = mlflow.pyfunc.load_model(str(folder)).predict
