@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,7 @@ def test_mlflow_tells_its_makers_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(importlib, "import_module", note)
     for name in ("mlflow", "mlflow.pytorch", "mlflow.pyfunc", "mlflow.tracking"):
         monkeypatch.setitem(sys.modules, name, None)
-    first = {
+    first: dict[str, Callable[[], object]] = {
         "a final run": begun,
         "a model is saved": lambda: models.save_mlflow_model(None, None, None, Path(), {}, []),
         "a model is loaded": lambda: models.load_mlflow_model(Path()),
