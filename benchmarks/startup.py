@@ -5,7 +5,7 @@ search.
 
 Each command is a process of its own, beside two that do nothing but start Python and import torch; all take turns, and
 the median over the rounds counts. The search is a small one on embedded data under Ray: the seconds after the command
-at which its lines appeared. The commands look at the first of these searches. Measure on an idle machine.
+at which its lines appeared. The commands look at the search of the first round. Measure on an idle machine.
 """
 
 import argparse

@@ -35,6 +35,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.paths import cache_folder
 
 FORMAT = 2
+MOST_RECORDS = 8
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
 ENCLOSED = Path(__file__).with_name("methods.json")
@@ -154,7 +155,7 @@ def _imported() -> bool:
 
 def _place() -> Path:
     """A file for each path of Python: a trial's process, to which Ray gives another, must not replace ours."""
-    path = json.dumps([sys.prefix, *sys.path])
+    path = json.dumps([sys.prefix, *map(str, sys.path)])
     return cache_folder() / f"methods-{hashlib.sha256(path.encode()).hexdigest()[:16]}.json"
 
 
@@ -217,6 +218,9 @@ def _record(methods: Mapping[str, Installed], began: int) -> None:
         plain = {name: _plain(method) for name, method in methods.items()}
         if None not in plain.values():
             write_whole(_place(), json.dumps({"key": _key(), "files": files, "methods": plain}).encode())
+            places = sorted(cache_folder().glob("methods-*.json"), key=lambda place: place.stat().st_mtime)
+            for place in places[:-MOST_RECORDS]:
+                place.unlink(missing_ok=True)
 
 
 def _watched() -> set[str]:

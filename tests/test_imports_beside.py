@@ -13,6 +13,7 @@ import pytest
 
 from orchestrator.search import finish
 from orchestrator.tracking import mlflow_store, models
+from orchestrator.tracking.store import TrackingError
 
 
 def ended() -> None:
@@ -55,20 +56,21 @@ def test_mlflow_tells_its_makers_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(finish, "IMPORTED", ("mlflow.pytorch",))
     monkeypatch.setattr(importlib, "import_module", note)
-    for name in ("mlflow", "mlflow.pytorch", "mlflow.pyfunc", "mlflow.tracking"):
+    for name in ("mlflow", "mlflow.pytorch", "mlflow.pyfunc", "mlflow.tracking", "mlflow.utils"):
         monkeypatch.setitem(sys.modules, name, None)
     first: dict[str, Callable[[], object]] = {
         "a final run": begun,
         "a model is saved": lambda: models.save_mlflow_model(None, None, None, Path(), {}, []),
         "a model is loaded": lambda: models.load_mlflow_model(Path()),
+        "a name is checked": lambda: models.check_model_names("sqlite:///nowhere.db", "name", "alias"),
         "the tracker": lambda: mlflow_store._open_client("sqlite:///nowhere.db"),
     }
     for use in first.values():
         monkeypatch.delenv("MLFLOW_DISABLE_TELEMETRY", raising=False)
-        with contextlib.suppress(ImportError):
+        with contextlib.suppress(ImportError, TrackingError):
             use()
         note()
-    assert asked == ["true"] * 5
+    assert asked == ["true"] * 6
 
 
 def begun() -> None:

@@ -1,5 +1,6 @@
 """The search's decisions without Ray: suggestions, early stops, journal, and going on after a death."""
 
+import io
 import itertools
 import math
 import time
@@ -14,6 +15,7 @@ from optuna.trial import TrialState
 from recorded import begin, record
 from scipy import stats
 
+from orchestrator.cli.live import Display
 from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.algorithms.nsga2 import Nsga2
 from orchestrator.config.resolve import resolve_search, single_training, with_other_workers
@@ -21,10 +23,12 @@ from orchestrator.config.search import Search
 from orchestrator.errors import InputError
 from orchestrator.execution.protocol import Failed, Validated, Work
 from orchestrator.search.conductor import Conductor
+from orchestrator.search.driver import run
 from orchestrator.search.study import Study
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import Interval, leaderboard_rows, repeated_tests
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.places import Places
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT
 from orchestrator.tracking.trackers import MemoryTracker
 
@@ -333,6 +337,40 @@ def test_a_decision_that_was_not_recorded_is_taken_again(tmp_path: Path) -> None
     assert again.ledger.trials[pruned].state == "pruned"
     drive(again)
     assert board(again) == board(conductor)
+
+
+def test_a_search_that_ends_a_trial_while_its_journal_is_read_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between a decision to stop a trial and its end: the display has not begun when the end is recorded."""
+    folder = tmp_path / "searches" / "s"
+    conductor = start(search_of(TPE), folder)
+    drive(conductor)
+    path = folder / "journal.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    at = next(i for i, line in enumerate(lines) if '"pruned"' in line)
+    path.write_text("".join(lines[: at - ('"result"' in lines[at - 1])]))
+
+    class Runner:
+        own_processes = True
+
+        def resources(self, search: Any) -> dict[str, float]:
+            return {}
+
+        def run(self, conductor: Conductor) -> None:
+            with monkeypatch.context() as patch:
+                patch.setattr(conductor.journal, "close", lambda: None)
+                drive(conductor)
+
+    monkeypatch.setattr("orchestrator.search.driver.MLflowTracker", lambda path, uri, artifacts: MemoryTracker(path))
+    monkeypatch.setattr("orchestrator.search.driver.write_report", lambda *_: None)
+    monkeypatch.setattr("orchestrator.search.finish.IMPORTED", ())
+    places, shown = Places(tmp_path), Display(io.StringIO())
+    with Journal(path) as journal:
+        runner: Any = Runner()
+        outcome = run(search_of(TPE), runner, 1, places, journal, Journal.read(path), "memory", shown)
+    again = [(t.trial_id, t.state, t.best, t.validations, t.params) for t in outcome.ledger.ranking()]
+    assert outcome.state == "done" and again == board(conductor)
 
 
 # Early stops -----------------------------------------------------------------------------------------------

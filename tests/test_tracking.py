@@ -702,7 +702,8 @@ def test_a_process_that_does_not_read_holds_nobody_up(journal: Journal) -> None:
     told.start()
     told.join(30)
     assert not told.is_alive()
-    assert not tracker.close(0.1) and ended(process)  # after its time nothing is left that could send
+    assert not tracker.close(0.1)
+    wait_until(lambda: ended(process), 15)  # after its time nothing is left that could send
 
 
 @pytest.mark.usefixtures("at_once")

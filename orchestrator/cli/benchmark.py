@@ -106,7 +106,7 @@ def benchmark(
     from orchestrator.search.notify import Notification
 
     notification = Notification.of(notify_command, notify_url)
-    with waiting("starting: the data sets, then Ray") as status:
+    with waiting("starting Ray, reading the data sets") as status:
         from orchestrator.config.files import find_search
         from orchestrator.search.benchmark import Benchmark, asked, known
 

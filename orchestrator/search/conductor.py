@@ -183,8 +183,10 @@ class Conductor:
 
     @property
     def all_begun(self) -> bool:
-        """No trial is left to begin; final runs may follow."""
-        if self.waiting:
+        """No trial is left to begin; final runs may follow. With a budget of epochs none runs any more either: one that
+        is stopped early would leave some."""
+        running = self.search.budget.epochs is not None and any(t.kind == "trial" for t in self.ledger.running())
+        if self.waiting or running:
             return False
         return self.exhausted or len(self.ledger.trials) >= self.study.budget or self.spent() is not None
 

@@ -242,7 +242,7 @@ def _run(
     def tell(event: str, trial: TrialRecord) -> None:
         tracker.notify()
         watcher(event, trial)
-        if event == "ended" and runner.own_processes and conductor.all_begun:
+        if runner.own_processes and (trial.kind == "final" or (event == "ended" and conductor.all_begun)):
             begin_imports()
 
     conductor = Conductor(
@@ -253,10 +253,10 @@ def _run(
         events=events,
         slots=slots,
         resources=runner.resources(search),
-        listener=tell,
     )
     remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
     with driver_lease(conductor), imports_beside() as begin_imports:
+        conductor.listener = tell  # not before: reading the journal may end a trial, and nobody looks on yet
         try:
             with interrupts(conductor):
                 watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly

@@ -143,7 +143,7 @@ def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[f
     memory = None if experiment.training.compile else PeakMemory()
 
     def seconds(steps: int, split: Split, counted: PeakMemory | None = None) -> float:
-        changes = {"validate_every": f"{steps} steps", "epochs": 2 * steps, "threads": threads}
+        changes = {"validate_every": f"{steps} steps", "epochs": 2 * STEPS, "threads": threads}
         short = experiment.training.model_copy(update=changes)
         validations = fit(replace(experiment, training=short), store, split)
         with counted or contextlib.nullcontext():

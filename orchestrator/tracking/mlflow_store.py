@@ -203,6 +203,7 @@ class MLflowStore:
 
     def check_model_names(self, name: str, alias: str) -> None:
         """Refused unless MLflow takes the name of a registered model, and its alias; nothing is asked of the store."""
+        quiet()
         from mlflow.utils import validation
 
         with self._errors(never=False):

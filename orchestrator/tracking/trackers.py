@@ -177,9 +177,11 @@ class MLflowTracker:
         """Read what a process says until it ends; its exit code."""
         assert process.stdout is not None
         for line in io.BufferedReader(cast(io.RawIOBase, process.stdout)):
-            with contextlib.suppress(ValueError):  # it was killed within a line
+            with contextlib.suppress(ValueError, TypeError, KeyError):  # half a line, or what another wrote
                 said = json.loads(line)
-                self._problem, self._refused, self.no_views = said["problem"], said["refused"], said["no_views"]
+                self._problem = said["problem"]
+                self._refused = said["refused"] or self._refused
+                self.no_views = said["no_views"] or self.no_views
         with self._told:  # nobody writes to it any more
             self._process = None
             if process.stdin is not None:
@@ -240,7 +242,7 @@ class MLflowTracker:
             self._over = True
             if self._process is not None:
                 self._process.kill()
-        self._thread.join(timeout)
+        self._thread.join(min(timeout, 1.0))
         return self._problem is None and self.backlog == 0
 
 
