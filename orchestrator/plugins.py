@@ -36,6 +36,7 @@ from orchestrator.storage.paths import cache_folder
 
 FORMAT = 2
 MOST_RECORDS = 8
+"""Of different paths of Python; the oldest are deleted."""
 KINDS: dict[str, type] = {"bool": bool, "int": int, "float": float, "str": str, "null": NoneType}
 BOUNDS = ("gt", "ge", "lt", "le")
 ENCLOSED = Path(__file__).with_name("methods.json")

@@ -2,14 +2,16 @@
 
 from collections import Counter
 from collections.abc import Callable, Generator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import ray
 from ray.actor import ActorMethod
-from recorded import record
+from scheduling import Source
 from test_backends import small_search
+from test_tracking import end_trial, start_search, start_trial, validate
 
 from orchestrator.execution.protocol import Result, Validated, Work
 from orchestrator.execution.ray_tune import RayRunner, Trial
@@ -43,44 +45,26 @@ def without_training() -> type[Trial]:
     return NoTraining
 
 
-class Source:
-    """Gives out trials, one at a time, and notes the calls until each."""
-
-    fault = None
-    stopping = False
+class Noting(Source):
+    """Notes the calls until each trial."""
 
     def __init__(self, trials: int, folder: Path, calls: Counter[str], planted: bool) -> None:
-        self.search, self.folder, self.calls = small_search("s", workers=1), folder, calls
-        self.left, self.running, self.slots, self.planted = trials, False, 1, planted
-        self.lost_workers: dict[str, tuple[str, ...]] = {}
-        self.seen: list[Counter[str]] = []
-
-    @property
-    def finished(self) -> bool:
-        return not self.left and not self.running
+        wanted = small_search("s", workers=1)
+        settings, data = wanted.example().flat(), str(folder / "data")
+        works = [Work(str(number), settings, data, str(folder / str(number))) for number in range(trials)]
+        super().__init__(wanted, works, folder, slots=1)
+        self.calls, self.planted, self.seen = calls, planted, list[Counter[str]]()
 
     def next(self) -> Work | None:
-        if self.running or not self.left:
-            return None
-        self.seen.append(self.calls.copy())
-        self.left, self.running = self.left - 1, True
-        settings = self.search.example().flat()
-        return Work(str(self.left), settings, str(self.folder / "data"), str(self.folder / str(self.left)))
+        if work := super().next():
+            self.seen.append(self.calls.copy())
+        return work
 
     def report(self, result: Result) -> bool:
         assert isinstance(result, Validated), result
-        self.running = not result.finished
         if self.planted:
             ray.put(result)
-        return False
-
-    def process_started(self, trial_id: str, now: float) -> None: ...
-
-    def overdue(self, now: float) -> dict[str, str]:
-        return {}
-
-    def restarted(self, trial_id: str, reason: str) -> None:
-        raise AssertionError(reason)
+        return super().report(result)
 
 
 @pytest.mark.slow
@@ -97,10 +81,10 @@ def test_calls_to_ray(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setattr(ray, name, counted(calls, name, getattr(ray, name)))
 
     def of_each_trial(planted: bool) -> list[Counter[str]]:
-        source = Source(4, tmp_path, calls, planted)
+        source = Noting(4, tmp_path, calls, planted)
         runner = RayRunner(trial=without_training())
         with runner.ready(source.search, tmp_path):
-            runner.run(source)  # type: ignore[arg-type]
+            runner.run(source)
         each = [after - before for before, after in zip(source.seen, source.seen[1:], strict=False)]
         return each[1:]  # the first one starts the process
 
@@ -123,21 +107,6 @@ class Counting:
         return counted(self.calls, name, getattr(self.client, name))
 
 
-def begin(journal: Journal, trial_id: str) -> None:
-    settings = {"method": "pfml", "config": {"delta": 0.2}}
-    record(journal, "trial_started", trial_id=trial_id, kind="trial", params={"delta": 0.2}, config=settings)
-
-
-def validate(journal: Journal, trial_id: str, validation: int) -> None:
-    metrics = {"train/loss": 1.0, "val/map_at_r": 0.1 * validation, "epoch": float(validation)}
-    record(journal, "validation", trial_id=trial_id, validation=validation, metrics=metrics)
-
-
-def end(journal: Journal, trial_id: str) -> None:
-    record(journal, "result", trial_id=trial_id, metrics={"best/val_map_at_r": 0.3})
-    record(journal, "trial_ended", trial_id=trial_id, state="done")
-
-
 def test_calls_to_mlflow(tmp_path: Path) -> None:
     """A trial whose events are sent together takes four; one that is followed live, one more for each time."""
     calls = Counter[str]()
@@ -147,7 +116,7 @@ def test_calls_to_mlflow(tmp_path: Path) -> None:
     created = {"create_run": 1, "log_batch": 1, "log_dict": 1}
     with Journal(tmp_path / "search" / "journal.jsonl") as journal:
         sender = Sender(journal.path, store, None, "a database")
-        record(journal, "search_started")
+        start_search(journal)
 
         def sent(*events: Callable[[], None]) -> dict[str, int]:
             calls.clear()
@@ -157,23 +126,12 @@ def test_calls_to_mlflow(tmp_path: Path) -> None:
             return dict(calls)
 
         sent()
-        for trial in ("0000", "0001", "0002"):
-
-            def begins(trial: str = trial) -> None:
-                begin(journal, trial)
-
-            def validates(trial: str = trial) -> None:
-                validate(journal, trial, 1)
-
-            def ends(trial: str = trial) -> None:
-                end(journal, trial)
-
-            if trial == "0002":
-                assert sent(begins) == created
-                assert sent(validates) == {"log_batch": 1}
-                assert sent(ends) == {"log_batch": 1, "set_terminated": 1}
-            else:
-                assert sent(begins, validates, ends) == created | {"set_terminated": 1}
+        for trial in ("0000", "0001"):
+            whole = [partial(start_trial, journal, trial), partial(validate, journal, trial, 1, 0.1)]
+            assert sent(*whole, partial(end_trial, journal, trial, "done")) == created | {"set_terminated": 1}
+        assert sent(partial(start_trial, journal, "0002")) == created
+        assert sent(partial(validate, journal, "0002", 1, 0.1)) == {"log_batch": 1}
+        assert sent(partial(end_trial, journal, "0002", "done")) == {"log_batch": 1, "set_terminated": 1}
         # planted: a sender that looks each run up, as one that continues another's must
         planted = Sender(journal.path, store, None, "a database")
         calls.clear()

@@ -1,4 +1,4 @@
-"""What the outputs of a search import is imported while the final run trains in other processes."""
+"""What the outputs of a search import is imported beside the last trainings, which run in other processes."""
 
 import contextlib
 import importlib

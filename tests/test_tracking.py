@@ -708,7 +708,7 @@ def test_a_process_that_does_not_read_holds_nobody_up(journal: Journal) -> None:
 
 @pytest.mark.usefixtures("at_once")
 def test_what_a_library_prints_is_no_answer(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does a folder that is not installed, or a working directory that is gone, keep the process from starting."""
+    """The process finds modules where the search does, so that this one takes the place of MLflow."""
     write_first_half(journal)
     folder = journal.path.parent / "mine"
     folder.mkdir()

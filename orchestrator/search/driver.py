@@ -41,7 +41,7 @@ from orchestrator.storage.reading import opened, read_journal
 from orchestrator.storage.scratch import scratch
 from orchestrator.storage.trial_folder import remove_unfinished
 from orchestrator.tracking.address import check_tracking_uri, note_tracking, recorded_address, tracking_address
-from orchestrator.tracking.trackers import MLflowTracker, Tracker
+from orchestrator.tracking.trackers import MLflowTracker, ended_on_failure
 
 STARTING = "starting Ray"
 
@@ -160,7 +160,8 @@ def resume(
             if ledger.state == "done" and not has_report(events):  # it was interrupted while they were written
                 watcher.stage("writing the pages and the model")
                 write_report(ledger, journal, places)
-            return conclude(ledger, path, MLflowTracker(path, uri, places.artifacts), uri)
+            with ended_on_failure(MLflowTracker(path, uri, places.artifacts)) as tracker:
+                return conclude(ledger, path, tracker, uri)
         try:
             search = Search.model_validate(ledger.config)
         except ValidationError as error:
@@ -218,68 +219,50 @@ def run(
     watcher: Watcher,
 ) -> Outcome:
     """Run everything from the first event to the last."""
-    tracker = MLflowTracker(journal.path, tracking_uri, places.artifacts)
-    try:
-        return _run(search, runner, slots, places, journal, events, tracker, tracking_uri, watcher)
-    except BaseException:
-        tracker.close(0)  # else its process would live as long as this one
-        raise
-
-
-def _run(
-    search: Search,
-    runner: Runner,
-    slots: int,
-    places: Places,
-    journal: Journal,
-    events: list[dict[str, Any]],
-    tracker: Tracker,
-    tracking_uri: str,
-    watcher: Watcher,
-) -> Outcome:
-    tracker.notify()
-
-    def tell(event: str, trial: TrialRecord) -> None:
+    with ended_on_failure(MLflowTracker(journal.path, tracking_uri, places.artifacts)) as tracker:
         tracker.notify()
-        watcher(event, trial)
-        if runner.own_processes and (trial.kind == "final" or (event == "ended" and conductor.all_begun)):
-            begin_imports()
 
-    conductor = Conductor(
-        search,
-        journal.path.parent,
-        data=places.data,
-        journal=journal,
-        events=events,
-        slots=slots,
-        resources=runner.resources(search),
-    )
-    remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
-    with driver_lease(conductor), imports_beside() as begin_imports:
-        conductor.listener = tell  # not before: reading the journal may end a trial, and nobody looks on yet
-        try:
-            with interrupts(conductor):
-                watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly
-                if not conductor.stopping:
-                    runner.run(conductor)
-        except KeyboardInterrupt:  # the second one: the runner stopped at once; still complete its records
-            conductor.stopping = True
-        except OSError as error:
-            if not (fault := storage_fault(error, conductor.folder)):
-                raise
-            conductor.stopping, conductor.fault = True, conductor.fault or fault
-        finally:
-            watcher.end()
-            if conductor.ledger.running() or conductor.stopping:
-                conductor.interrupt()
-        table = io.StringIO()
-        write_csv(conductor.ledger, table)
-        with Folder(conductor.folder).output(LEADERBOARD) as path:
-            write_whole(path, table.getvalue().encode())
-        journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
-        conductor.end()
-    watcher.results(conductor.ledger)
-    watcher.stage("writing the pages and the model")
-    write_report(conductor.ledger, journal, places)
-    watcher.stage("sending the rest to MLflow")
-    return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)
+        def tell(event: str, trial: TrialRecord) -> None:
+            tracker.notify()
+            watcher(event, trial)
+            if runner.own_processes and (trial.kind == "final" or (event == "ended" and conductor.all_begun)):
+                begin_imports()
+
+        conductor = Conductor(
+            search,
+            journal.path.parent,
+            data=places.data,
+            journal=journal,
+            events=events,
+            slots=slots,
+            resources=runner.resources(search),
+        )
+        remove_unfinished(conductor.folder, (LEADERBOARD, DRIVER))
+        with driver_lease(conductor), imports_beside() as begin_imports:
+            conductor.listener = tell  # not before: reading the journal may end a trial, and nobody looks on yet
+            try:
+                with interrupts(conductor):
+                    watcher.begin(conductor, tracker)  # it prints: if nobody reads the output, the search ends cleanly
+                    if not conductor.stopping:
+                        runner.run(conductor)
+            except KeyboardInterrupt:  # the second one: the runner stopped at once; still complete its records
+                conductor.stopping = True
+            except OSError as error:
+                if not (fault := storage_fault(error, conductor.folder)):
+                    raise
+                conductor.stopping, conductor.fault = True, conductor.fault or fault
+            finally:
+                watcher.end()
+                if conductor.ledger.running() or conductor.stopping:
+                    conductor.interrupt()
+            table = io.StringIO()
+            write_csv(conductor.ledger, table)
+            with Folder(conductor.folder).output(LEADERBOARD) as path:
+                write_whole(path, table.getvalue().encode())
+            journal.append("artifact", trial_id=None, path=LEADERBOARD, folder="")
+            conductor.end()
+        watcher.results(conductor.ledger)
+        watcher.stage("writing the pages and the model")
+        write_report(conductor.ledger, journal, places)
+        watcher.stage("sending the rest to MLflow")
+        return conclude(conductor.ledger, journal.path, tracker, tracking_uri, conductor.fault)

@@ -205,11 +205,7 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
 
 def conclude(ledger: Ledger, journal: Path, tracker: Tracker, tracking_uri: str, fault: str | None = None) -> Outcome:
     """The outcome of the search, once the tracker has taken the rest."""
-    try:
-        complete = tracker.close(TRACKER_SECONDS)
-    except BaseException:
-        tracker.close(0)  # nothing is sent any more, so that `sync` may
-        raise
+    complete = tracker.close(TRACKER_SECONDS)
     return Outcome(
         ledger=ledger,
         state=ledger.state,

@@ -34,11 +34,8 @@ def words() -> Iterator[bytes]:
 
 def main() -> None:
     """Send until `close`, and then once more; after a failure try again after 1, 2, 4, ... seconds."""
-    for number in (
-        signal.SIGINT,
-        signal.SIGTERM,
-        signal.SIGHUP,
-    ):  # sent to all processes of a job: the search still writes then
+    # sent to all processes of a job: the search still writes then
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w")
     with open(os.devnull, "w") as nowhere:  # what a library prints is no answer

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -244,6 +245,16 @@ class MLflowTracker:
                 self._process.kill()
         self._thread.join(min(timeout, 1.0))
         return self._problem is None and self.backlog == 0
+
+
+@contextlib.contextmanager
+def ended_on_failure(tracker: Tracker) -> Iterator[Tracker]:
+    """Have a tracker begin nothing more if the block raises: its process would live, and send, as long as this one."""
+    try:
+        yield tracker
+    except BaseException:
+        tracker.close(0)
+        raise
 
 
 @dataclass(frozen=True)
