@@ -241,6 +241,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: to try this script itself")
     parser.add_argument("--output", type=Path, help="the folder of the results")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that the part is stopped too
     output = arguments.output or (
         RESULTS if arguments.device == "cuda" else Path(tempfile.gettempdir()) / "orchestrator-gpu-on-cpu"
     )

@@ -116,15 +116,15 @@ def everything(device: str) -> None:
     small = {**SMALL, "validate_every": "3 steps", "epochs": 1, "device": device, "threads": 1}
     large = {**small, **LARGE, "method": "proxy_anchor", "images_per_class": 4, "precision": "bf16", "epochs": 1000}
     wanted: dict[str, tuple[str, dict[str, Any]]] = {}
-    for name in sorted(registry()):
-        for precision in ("float32", "bf16"):
-            wanted[f"{name}, {precision}"] = "small", {**small, "method": name, "precision": precision}
     for name in BACKBONES:
         wanted[f"{name}, bf16"] = "photographs", {**large, "backbone": name}
+    for precision in ("float32", "bf16"):
+        for name in sorted(registry()):
+            wanted[f"{name}, {precision}"] = "small", {**small, "method": name, "precision": precision}
     if device == "cpu":
         wanted = {name: wanted[name] for name in ("pfml, float32", "proxy_anchor, float32")}
     figures, failed, unordered = Figures(), 0, {}
-    processes = max(1, min(4, (os.cpu_count() or 1) // 2)) if device == "cuda" else 1
+    processes = max(1, min(6, (os.cpu_count() or 1) // 2)) if device == "cuda" else 1
     with tempfile.TemporaryDirectory() as folder, spawned(processes) as pool:
         store_of(Path(folder), "small", 240)
         store_of(Path(folder), "photographs", 64)

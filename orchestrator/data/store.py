@@ -25,7 +25,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TextIO
 
@@ -283,6 +283,15 @@ class Digest:
         return self._hash.hexdigest()
 
 
+def _versions() -> dict[str, str]:
+    """Of those of LIBRARIES that are here: where matplotlib is not, no image was drawn by it."""
+    found = {}
+    for library in LIBRARIES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[library] = version(library)
+    return found
+
+
 def write_store(
     path: Path | str,
     *,
@@ -325,7 +334,7 @@ def write_store(
             **(facts or {}),
             "digest": digest,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": {library: version(library) for library in LIBRARIES},
+            "versions": _versions(),
         }
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", "utf-8")
         sync(draft / MANIFEST)
