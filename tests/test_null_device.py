@@ -9,23 +9,23 @@ from typing import Any
 import pytest
 import test_loop
 from support.null_cuda import environment, run_on_null_device
-from support.null_training import BACKBONE_SETTINGS
+from support.null_training import BACKBONE_SETTINGS, Trained
 
 from orchestrator.networks.backbones import BACKBONES
 
 
-def train(data: Path, names: list[str], precisions: list[str], before: str = "", **extra: Any) -> dict[str, int | str]:
-    """Launches of each training, or what went wrong in it."""
+def train(data: Path, names: list[str], precisions: list[str], before: str = "", **extra: Any) -> dict[str, Trained]:
+    """Each training, by its name and precision."""
     request = json.dumps({"data": str(data), "names": names, "precisions": precisions, "extra": extra})
     code = f"{before}\nimport sys\nfrom support import null_training\nsys.argv = ['', {request!r}]\nnull_training.run()"
     printed = run_on_null_device(code, gigabytes=8, caching=False)
-    results: dict[str, int | str] = json.loads(printed.splitlines()[-1])
+    results = {name: Trained(**result) for name, result in json.loads(printed.splitlines()[-1]).items()}
     assert len(results) == len(names) * len(precisions)
     return results
 
 
-def faults(results: dict[str, int | str]) -> dict[str, str]:
-    return {name: result for name, result in results.items() if isinstance(result, str)}
+def faults(results: dict[str, Trained]) -> dict[str, str]:
+    return {name: result.fault for name, result in results.items() if result.fault is not None}
 
 
 def test_what_the_device_counts() -> None:
