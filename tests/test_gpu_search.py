@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from orchestrator.evaluation import neighbours
+from orchestrator.evaluation.gpu import RowsOnGPUs
 from orchestrator.evaluation.metrics import evaluate_embeddings
-from orchestrator.evaluation.neighbours import NeighbourSearch, RowsOnGPUs, nearest_neighbours
+from orchestrator.evaluation.neighbours import NeighbourSearch, nearest_neighbours
 
 pytestmark = pytest.mark.skipif(neighbours.faiss is None, reason="no faiss")
 CAP = 48
