@@ -240,6 +240,7 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     """The follower of a search's processes, a trial of Tune's that runs, and what became of its actor."""
     driver, done = conductor(tmp_path), []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # a process of Tune's without a GPU hides them
     driver.search = driver.search.model_copy(update={"stall_timeout": 30.0})
     monkeypatch.setattr(ray_tune, "resources", lambda *_: {"CPU": 1})
     monkeypatch.setattr(ray_tune, "release", lambda _: done.append("released"))
