@@ -1,6 +1,7 @@
 """Rows that are searched on GPUs; and what an error of CUDA means: too little memory, or a GPU that this process can no
 longer use."""
 
+import ctypes
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,16 +39,19 @@ def is_broken(device: torch.device) -> bool:
     """
     if device.type != "cuda" or not in_use():
         return False
-    return not any(_answers(device) for _ in range(2))  # an error that passes is told once, by the call after it
-
-
-def _answers(device: torch.device) -> bool:
-    try:
-        torch.cuda.synchronize(device)
-        torch.zeros(1, device=device).cpu()
-    except RuntimeError as error:
-        return lacks_memory(error)
+    for _ in range(2):  # an error that passes is told once, by the call after it
+        try:
+            torch.cuda.synchronize(device)
+            return False
+        except RuntimeError:
+            pass
     return True
+
+
+def keep(*values: object) -> None:
+    """Never free these, nor what they refer to. torch ends the process where it frees a tensor of a broken GPU that a
+    second stream has used, before anybody could be told why."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(values))
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -130,7 +130,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
             device = choose_device(work.settings.get("device", "auto"))
             unordered = stack.enter_context(repeatable(device.type))
             stack.enter_context(freed_memory_kept(device.type))
-            stack.enter_context(memory_given_back(device.type))
+            stack.enter_context(memory_given_back(device))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
             if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
@@ -178,7 +178,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
 
 def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> Failed | Interrupted:
     """How an error ends a trial."""
-    from orchestrator.evaluation.gpu import is_broken
+    from orchestrator.evaluation.gpu import is_broken, keep
     from orchestrator.training.device import choose_device
 
     trial_id = work.trial_id
@@ -202,6 +202,7 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
     elif isinstance(error, KeyboardInterrupt):
         summary = "the code raised it"
     if broken:
+        keep(error)
         first = str(error).partition("\n")[0][:300]
         reason = f"its process can no longer use its GPU: {type(error).__name__}: {first}{place_of(error)} (see {log})"
         return Failed(trial_id, reason, failure="device")

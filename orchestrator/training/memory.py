@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from orchestrator.evaluation.gpu import is_broken
 from orchestrator.training.device import free_memory
 from orchestrator.training.eager import leave_unmarked
 
@@ -21,13 +22,13 @@ AFTERWARDS = {MMAP_MAX: 65536, MMAP_THRESHOLD: 32 * 2**20, TRIM_THRESHOLD: 64 * 
 
 
 @contextlib.contextmanager
-def memory_given_back(device_type: str) -> Iterator[None]:
+def memory_given_back(device: torch.device) -> Iterator[None]:
     """At the end of this block of a training, memory of the GPU that torch only keeps for its next tensor is returned:
     the process may wait long for its next trial, or train a smaller network in it, and others may share the GPU."""
     try:
         yield
     finally:
-        if device_type == "cuda":
+        if device.type == "cuda" and not is_broken(device):
             free_memory()
 
 
