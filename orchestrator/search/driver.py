@@ -149,9 +149,8 @@ def resume(
             print(visible(f"note: {note}"), file=sys.stderr)
         raised = num_trials is not None or bool(budget)
         confirmed = final_trials is not None or final_seeds is not None
-        again = bool(ledger.retried())
         fetch_artifacts(path, events, ledger)
-        if ledger.has_ended and not (raised or confirmed or again):
+        if ledger.is_complete and not (raised or confirmed):
             for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
                 if value is not None:
                     raise InputError(

@@ -311,8 +311,13 @@ class Ledger:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is left to do: only more trials, another budget or trials to be tried again continue it."""
+        """Whether it came to its end: only more trials, another budget or `retried` trials continue it."""
         return self.state in ("done", "failed")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a plain resume would train nothing."""
+        return self.has_ended and not self.retried()
 
     @property
     def yet(self) -> str:
