@@ -140,6 +140,10 @@ class OutOfMemory(TrainingFailed):
         self.of_batch = of_batch
 
 
+class DeviceLost(TrainingFailed):
+    """A training that holds a GPU which its process cannot use."""
+
+
 def place_of(error: BaseException) -> str:
     """Where a user's code raised an error: ", in loss, method.py line 9"; "" where that is not in a user's file."""
     packages, ours = Path(sysconfig.get_path("purelib")), Path(__file__).parent

@@ -10,6 +10,7 @@ from orchestrator.storage import paths
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
+    from orchestrator.storage.events import Failure
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,8 @@ class Failed(_OfATrial):
     reason: str
     repeats: bool = False
     """Of one worker of a group: whether another attempt of the group would fail too."""
+    failure: "Failure | None" = None
+    """`device`: the process that trained can no longer use its GPU, and has to end itself."""
     done = True
 
 

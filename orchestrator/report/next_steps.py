@@ -106,6 +106,18 @@ def _interrupted(findings: Findings) -> Iterator[Step]:
         )
 
 
+def _retry(findings: Findings) -> Iterator[Step]:
+    ledger, again = findings.ledger, findings.ledger.retried()
+    if again:
+        yield Step(
+            "retry",
+            f"Try {counted(len(again), 'training')} again",
+            f"Nothing but a GPU that could no longer be used made {'it' if len(again) == 1 else 'them'} fail.",
+            line(findings, ["orchestrator", "resume", ledger.name]),
+            of_trials(findings, len(again)),
+        )
+
+
 def _left(findings: Findings) -> float | None:
     """The seconds of the trials that have not ended; None if their number is not known."""
     wanted = findings.ledger.config.get("num_trials")
@@ -384,6 +396,7 @@ RULES: tuple[Rule, ...] = (
     Rule("lost", "it has not ended, and its process is gone", _lost, alone=True),
     Rule("running", "it still runs", _running, alone=True),
     Rule("interrupted", "it was interrupted", _interrupted, alone=True),
+    Rule("retry", "trials failed only because their GPU could no longer be used", _retry, alone=True),
     Rule("failed", "no trial has a result", _failed, alone=True),
     Rule("not_learned", "even the best trial did not learn", _not_learned, alone=True),
     Rule("widen", "the winner is at an end of a range that could go on", widen, search=True),

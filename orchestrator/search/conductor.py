@@ -22,6 +22,7 @@ from orchestrator.report.effect import idle_params, training_images
 from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
+from orchestrator.storage.events import Failure
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key, budget_used
@@ -110,11 +111,11 @@ class Conductor:
                 stop = value is not None and self.study.report(trial_id, event["validation"], value)
                 if stop and not event.get("finished"):
                     stopped.add(trial_id)
-            elif event["event"] == "trial_ended" and event["state"] != "interrupted":
+            elif event["event"] == "trial_ended" and not self._goes_on(self.ledger.trials[trial_id]):
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
-        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED}
+        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
         last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
         best = self._best()
         self.dropped = {name: _unneeded(name in best) for name in self.to_tidy if name != last}
@@ -125,6 +126,12 @@ class Conductor:
             else:
                 trial.state = "interrupted"
                 self.waiting.append(trial)
+        self.waiting += self.ledger.retried()
+
+    @staticmethod
+    def _goes_on(trial: TrialRecord) -> bool:
+        """Whether a resume continues a trial that has ended."""
+        return trial.state == "interrupted" or trial.retryable
 
     def next(self) -> Work | None:
         """The next trial; None if no trial can be started now."""
@@ -295,7 +302,7 @@ class Conductor:
             self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
             self.listener("anew", trial)
         if isinstance(result, Failed):
-            self._end(trial, "failed", result.reason)
+            self._end(trial, "failed", result.reason, result.failure)
             return True
         if isinstance(result, Interrupted):
             self.stopping, self.fault = True, result.reason
@@ -361,7 +368,7 @@ class Conductor:
         for trial in self.ledger.running():
             self._end(trial, "interrupted", f"the {self.ledger.kind} was {self.stopped_by or 'interrupted'}")
 
-    def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
+    def _end(self, trial: TrialRecord, state: str, reason: str | None = None, failure: Failure | None = None) -> None:
         if trial.best is not None and state in FINISHED:
             best = {best_key(k): v for k, v in trial.best_metrics.items() if k.startswith("val/")}
             best |= {
@@ -374,10 +381,11 @@ class Conductor:
         if state in FINISHED:
             self._tables(trial)
         self.clocks.pop(trial.trial_id, None)
-        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
-        if trial.kind == "trial" and state != "interrupted":
+        kind: dict[str, Any] = {} if failure is None else {"failure": failure}
+        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **kind)
+        if trial.kind == "trial" and not self._goes_on(trial):
             self.study.tell(trial.trial_id, state, trial.second)
-        if state != "interrupted":
+        if not self._goes_on(trial):
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
             self.to_tidy[trial.trial_id] = trial

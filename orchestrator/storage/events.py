@@ -23,6 +23,9 @@ TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 Attempts = Annotated[int, Field(ge=0, le=1000)]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)]
 State = Literal["done", "pruned", "failed", "interrupted"]
+Failure = Literal["device"]
+"""Why a trial failed, where that decides what follows. `device`: only because its GPU could no longer be used; a resume
+tries it again."""
 
 
 class _Shape(BaseModel):
@@ -157,6 +160,8 @@ class _TrialEnded(_Event):
     trial_id: TrialId
     state: State
     reason: str | None
+    failure: Failure | None = None
+    """Only of a trial that failed. Older journals lack it."""
 
 
 class _Artifact(_Event):

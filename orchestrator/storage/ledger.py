@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage.events import check, check_format
+from orchestrator.storage.events import Failure, check, check_format
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
@@ -16,7 +16,7 @@ STATES = ("running", "done", "pruned", "failed", "interrupted")
 FINISHED = ("done", "pruned")
 """The states of trials that ended as planned: they may win."""
 ENDED = (*FINISHED, "failed")
-"""The states of trials that no resume continues."""
+"""The states of trials that no resume continues, but those of `Ledger.retried`."""
 
 
 def state_texts(counts: Mapping[str, int], lost: bool = False) -> list[str]:
@@ -36,6 +36,8 @@ class TrialRecord:
     started: int
     state: str = "running"
     reason: str | None = None
+    failure: Failure | None = None
+    """Why it failed, if that decides what follows."""
     validations: int = 0
     curve: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
@@ -83,6 +85,11 @@ class TrialRecord:
     def point(self) -> dict[str, Any]:
         """What was searched, without the seed."""
         return {key: value for key, value in self.params.items() if key != "seed"}
+
+    @property
+    def retryable(self) -> bool:
+        """Whether it failed only because of a broken GPU: a resume tries it again."""
+        return self.state == "failed" and self.failure == "device"
 
 
 @dataclass
@@ -186,10 +193,10 @@ class Ledger:
         elif kind == "trial_ended":
             trial = self.find(event["trial_id"])
             trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
-            trial.ended_at = self._taken
+            trial.ended_at, trial.failure = self._taken, event.get("failure")
             if trial.state != "interrupted":
                 self._unfinished.pop(trial.trial_id, None)
-            if trial.kind == "trial" and trial.state != "interrupted":
+            if trial.kind == "trial" and trial.state != "interrupted" and not trial.retryable:
                 self._judge(trial)
 
     def _start(self, event: Mapping[str, Any]) -> None:
@@ -197,7 +204,7 @@ class Ledger:
         group = self.finals if event["kind"] == "final" else self.trials
         known = group.get(trial_id)
         if known is not None:
-            known.state, known.reason, known.ended = "running", None, None
+            known.state, known.reason, known.ended, known.failure = "running", None, None, None
             known.restarted.append(event["time"])
             known.resources = event.get("resources", known.resources)
             known.note = event.get("note", known.note)
@@ -294,14 +301,23 @@ class Ledger:
         """Running and interrupted trials."""
         return list(self._unfinished.values())
 
+    def retried(self) -> list[TrialRecord]:
+        """The failed trials, final runs included, that a resume tries again."""
+        return [trial for trial in self.everyone() if trial.retryable]
+
     def everyone(self) -> list[TrialRecord]:
         """All trials, followed by the final runs."""
         return [*self.trials.values(), *self.finals.values()]
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is left to do: only more trials or another budget continue it."""
+        """Whether it came to its end: only more trials, another budget or `retried` trials continue it."""
         return self.state in ("done", "failed")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a plain resume would train nothing."""
+        return self.has_ended and not self.retried()
 
     @property
     def yet(self) -> str:
