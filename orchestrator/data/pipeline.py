@@ -15,6 +15,7 @@ import io
 import json
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -36,6 +37,7 @@ from orchestrator.data.augmentations.extra import DRAW, change_of
 from orchestrator.data.compiled import cut_of, program
 from orchestrator.data.encoding import as_mode
 from orchestrator.data.manifest import MODES
+from orchestrator.data.pace import FIRST, Pace, usable_cores
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment, degrade, uniforms
@@ -78,10 +80,10 @@ class Reader:
 
     `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs, which it cuts to `image_size`
     pixels, or the size of its name; `extra_augmentations`: torchvision's, of bytes: after that cut, before a recipe;
-    `degrade_tests`: whether the
-    `degradation` applies to the images of evaluations too; `threads`: how many prepare photographs, 0 for only the
-    caller's; `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes
-    (torch uses such memory again once the copy has ended).
+    `degrade_tests`: whether the `degradation` applies to the images of evaluations too; `threads`: how many prepare
+    photographs, 0 for only the caller's, None for FIRST and more while the caller waits, up to one for each core;
+    `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes (torch uses
+    such memory again once the copy has ended).
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Reader:
         seed: int = 0,
         degradation: Degradation | None = None,
         degrade_tests: bool = False,
-        threads: int = 0,
+        threads: int | None = 0,
         pinned: bool = False,
     ) -> None:
         self.store = store
@@ -107,9 +109,12 @@ class Reader:
         self._program = None if self.crop is None else program()
         if self.crop is not None and self._program is None:
             _import_torchvision()
-        self._threads = threads
+        self._most = usable_cores() if threads is None else threads
+        self._threads = min(FIRST, self._most) if threads is None else threads
         self._pinned = pinned
-        self._pool = ThreadPoolExecutor(threads, "images") if self.crop is not None and threads else None
+        self._pool = self._new_pool() if self.crop is not None and self._threads else None
+        self._before: ThreadPoolExecutor | None = None
+        """The threads before their number was changed, which end what they have begun."""
 
     def __enter__(self) -> Self:
         return self
@@ -121,8 +126,8 @@ class Reader:
 
     def close(self) -> None:
         """Discard the batches being read ahead, and end the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in filter(None, (self._pool, self._before)):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Tensor]]:
         """Each request with its images (n, C, H, W), in order: uint8, or float32 in [0, 1] where floats were changed
@@ -136,13 +141,31 @@ class Reader:
                 yield request, self._read(request)
             return
         requests = iter(requests)
+        pace = Pace(self._most)
         waiting = deque(map(self._submit, islice(requests, AHEAD)))
         while waiting:
             request, images, parts = waiting.popleft()
+            asked = time.perf_counter()
             for part in parts:
                 part.result()
+            ready = time.perf_counter()
+            self._use(pace.threads(self._threads, ready - asked, ready))
             waiting.extend(map(self._submit, islice(requests, 1)))
             yield request, images
+
+    def _new_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._threads, "images")
+
+    def _use(self, threads: int) -> None:
+        """From here on, prepare with so many threads."""
+        if threads == self._threads:
+            return
+        if self._before is not None:
+            self._before.shutdown(wait=True)
+        self._before, self._threads = self._pool, threads
+        self._pool = self._new_pool()
+        if self._before is not None:
+            self._before.shutdown(wait=False)
 
     def _read(self, request: Request) -> Tensor:
         """Read one batch, in the calling thread."""
@@ -309,12 +332,12 @@ def _pixels(data: bytearray | memoryview, channels: int) -> Tensor | None:
 
 
 def find_unreadable(
-    store: Store, augmentation: str, *, threads: int, say: Callable[[str], None] | None = None
+    store: Store, augmentation: str, *, threads: int | None, say: Callable[[str], None] | None = None
 ) -> dict[int, str]:
     """The rows of a store that cannot be decoded, each with the reason. For recipes of CROPS; else there are none.
 
     The first call tries all images; later ones read its result from a file in the store's folder, if it can be written.
-    `say` receives one line before the first.
+    `say` receives one line before the first. `threads`: how many try them, None for one for each core.
     """
     if augmentation not in CROPS:
         return {}
@@ -338,7 +361,7 @@ def find_unreadable(
                 found[row] = str(error)
         return found
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(usable_cores() if threads is None else max(1, threads)) as pool:
         parts = pool.map(look, np.array_split(np.arange(len(store)), max(1, len(store) // 64)))
         unreadable = {row: reason for part in parts for row, reason in part.items()}
     draft = record.with_name(f".{CHECKED}.{os.getpid()}.tmp")
