@@ -125,11 +125,12 @@ class Training(BaseModel):
         description="side in pixels to which photographs are cut, in training and evaluation; null: that of the "
         "augmentation's name",
     )
-    loader_threads: int = Field(
-        4,
+    loader_threads: int | None = Field(
+        None,
         ge=0,
         le=256,
-        description="threads that prepare photographs ahead of the training; 0: none; results do not depend on it",
+        description="threads that prepare photographs ahead of the training; 0: none; null: 4, and more while the "
+        "training waits for them, up to one for each core; results do not depend on it",
     )
     degradation: DegradationName = Field(
         "none", description="what makes training images uncertain, after their augmentation"
