@@ -125,7 +125,8 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
             device = choose_device(work.settings.get("device", "auto"))
-            unordered = stack.enter_context(repeatable(device.type))
+            fixed_order = work.settings.get("deterministic") is not False
+            unordered = stack.enter_context(repeatable(device.type, deterministic=fixed_order))
             stack.enter_context(freed_memory_kept(device.type))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
