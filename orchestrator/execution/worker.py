@@ -128,7 +128,8 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
         try:
             check_gpu(work)
             device = choose_device(work.settings.get("device", "auto"))
-            unordered = stack.enter_context(repeatable(device.type))
+            fixed_order = work.settings.get("deterministic") is not False
+            unordered = stack.enter_context(repeatable(device.type, deterministic=fixed_order))
             stack.enter_context(freed_memory_kept(device.type))
             stack.enter_context(memory_given_back(device))
             anew = files.fetch(broadcast_object, leader=rank() == 0)

@@ -182,6 +182,11 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
             f"{counted(len(unordered), 'training')} cannot be repeated to the last bit: on their GPUs "
             f"{listed(names, ' and ')} {'has' if len(names) == 1 else 'have'} no fixed order."
         )
+    if free := sum(trial.settings.get("deterministic") is False for trial in ended):
+        yield (
+            f"{counted(free, 'training')} had deterministic: false: on a GPU the same settings and seed give slightly "
+            "different numbers each time."
+        )
 
 
 def told_beside(ledger: Ledger) -> Iterator[str]:

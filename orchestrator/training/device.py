@@ -1,4 +1,4 @@
-"""The device of a training: choice, precision, random numbers, memory."""
+"""The device of a training: choice, form of the images, random numbers, memory."""
 
 import contextlib
 import gc
@@ -32,6 +32,11 @@ def own_device(device: torch.device) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
+def name_of(device: torch.device) -> str:
+    """The type of GPU, or of device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def random_state(device: torch.device) -> list[Tensor]:
     """The state of torch's global generators: of the CPU, and of the GPU in use."""
     return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
@@ -48,12 +53,6 @@ def form_of_images(training: Training) -> tuple[torch.dtype, torch.memory_format
     """Type and layout of the images that the network takes."""
     layout = torch.channels_last if training.channels_last else torch.contiguous_format
     return torch.float64 if training.precision == "float64" else torch.float32, layout
-
-
-def autocast(training: Training, device: torch.device) -> torch.autocast:
-    """Half precision for the network if configured."""
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
-    return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
 
 
 @contextlib.contextmanager

@@ -198,6 +198,14 @@ def on_first(function: Callable[[], Answer]) -> Answer:
     return cast(Answer, found)
 
 
+def alike(value: str) -> bool:
+    """Whether this value is the same on all ranks."""
+    values: list[Any] = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(values, value)
+    return len(set(values)) == 1
+
+
 def data_parallel(module: nn.Module, *, unsynchronised: list[str]) -> nn.Module:
     """`module` under DDP (or as it is in one process).
 

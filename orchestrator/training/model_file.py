@@ -79,6 +79,7 @@ def build_learner(experiment: Experiment, store: Images, *, num_classes: int, **
         lora=None
         if training.lora_rank is None
         else LoRA(training.lora_rank, training.lora_alpha, training.lora_layers or "all"),
+        precision=training.precision,
     )
 
 
