@@ -13,7 +13,7 @@ PYTEST = $(BIN)/pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscop
 # at their usual niceness Ray's workers would wait for the other file's test
 test test-slow: export RAY_worker_niceness := 0
 
-.PHONY: demo test test-slow gpu coverage lint setup ui package site methods-page tables-page goldens clean
+.PHONY: demo test test-slow gpu gpu-wheels coverage lint setup ui package site methods-page tables-page goldens clean
 
 demo: setup ## a real search on embedded data, in minutes
 	@echo "== searching PFML's hyperparameters on embedded glyphs (two trials at a time on two cores)"
@@ -30,6 +30,10 @@ test-slow: setup ## the tests that take minutes, PROCESSES=2 files at a time: ha
 gpu: ## all that needs a GPU, in at most nine minutes; PART=5 or PART=5-, WHEELS=folder (benchmarks/gpu.py)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) benchmarks/gpu.py $(if $(PART),--part $(PART)) \
 		$(if $(WHEELS),--wheels $(WHEELS)) $(if $(DEVICE),--device $(DEVICE))
+
+gpu-wheels: setup ## what a GPU machine without a network lacks, in WHEELS=build/gpu-wheels; GPU_PYTHON=3.12, ALSO="timm"
+	@$(UV) run --quiet --no-project --with pip python benchmarks/gpu_wheels.py $(or $(WHEELS),build/gpu-wheels) \
+		--python $(or $(GPU_PYTHON),3.12) $(if $(ALSO),--also $(ALSO))
 
 coverage: export RAY_worker_niceness := 0
 coverage: setup ## the share of the code that the quick tests run, by file

@@ -16,11 +16,13 @@ from shutil import which
 from typing import Any
 
 import gpu
+import gpu_parts
 import pytest
 import test_gpu
 import torch
 from _pytest.mark import ParameterSet
-from gpu import FAILED, INCOMPLETE, NOT_RUN, PARTS, PASSED, TRIED, Part, Result
+from gpu_parts import PARTS, Part
+from gpu_results import FAILED, INCOMPLETE, NOT_RUN, PASSED, TRIED, Result, kept, of_tests, save
 from test_loop import resolved
 
 ROOT = Path(__file__).parents[1]
@@ -64,7 +66,7 @@ def test_a_part_of_tests_passes_only_if_all_ran_and_passed(try_part: Any) -> Non
         assert (failed.outcome, failed.tests["failed"]) == (FAILED, 1) and "test_bad" in failed.why
     assert try_part("import nothing_like_it\n" + GOOD, ("test_good",)).outcome == FAILED
     assert try_part(GOOD, ("test_good", "test_renamed")).outcome == FAILED
-    assert gpu.of_tests(Part("p", "w", 1, ("test_good",)), 0, Path("none.xml")).outcome == NOT_RUN
+    assert of_tests(Part("p", "w", 1, ("test_good",)), 0, Path("none.xml")).outcome == NOT_RUN
 
 
 def test_a_part_runs_where_pytest_has_no_plugin_for_time_limits(
@@ -93,7 +95,13 @@ def test_a_script_s_part_passes_only_with_figures(try_part: Any) -> None:
         assert try_part(source).outcome == FAILED
     slow = "import time; print('{\"a\": 1}', flush=True); time.sleep(60)"
     stopped, cut = try_part(slow, seconds=1), try_part(slow, left=1)
-    assert (stopped.outcome, cut.outcome) == (FAILED, INCOMPLETE) and "time for all parts" in cut.why
+    assert (stopped.outcome, cut.outcome) == (INCOMPLETE, INCOMPLETE) and "time for all parts" in cut.why
+    assert stopped.figures == cut.figures == {"a": 1}  # what was measured before is kept
+    assert try_part("import time; time.sleep(60)", seconds=1).outcome == FAILED
+    broken = try_part('print(\'{"a": 1}\'); print(\'{"net: failed": "no cuDNN"}\'); print(\'{"b": 2}\')')
+    assert (broken.outcome, broken.why) == (FAILED, "1 failed; net: no cuDNN") and broken.figures["b"] == 2
+    some = try_part('print(\'{"a": 1}\'); print(\'{"not run": "not installed: timm"}\')')
+    assert (some.outcome, some.why, some.figures) == (INCOMPLETE, "not installed: timm", {"a": 1})
     absent = try_part("print('{\"a\": 1}')", needs=("nothing_like_it",))
     assert (absent.outcome, absent.why) == (NOT_RUN, "not installed: nothing_like_it")
 
@@ -114,8 +122,8 @@ def test_the_report_claims_nothing_that_did_not_run(tmp_path: Path) -> None:
             PARTS[1].name, NOT_RUN, "needs | CUDA", {"passed": 0, "failed": 0, "skipped": 27}, where=where
         ),
     }
-    gpu.save(tmp_path, results)
-    assert gpu.kept(tmp_path / "results.json") == results
+    save(tmp_path, results)
+    assert kept(tmp_path / "results.json") == results
     page = (tmp_path / "results.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| ") and line[2].isdigit()]
     assert len(rows) == len(PARTS)
@@ -124,7 +132,7 @@ def test_the_report_claims_nothing_that_did_not_run(tmp_path: Path) -> None:
     assert all("**not run**: no run asked for it yet" in row for row in rows[2:])
     assert "ran on a CPU" in page
     (tmp_path / "results.json").write_text("{")
-    assert gpu.kept(tmp_path / "results.json") == {}
+    assert kept(tmp_path / "results.json") == {}
 
 
 def test_planted_claims_are_seen(try_part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +160,13 @@ def test_time_that_is_over_is_said_and_is_no_success(tmp_path: Path, monkeypatch
     passed = Result(
         PARTS[0].name, PASSED, figures={"a": 1}, where={"date": "before", "python": "3", "cores": 1, "versions": {}}
     )
-    gpu.save(tmp_path, {PARTS[0].name: passed})
+    save(tmp_path, {PARTS[0].name: passed})
     words = ["gpu.py", "--device", "cpu", "--minutes", "0", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
     with pytest.raises(SystemExit) as ended:
         gpu.main()
     assert ended.value.code == 1
-    found = gpu.kept(tmp_path / "results.json")
+    found = kept(tmp_path / "results.json")
     assert found.pop(PARTS[0].name) == passed
     assert {(result.outcome, "go on with PART=" in result.why) for result in found.values()} == {(NOT_RUN, True)}
     assert len(found) == len(PARTS) - 1
@@ -259,7 +267,7 @@ def test_a_training_of_the_gpu_tests_needs_no_other_package_of_ours(data_folder:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in project["dependencies"]}
     modules = {"pillow": "PIL", "scikit-learn": "sklearn", "faiss-gpu": "faiss", "faiss-cpu": "faiss"}
-    others = {modules.get(name, name) for name in names} - set(gpu.NEEDED)
+    others = {modules.get(name, name) for name in names} - {"torch", "numpy", *gpu_parts.TESTS}
     assert {"ray", "faiss", "mlflow"} <= others
     code = f"""
 import sys

@@ -1,10 +1,9 @@
-"""The Triton kernels, in Triton's interpreter and compiled for a GPU that is not there; and who may ask for them."""
+"""The Triton kernels in Triton's interpreter, and who may ask for them."""
 
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,50 +53,6 @@ def test_no_matrix_of_all_pairs_is_made(found: dict[str, Any]) -> None:
 def test_what_is_no_number_or_has_no_force_or_is_asked_twice(found: dict[str, Any]) -> None:
     facts = found["facts"]
     assert (facts["not a number"], facts["without force"], facts["second derivatives"]) == (True, True, [])
-
-
-# Compiled ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("energy._pairs", 64),
-        pytest.param("energy._pairs", 128, marks=pytest.mark.slow),
-        ("log_sums._sums", 128),
-        ("log_sums._weighted", 128),
-    ],
-)
-def test_it_compiles_for_a_gpu_without_atomics_and_tf32(
-    name: str, rows: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Triton compiles without a GPU. Products are fused multiplications and additions of float32 numbers. The
-    energy's is compiled for its own tiles in the slow tests; for smaller ones it takes a third of the time."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from triton.backends.compiler import GPUTarget  # type: ignore[import-not-found,unused-ignore]
-    from triton.compiler import ASTSource, compile
-
-    from methods.kernels import energy, log_sums, tiles
-
-    kernel = {"energy": energy, "log_sums": log_sums}[name.split(".")[0]].__dict__[name.split(".")[1]]
-    tile = replace(tiles.TILE, rows=rows, others=rows, width=rows)
-    options = tile.options()
-    constants = {"POWER": True, "GRADIENT": True, "ANCHORS": False, "OWN_LABELS": 1, "LABELS": 1} | options
-    constants = {key: value for key, value in constants.items() if key in kernel.arg_names}
-    kinds = {"labels": "*i64", "own_labels": "*i64", "other_labels": "*i64", "energies": "*fp64"}
-    kinds |= dict.fromkeys(("count", "other_count", "dimensions", "first", "last", "part_size", "stride"), "i32")
-    numbers = "near far radius alpha attraction repulsion slope core close rounding positive_slope negative_slope"
-    kinds |= dict.fromkeys(numbers.split(), "fp32") | dict.fromkeys(constants, "constexpr")
-    source = ASTSource(kernel, {key: kinds.get(key, "*fp32") for key in kernel.arg_names}, constants)
-    made = compile(
-        source,
-        target=GPUTarget("cuda", 90, 32),
-        options={key: value for key, value in options.items() if key not in constants},
-    )
-    assert made.asm["ptx"].count("fma.rn.f32") > 500 and made.asm["cubin"]
-    for absent in ("atom.", "red.", "mma", "tf32"):
-        assert absent not in made.asm["ptx"].replace("shared", "")
-    assert made.metadata.shared <= 48 * 1024
 
 
 # Who may ask for them ------------------------------------------------------------------------------------------------

@@ -161,7 +161,6 @@ def _pairs(
     for start in range(part * part_size, end, OTHERS):
         others = start + tl.arange(0, OTHERS)
         other_in = others < end
-        y = points + others.to(tl.int64)[:, None] * dimensions
         same = row_labels[:, None] == tl.load(labels + others, mask=other_in, other=0)[None, :]
         squared = row_squares[:, None] + tl.load(squares + others, mask=other_in, other=0.0)[None, :]
         squared -= 2 * products(x, columns, row_in, others, stride, dimensions, ROWS, OTHERS, DEPTH)
@@ -172,10 +171,9 @@ def _pairs(
             listed = reach & (squared <= close * largest)
             crowded = tl.max(listed.to(tl.int32)) > 0
             if crowded:
-                exact = tl.zeros((ROWS, OTHERS), tl.float32)
+                exact = tl.where(listed, 0.0, squared)  # in the registers of the products: its loads are few and packed
                 for at in range(dimensions):
-                    apart = tl.load(x + at, mask=row_in[:, None], other=0.0)
-                    apart = apart - tl.trans(tl.load(y + at, mask=other_in[:, None], other=0.0))
+                    apart = _apart(columns, at, tl.minimum(rows, last - 1), others, stride)
                     exact += apart * apart
                 squared = tl.where(listed, exact, squared)
             excess, rate = _psi(
@@ -189,8 +187,7 @@ def _pairs(
                     force = tl.where(listed, rate, 0.0)
                     rate = tl.where(listed, 0.0, rate)
                     for at in range(dimensions):
-                        apart = tl.load(x + at, mask=row_in[:, None], other=0.0)
-                        apart = apart - tl.trans(tl.load(y + at, mask=other_in[:, None], other=0.0))
+                        apart = _apart(columns, at, tl.minimum(rows, last - 1), others, stride)
                         sums = tl.load(to + at, mask=row_in[:, None], other=0.0)
                         tl.debug_barrier()  # several threads hold a row: all have read it before one writes
                         tl.store(to + at, sums + tl.sum(force * apart, 1)[:, None], mask=row_in[:, None])
@@ -204,6 +201,13 @@ def _pairs(
             inside = row_in[:, None] & (at < dimensions)
             own = tl.load(x + at, mask=inside, other=0.0)
             tl.store(to + at, tl.load(to + at, mask=inside, other=0.0) + pulled[:, None] * own, mask=inside)
+
+
+@triton.jit
+def _apart(columns, at, rows, others, stride):
+    """x_i - y_j in dimension `at`, (ROWS, OTHERS), of neighbours in memory; past the last point anything."""
+    place = columns + tl.cast(at, tl.int64) * stride
+    return tl.load(place + rows)[:, None] - tl.load(place + others)[None, :]
 
 
 @triton.jit
