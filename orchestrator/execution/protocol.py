@@ -32,6 +32,8 @@ class Work:
     """Whether the finished training is tested on the test classes."""
     untrained: bool = False
     """Whether to measure the network before its training."""
+    untrained_on_test: bool = False
+    """Whether to measure it on the test classes, also where classes are held out."""
     workers: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     """The resources of each worker; a runner with several machines sets them."""

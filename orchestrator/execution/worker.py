@@ -223,7 +223,7 @@ def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.training.untrained import measure
 
-    return measure(*_opened(work.settings, data, hold_out=work.hold_out))
+    return measure(*_opened(work.settings, data, hold_out=work.hold_out), on_test=work.untrained_on_test)
 
 
 def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:

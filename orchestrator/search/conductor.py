@@ -20,6 +20,7 @@ from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.report.effect import idle_params, training_images
 from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
+from orchestrator.search.gains import gain_of
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.events import Failure
@@ -216,7 +217,8 @@ class Conductor:
             stop_after=self._stop_after(trial, experiment),
             hold_out=not final or needs_validation(experiment),
             test=final or search.test_trials,
-            untrained=not final and self._is_to_measure(trial.trial_id, experiment),
+            untrained=self._is_to_measure(trial, experiment),
+            untrained_on_test=final,
             workers=search.workers_of_final if final else search.workers,
             trial_timeout=search.trial_timeout,
             stall_timeout=search.stall_timeout,
@@ -261,23 +263,37 @@ class Conductor:
         )
         return experiment
 
-    def _is_to_measure(self, trial_id: str, experiment: Experiment) -> bool:
-        """Whether a trial has to measure its untrained network: it is not measured, and no other trial is doing so."""
-        key = untrained_key(experiment.flat(), str(self.ledger.tags.get("dataset.digest")))
+    def _untrained_key(self, trial: TrialRecord) -> str:
+        digest = str(self.ledger.tags.get("dataset.digest"))
+        return untrained_key(trial.settings, digest, on_test=trial.kind == "final")
+
+    def _is_to_measure(self, trial: TrialRecord, experiment: Experiment) -> bool:
+        """Whether a trial has to measure its untrained network: it is not measured, and no other trial is doing so. Of
+        the final runs the winner's first one measures it on the test classes."""
+        if trial.kind == "final":
+            winner = self.ledger.winner()
+            first = next(iter(self.ledger.final_runs_of(winner)), None)
+            if first is None or first.trial_id != trial.trial_id:
+                return False
+        trial_id = trial.trial_id
+        digest = str(self.ledger.tags.get("dataset.digest"))
+        key = untrained_key(experiment.flat(), digest, on_test=trial.kind == "final")
         if key in self.ledger.untrained:
             return False
         if (found := known(self.folder.parent.parent, key)) is not None:
             self._note_untrained(trial_id, key, found)
             return False
-        other = self.ledger.trials.get(self.measuring.get(key, ""))
+        measuring = self.measuring.get(key, "")
+        other = self.ledger.trials.get(measuring) or self.ledger.finals.get(measuring)
         if other is not None and other.trial_id != trial_id and other.state == "running":
             return False
         self.measuring[key] = trial_id
         return True
 
     def _note_untrained(self, trial_id: str, key: str, found: Mapping[str, Any]) -> None:
+        score = {name: part for name, part in found.items() if name != "by_class"}  # those stay in the storage
         self._record(
-            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **found}
+            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **score}
         )
 
     def _stop_after(self, trial: TrialRecord, experiment: Experiment) -> int | None:
@@ -312,7 +328,7 @@ class Conductor:
             self._end(trial, "failed", f"{bad[0]} at validation {result.number}")
             return True
         if (found := result.untrained) is not None and valid(found):
-            key = untrained_key(trial.settings, str(self.ledger.tags.get("dataset.digest")))
+            key = self._untrained_key(trial)
             if key not in self.ledger.untrained:
                 self._note_untrained(trial.trial_id, key, found)
                 keep(self.folder.parent.parent, key, found)
@@ -436,6 +452,11 @@ class Conductor:
         winner = self.ledger.winner()
         if winner is not None:
             self._interval(winner)
+            for trial in [winner, *self.ledger.tests_of(winner)[:1]]:
+                score = known(self.folder.parent.parent, self._untrained_key(trial)) if trial.gain is None else None
+                gain = gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric)
+                if gain is not None:
+                    self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.plain)
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
         self._record("search_ended", state=state, best=best, reason=reason)
         return state

@@ -75,6 +75,17 @@ class _Untrained(_Shape):
     of: _Set | None = None
 
 
+class _Gain(_Shape):
+    """How much better a trial is than its untrained network, paired by class."""
+
+    metric: str
+    difference: FiniteFloat
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    up: Whole
+    classes: Whole
+
+
 class _SearchStarted(_Event):
     format: Whole = 1
     name: str
@@ -154,6 +165,7 @@ class _Result(_Event):
     metrics: Metrics
     untrained: _Untrained | None = None
     best_interval: Interval | None = None
+    gain: _Gain | None = None
 
 
 class _TrialEnded(_Event):

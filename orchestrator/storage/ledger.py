@@ -54,6 +54,9 @@ class TrialRecord:
     """The mean training loss before its first validation."""
     best_interval: tuple[float, float] | None = None
     """The 95% interval of its best value over the held-out classes, if recorded."""
+    gain: dict[str, Any] | None = None
+    """How much it is better than its untrained network, paired by class (`evaluation.paired.Gain`); on the test classes
+    if it was tested, else on the held-out ones."""
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
@@ -188,6 +191,7 @@ class Ledger:
             trial = self.find(event["trial_id"])
             trial.test |= tests
             trial.best_interval = event.get("best_interval", trial.best_interval)
+            trial.gain = event.get("gain", trial.gain)
             if (found := event.get("untrained")) is not None:
                 self.untrained[found["key"]] = found
         elif kind == "trial_ended":
@@ -340,12 +344,25 @@ class Ledger:
         """The classes that its trainings select on: `validation` or `test` classes."""
         return str(self.config.get("settings", {}).get("selection", "validation"))
 
-    @property
-    def final(self) -> TrialRecord | None:
-        """The winner's final run, the first if there are several; an earlier winner's if it has none yet."""
-        winner = self.winner()
-        of_winner = [run for run in self.finals.values() if winner is not None and run.source == winner.trial_id]
-        return next(iter(of_winner or self.finals.values()), None)
+    def final_runs_of(self, trial: TrialRecord | None) -> list[TrialRecord]:
+        """The final runs that retrain a trial, whatever became of them; records from before sources were written are
+        known by their point."""
+        if trial is None:
+            return []
+        return [
+            run
+            for run in self.finals.values()
+            if run.source == trial.trial_id or (run.source is None and run.point == trial.point)
+        ]
+
+    def tests_of(self, trial: TrialRecord | None) -> list[TrialRecord]:
+        """The tested runs of a trial, the only ones whose numbers are its test: its final runs; without final runs the
+        trials of its point, which may differ from it in the seed. Another trial's test is never among them."""
+        if trial is None:
+            return []
+        if runs := self.final_runs_of(trial):
+            return [run for run in runs if run.test]
+        return [run for run in self.trials.values() if run.test and run.point == trial.point]
 
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order. With two objectives the
@@ -402,13 +419,24 @@ class Ledger:
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed trial cannot win. Where points have several seeds, the best trial of
-        the best point."""
+        the best point. Of a training that holds nothing out, and so has no values, the first that was tested."""
         won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
-        return won or next(iter(self.finished()), None)
+        won = won or next(iter(self.finished()), None)
+        if won is None and self.kind == "training":
+            won = next((trial for trial in self.trials.values() if trial.state in FINISHED and trial.test), None)
+        return won
 
     def first_so_far(self) -> TrialRecord | None:
-        """While no trial has won: the best of those that have a value, which may still run or have failed."""
-        return None if self.winner() is not None else next(iter(self.leaders()), None)
+        """While no trial has won: the best of those that have a value, which may still run or have failed. After that:
+        the best that has not ended, if it already stands higher than the winner."""
+        winner = self.winner()
+        if winner is None:
+            return next(iter(self.leaders()), None)
+        if self.second is not None or self.over_seeds or winner.best is None:
+            return None
+        waiting = [t for t in self._unfinished.values() if t.kind == "trial" and t.best is not None]
+        higher = [trial for trial in waiting if self.better(trial.best or 0.0, winner.best)]
+        return min(higher, key=lambda trial: (self._losses(trial), trial.number), default=None)
 
     def finished(self) -> list[TrialRecord]:
         """The trials that may win, best first."""
