@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -119,6 +119,14 @@ def prepare_dataset(
     decoded: Annotated[
         bool, typer.Option("--decoded", help="Keep pixels, not JPEG: faster in training, about five times as large.")
     ] = False,
+    orientation: Annotated[
+        Literal["applied", "stored"] | None,
+        typer.Option(help="An orientation in EXIF data; applied by default for images of your own.", show_choices=True),
+    ] = None,
+    transparency: Annotated[
+        Literal["white", "dropped"] | None,
+        typer.Option(help="What is behind transparency; white by default for images of your own.", show_choices=True),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option(min=1, max=PROCESSES_PER_CPU * cpus(), help="Processes; one per core by default.")
     ] = None,
@@ -175,6 +183,8 @@ def prepare_dataset(
                 size=size,
                 original=original,
                 decoded=decoded,
+                orientation=orientation,
+                transparency=transparency,
                 workers=workers or cpus(),
                 progress=show,
                 say=notes.append,

@@ -95,6 +95,11 @@ class Archive:
     pixels: bool = False  # True: the images are pixels, kept as PNG at their size
 
 
+def as_text(name: str) -> str:
+    """A file name as text; its bytes may be in another encoding than UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
 def subfolders(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
 
