@@ -236,8 +236,6 @@ def folders(source: Path, labels: list[int] = LABELS) -> None:
     names = named(["auk", "bee", "cat", "dog"], labels, "thing")
     for seed, label in enumerate(labels):
         photo(source / names[label] / f"{seed}.png", seed)
-    (source / "auk" / "._0.png").write_bytes(b"macOS")
-    (source / "auk" / "notes.txt").write_text("not an image")
     (source / ".cache").mkdir()
 
 

@@ -62,7 +62,7 @@ CHANGES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "exchanged": (
         "folder",
-        lambda source: (photo(source / "a" / "9.png", 77), (source / "a" / "0.png").unlink()),
+        lambda source: (photo(source / "a" / "9.png", 77), (source / "a" / "0.png").rename(source.parent / "x")),
         "1 added (a/9.png), 1 removed (a/0.png)",
     ),
     "relabelled": (

@@ -25,6 +25,8 @@ from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Listing, as_text
 from orchestrator.data.catalog import check_importer, datasets
 from orchestrator.data.changes import changes, described
+from orchestrator.data.duplicates import FILE as DUPLICATES
+from orchestrator.data.duplicates import Duplicates, find_duplicates, write_duplicates
 from orchestrator.data.encoding import (
     ORIENTATIONS,
     PART_SCHEMA,
@@ -40,7 +42,9 @@ from orchestrator.data.encoding import (
     read_part,
     write_part,
 )
-from orchestrator.data.sources import named, read_source, remedy
+from orchestrator.data.pipeline import decode
+from orchestrator.data.sources import check_left_out, left_out_lines, named, read_source, remedy
+from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
 from orchestrator.errors import DataError, suggestion
 
@@ -70,6 +74,8 @@ def prepare(
     decoded: bool = False,
     orientation: str | None = None,
     transparency: str | None = None,
+    allow_duplicates: bool = False,
+    allow_left_out: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
@@ -80,11 +86,11 @@ def prepare(
     `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
     side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes; `decoded` keeps, as PPM,
     the pixels that the images have when they are decoded. For images of one's own: `orientation` in EXIF data is
-    "applied" or, as in benchmarks and with `original`, "stored"; transparency is "white" (the background) or "dropped".
-    The store is the same whatever the number of `workers`
-    (processes; 1: this one). `progress` is called with the number of images done and the number of all images, `say`
-    with a line about what deserves attention, `expect` with the size of a store of decoded images, before anything is
-    written.
+    "applied" or, as in benchmarks and with `original`, "stored"; transparency is "white" (the background) or "dropped";
+    copies on both sides of a measurement are refused unless `allow_duplicates`, and more than 5% of files that are no
+    images unless `allow_left_out`. The store is the same whatever the number of `workers` (processes; 1: this one).
+    `progress` is called with the number of images done and the number of all images, `say` with a line about what
+    deserves attention, `expect` with the size of a store of decoded images, before anything is written.
 
     Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
     number of images that the next call need not encode again.
@@ -97,6 +103,9 @@ def prepare(
     if path.exists():
         return _there_already(path, importer, settings, asked, source, tell)
     listing = read_source(importer, Path(source).expanduser().absolute(), name)
+    check_left_out(listing, allow_left_out)
+    for line in left_out_lines(listing):
+        tell(line)
     if listing.beside:
         tell(f"{_some(len(listing.beside))} outside the class folders and ignored: {named(listing.beside)}")
     if listing.loops:
@@ -119,7 +128,19 @@ def prepare(
             facts = _facts(parts)
             for line in _remarks(facts, settings):
                 tell(line)
-            store = _write(path, name, importer, listing, parts, settings, facts)
+            copies = _duplicates(listing, parts, facts)
+            refused = path.with_name(f"{name}.{DUPLICATES}")
+            about = _columns(listing)
+            if importer in OWN and not allow_duplicates and (problem := copies.problem(about[0])):
+                write_duplicates(refused, copies, *about)
+                raise DataError(
+                    f"{listing.origin}: {problem}; all are listed in {refused}: remove one of each, or give "
+                    "--allow-duplicates, which is then told with every number"
+                )
+            store = _write(path, name, importer, listing, parts, settings, facts, copies)
+            if copies.copies or copies.near:
+                write_duplicates(path / DUPLICATES, copies, *about)
+            refused.unlink(missing_ok=True)
             _remove_others(folder, ())
     except OSError as error:
         raise writing_problem(path, error) from None
@@ -347,6 +368,34 @@ def _remarks(facts: pa.Table, settings: dict[str, Any]) -> Iterator[str]:
         yield f"{transparent:,} of {len(facts):,} images have transparency, which is {done}"
 
 
+def _columns(listing: Listing) -> tuple[list[str], list[str], list[str]]:
+    """Name, class and split of each image."""
+    pictures = listing.pictures
+    classes = [as_text(listing.class_names[picture.class_id]) for picture in pictures]
+    return [as_text(picture.source) for picture in pictures], classes, [picture.split for picture in pictures]
+
+
+def _duplicates(listing: Listing, parts: Sequence[_Part], table: pa.Table) -> Duplicates:
+    ranks = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
+    labels = np.array([ranks[picture.class_id] for picture in listing.pictures], np.int64)
+    splits = np.array([picture.split for picture in listing.pictures], np.str_)
+    testing = np.isin(labels, halves(labels, splits, len(ranks))[1])
+    contents = table["content"].to_pylist()
+
+    def image(row: int) -> bytes:
+        part = parts[min(row // len(parts[0].contents), len(parts) - 1)]
+        data: bytes = _table(part)["image"][row - part.first].as_py()
+        return data
+
+    def same(one: int, other: int) -> bool:
+        if contents[one] == contents[other]:
+            return True
+        first, second = image(one), image(other)
+        return first == second or np.array_equal(decode(first, 3), decode(second, 3))
+
+    return find_duplicates(table["pixels"].to_pylist(), table["look"].to_pylist(), labels, splits, testing, same)
+
+
 def _write(
     path: Path,
     name: str,
@@ -355,6 +404,7 @@ def _write(
     parts: Sequence[_Part],
     settings: dict[str, Any],
     table: pa.Table,
+    copies: Duplicates,
 ) -> Store:
     label = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
 
@@ -378,6 +428,8 @@ def _write(
         "source": as_text(str(listing.origin)),
         "with_orientation": int((table["orientation"].to_numpy() != UPRIGHT).sum()),
         "with_transparency": int(table["transparent"].to_numpy().sum()),
+        "duplicates": copies.counts,
+        "left_out": dict(listing.left_out),
         "kinds": dict(Counter(table["kind"].to_pylist()).most_common()),
     }
     if listing.layout:

@@ -86,3 +86,29 @@ def named(things: Sequence[str]) -> str:
     """The first few of them."""
     more = f" and {len(things) - NAMED:,} more" if len(things) > NAMED else ""
     return ", ".join(things[:NAMED]) + more
+
+
+LEFT_OUT = 0.05
+"""The share of files in the folders of classes that may be no images without a decision of the user."""
+
+
+def left_out_lines(listing: Listing) -> list[str]:
+    """What is left out, counted."""
+    lines = []
+    if count := sum(listing.left_out.values()):
+        which = ", ".join(f"{number:,} {ending}" for ending, number in sorted(listing.left_out.items()))
+        lines.append(f"{count:,} {'file is no image' if count == 1 else 'files are no images'} and left out: {which}")
+    if listing.system:
+        lines.append(f"{listing.system:,} hidden or system files and folders are left out")
+    return lines
+
+
+def check_left_out(listing: Listing, allowed: bool) -> None:
+    """DataError if so many files are no images that the user should decide."""
+    count, images = sum(listing.left_out.values()), len(listing.pictures)
+    if not allowed and count > LEFT_OUT * (count + images):
+        raise DataError(
+            f"{listing.origin}: {left_out_lines(listing)[0]}, beside {images:,} images: more than {LEFT_OUT:.0%}; "
+            "convert those that are pictures (JPEG, PNG, GIF, BMP, TIFF, WebP, PPM, JPEG 2000 and AVIF are read), or "
+            "give --allow-left-out"
+        )
