@@ -278,6 +278,7 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
     if held_out is not None and ledger.selection != "test" and is_held_out(ledger.metric):
         lines.append(f"{_capital(selection_text(held_out))}.")
+    lines += [f"{_capital(line)}." for line in ledger.sizes.get("remarks", [])]
     if winner is not None:
         lines += _winner_lines(ledger, winner)
     if line := unlike(ledger):
