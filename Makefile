@@ -80,4 +80,4 @@ goldens: setup ## tests/goldens as the program is now; review the difference
 	@$(BIN)/pytest --quiet --update-goldens tests/test_goldens.py
 
 clean: ## remove what setup and demo made
-	rm -rf .venv .uv runs
+	rm -rf .venv .uv build runs

@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--recipe", default="random_crop_224")
     parser.add_argument("--precision", default="bf16")
-    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="that prepare photographs")
+    parser.add_argument("--threads", type=int, help="that prepare photographs; default: as a training chooses them")
     parser.add_argument("--steps", type=int, default=50, help="in a window")
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
@@ -99,7 +99,7 @@ def main() -> None:
     print(
         f"{datetime.now(UTC):%Y-%m-%d}, {where}, {processor()}, {os.cpu_count()} cores; torch {torch.__version__}; "
         f"{arguments.backbone}, {arguments.precision}, batch {experiment.training.batch_size}, {arguments.recipe}, "
-        f"{arguments.threads} threads, {arguments.rounds} rounds"
+        f"{arguments.threads or 'as many as it takes'} threads, {arguments.rounds} rounds"
     )
     for name, found in rates.items():
         print(f"{name:8} {statistics.median(found):8.0f} images/s ({min(found):.0f} to {max(found):.0f})")

@@ -195,11 +195,11 @@ def language_guidance(embeddings: Tensor, texts: Tensor, *, temperature: float =
     size = len(embeddings)
     if size < 2:
         return torch.where(torch.tensor(False, device=embeddings.device), embeddings, 0).sum()
-    others = ~torch.eye(size, dtype=torch.bool, device=embeddings.device)
-    language, visual = (
-        F.log_softmax(cosine_similarity(z, z)[others].view(size, size - 1) / temperature, dim=1)
-        for z in (texts.detach(), embeddings)
-    )
+
+    def to_others(z: Tensor) -> Tensor:  # without the diagonal: not by a mask, for whose size the host waits for a GPU
+        return cosine_similarity(z, z).flatten()[1:].view(size - 1, size + 1)[:, :-1].reshape(size, size - 1)
+
+    language, visual = (F.log_softmax(to_others(z) / temperature, dim=1) for z in (texts.detach(), embeddings))
     return F.kl_div(visual, language, reduction="batchmean", log_target=True)
 
 

@@ -36,12 +36,11 @@ class Discriminator(nn.Module):
         for number, layer in enumerate(self.layers):
             x = layer(x)
             if number < len(self.gains):
-                centred = x - x.mean(0)
-                x = centred * (centred.square().mean(0) + 1e-5).rsqrt() * self.gains[number] + self.shifts[number]
+                x = torch.batch_norm(x, self.gains[number], self.shifts[number], None, None, True, 0.0, 1e-5, True)
             if number < self.last:
                 x = F.relu(x)
                 if self.dropout:
-                    kept = torch.rand(x.shape, generator=rng) >= self.dropout
+                    kept = torch.rand(x.shape, generator=rng, device=rng.device) >= self.dropout
                     x = x * kept.to(x.device) / (1 - self.dropout)
         return x
 
@@ -123,14 +122,15 @@ class DADA(Method):
         z = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         seed = int(torch.randint(2**62, (), generator=rng))
         shares = np.random.default_rng(seed).beta(config.mix_alpha, config.mix_beta, size=2).tolist()
+        dropping = self.generator_on(rng, z.device)
         mixed = [F.normalize((1 - m) * z + m * own, dim=1) for m in shares]
         unit, by_class = self.discriminators["domains"], self.discriminators["classes"]
         with full_precision(z.device):
             told = [
-                F.cross_entropy(unit(rows, rng), torch.full_like(labels, domain))
+                F.cross_entropy(unit(rows, dropping), torch.full_like(labels, domain))
                 for domain, rows in enumerate((z, mixed[0], own))
             ]
-            logits, of_mixed = by_class(z, rng), by_class(mixed[1], rng)
+            logits, of_mixed = by_class(z, dropping), by_class(mixed[1], dropping)
             apart = config.discrepancy * nuclear_discrepancy(logits, of_mixed)
         classes = config.class_share * (2 * F.cross_entropy(logits, labels) - sign * apart)
         return {"classes": classes, "domains": sign * (1 - config.class_share) * torch.stack(told).sum()}

@@ -30,12 +30,10 @@ class Gaussians(NamedTuple):
 
 
 def draw(images: Gaussians, count: int, rng: Generator) -> Tensor:
-    """`count` points of each Gaussian, mean + e^(log_variance / 2) noise: (N, K, D), with gradients to both.
-
-    `rng` is on the CPU, so that every rank draws the same.
-    """
+    """`count` points of each Gaussian, mean + e^(log_variance / 2) noise: (N, K, D), with gradients to both."""
     mean, log_variance = images
-    noise = torch.randn(len(mean), count, mean.shape[1], dtype=torch.float64, generator=rng).to(mean)
+    shape = len(mean), count, mean.shape[1]
+    noise = torch.randn(shape, dtype=torch.float64, generator=rng, device=rng.device).to(mean)
     return mean[:, None] + (log_variance / 2).exp()[:, None] * noise
 
 
@@ -137,7 +135,7 @@ class HIB(Method):
 
     def step(self, batch: Batch, network: Network, rng: Generator) -> dict[str, Tensor]:
         images = gaussians(network(batch.images), "embedding")
-        points = draw(images, self.config.draws, rng)
+        points = draw(images, self.config.draws, self.generator_on(rng, images.mean.device))
         logs = log_match_probabilities(points, points, a=self.log_a.exp(), b=self.b)
         return {
             "match": soft_contrastive(*logs, *pair_masks(batch.labels, batch.labels, same=True)),

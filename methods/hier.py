@@ -23,9 +23,9 @@ TREE = "hierarchy_margin", "hierarchical_proxies", "hierarchical_lr_multiplier",
 
 def chosen(mask: Tensor, count: int, rng: Generator) -> Tensor:
     """`count` columns (Q, count) of each row of the mask (Q, R), drawn with equal chances, with replacement; some
-    column for a row without any. `rng` is on the CPU."""
+    column for a row without any."""
     up_to = mask.cumsum(1)
-    shares = torch.rand(len(mask), count, dtype=torch.float64, generator=rng).to(mask.device)
+    shares = torch.rand(len(mask), count, dtype=torch.float64, generator=rng, device=rng.device).to(mask.device)
     wanted = (shares * up_to[:, -1:]).long() + 1
     return torch.searchsorted(up_to, wanted).clamp(max=mask.shape[1] - 1)
 
@@ -50,8 +50,8 @@ def reciprocal_triplets(closeness: Tensor, neighbours: int, count: int, rng: Gen
 def ancestors(distance: Tensor, temperature: float, rng: Generator) -> tuple[Tensor, Tensor]:
     """An ancestor for each row of distances (N, P), drawn from the softmax of -d / temperature by Gumbel noise: which
     one, (N,), and weights (N, P) that are 1 there and 0 elsewhere, with the gradient of the noisy softmax."""
-    uniform = torch.rand(distance.shape, generator=rng, dtype=torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
-    noise = uniform.log_().neg_().log_().neg_().to(distance)
+    uniform = torch.rand(distance.shape, generator=rng, device=rng.device, dtype=torch.float32)
+    noise = uniform.clamp_min(torch.finfo(torch.float32).tiny).log_().neg_().log_().neg_().to(distance)
     soft = (noise - distance / temperature).softmax(1)
     which = soft.argmax(1)
     hard = torch.zeros_like(soft).scatter_(1, which[:, None], 1)
@@ -144,14 +144,14 @@ class HIER(OverObjective):
         points = outputs["embedding"].to(torch.promote_types(unit.dtype, torch.float32))
         inner = self.normalize(self.inner)
         related, _ = pair_masks(batch.labels, batch.labels, same=True)
-        tree = []
+        tree, own_rng = [], self.generator_on(rng, points.device)
         for own, same in ((points, related), (inner, None)):
             distance = hyperbolic_distance(own, inner, config.curvature)
             with torch.no_grad():
                 apart = hyperbolic_distance(own, own, config.curvature)
                 closeness = 1 / (1 + apart) + (0 if same is None else same.to(apart))
-            triplets, counted = reciprocal_triplets(closeness, config.neighbours, config.triplets, rng)
+            triplets, counted = reciprocal_triplets(closeness, config.neighbours, config.triplets, own_rng)
             given = {"margin": config.hierarchy_margin, "temperature": config.tau}
-            tree.append(hierarchy_loss(distance, triplets, counted, **given, rng=rng))
+            tree.append(hierarchy_loss(distance, triplets, counted, **given, rng=own_rng))
         terms = {"loss": self.base.compare(outputs | {"embedding": unit}, batch.labels, rng)}
         return terms | {"tree": config.hierarchy_weight * (tree[0] + tree[1])}

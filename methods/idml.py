@@ -9,7 +9,6 @@ Shapes: Q queries, R references, A anchors; s has D dimensions, u may have anoth
 
 from typing import Any, Literal, Self, cast
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
@@ -35,6 +34,7 @@ from methods.objectives import cosine_similarity, euclidean_distance
 from methods.proxies import Proxies
 from methods.sup_con import SupCon
 from methods.uncertainty import certain_pairs_of_uncertain_items, gradient_weight, gradient_weights
+from methods.vmf_softmax import draws
 from orchestrator.method import Batch, Diagnostics, Embedded, InputError, Method, Network, Outputs, Task
 
 SMALLEST_DISTANCE = 1e-12  # keeps (b + gamma) / a^2, the slope of the relative uncertainty, inside float32
@@ -179,10 +179,10 @@ def von_mises_fisher(means: Tensor, concentration: float, rng: Generator) -> Ten
     """A draw from a von Mises-Fisher distribution around each row, its density ~ exp(concentration mean . x).
 
     Args:
-        means: (B, D) unit rows, D >= 2. concentration: >= 0; 0 is uniform. rng: on the CPU.
+        means: (B, D) rows, D >= 2, of any length. concentration: >= 0; 0 is uniform.
 
     Returns:
-        (B, D) unit rows, float64 on the CPU.
+        (B, D) unit rows, float64, without gradients.
 
     Raises:
         ValueError: if the concentration is negative or D is below 2.
@@ -190,19 +190,8 @@ def von_mises_fisher(means: Tensor, concentration: float, rng: Generator) -> Ten
     size, dim = means.shape
     if not (concentration >= 0 and dim >= 2):
         raise ValueError(f"needs a concentration of at least 0 and 2 dimensions, got {concentration:g} and {dim}")
-    if concentration == 0:
-        return F.normalize(torch.randn(size, dim, dtype=torch.float64, generator=rng), dim=1)
-    from scipy.stats import vonmises_fisher  # takes a second to import, which other methods need not pay
-
-    pole = torch.zeros(dim, dtype=torch.float64)
-    pole[0] = 1
-    numpy_rng = np.random.default_rng(int(torch.randint(2**62, (), generator=rng)))
-    drawn = torch.from_numpy(vonmises_fisher(pole.numpy(), concentration).rvs(size, random_state=numpy_rng))
-    drawn = drawn.view(size, dim)
-    # the reflection that takes the pole to each mean
-    across = pole - F.normalize(means.detach().cpu().double(), dim=1)
-    share = (drawn * across).sum(1) / across.square().sum(1).clamp_min(torch.finfo(torch.float64).tiny)
-    return drawn - 2 * share[:, None] * across
+    rows = F.normalize(means.detach().double(), dim=1)
+    return draws(rows, rows.new_full((size,), concentration), 1, rng)[:, 0]
 
 
 def _certainty(
@@ -452,7 +441,7 @@ class IDML(Method):
             return outputs
         s = outputs["embedding"]
         given = self.config.random_concentration
-        drawn = von_mises_fisher(s, s.shape[1] if given is None else given, rng)
+        drawn = von_mises_fisher(s, s.shape[1] if given is None else given, self.generator_on(rng, s.device))
         return outputs | {"uncertainty": drawn.to(s)}
 
     def _record(self, terms: dict[str, Tensor], originals: Outputs, mixed: Outputs | None = None) -> dict[str, Tensor]:

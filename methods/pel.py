@@ -105,7 +105,7 @@ class PEL(OverObjective):
             mixed = mix(batch, config.mixup_alpha, config.mixup_blocks, rng)
             both = zip(images, gaussians(network(mixed.images), "raw"), strict=True)
             images, labels = Gaussians(*map(torch.cat, both)), label_sets(labels, mixed.labels)
-        points = F.normalize(draw(images, config.draws, rng), dim=-1)
+        points = F.normalize(draw(images, config.draws, self.generator_on(rng, images.mean.device)), dim=-1)
         losses = [self.base.compare({"embedding": z}, labels, rng) for z in points.unbind(1)]
         return {
             "loss": torch.stack(losses).mean(),

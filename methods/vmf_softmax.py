@@ -65,9 +65,10 @@ def angles(concentration: Tensor, levels: Tensor, dim: int) -> Tensor:
 
 def draws(means: Tensor, concentration: Tensor, count: int, rng: Generator) -> Tensor:
     """`count` points of unit length of the von Mises-Fisher distributions about unit rows (B, D), D >= 2, with
-    concentrations (B,): (B, count, D), with gradients on both. `rng` is on the CPU."""
-    levels = torch.rand(len(means), count, dtype=torch.float64, generator=rng).to(means.device)
-    noise = torch.randn(len(means), count, means.shape[1], dtype=torch.float64, generator=rng).to(means)
+    concentrations (B,): (B, count, D), with gradients on both."""
+    of: dict[str, Any] = {"dtype": torch.float64, "generator": rng, "device": rng.device}
+    levels = torch.rand(len(means), count, **of).to(means.device)
+    noise = torch.randn(len(means), count, means.shape[1], **of).to(means)
     turned = angles(concentration, levels, means.shape[1]).to(means.dtype)[:, :, None]
     across = noise - (noise * means[:, None]).sum(2, keepdim=True) * means[:, None]
     return turned.cos() * means[:, None] + turned.sin() * F.normalize(across, dim=2)
@@ -145,7 +146,7 @@ class VMFSoftmax(Method):
         k, k_c = (torch.linalg.vector_norm(rows, dim=1) for rows in (vectors, self.weight))
         beta = (-self.log_temperature).exp()
         with full_precision(mu.device):
-            products = draws(mu, k, config.draws, rng) @ self.weight.T
+            products = draws(mu, k, config.draws, self.generator_on(rng, mu.device)) @ self.weight.T
         logits = log_normalizer_ratio(k_c.square(), beta.square() + 2 * beta * products, dim)
         own = cosine_similarity(mu * mean_length(k, dim)[:, None], mu_c * mean_length(k_c, dim)[:, None])
         classes = torch.arange(len(self.weight), device=batch.labels.device)

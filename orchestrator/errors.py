@@ -31,7 +31,7 @@ EXTRAS = {
 """Packages that an extra brings."""
 HEAVY = (
     *("torch", "torchvision", "timm", "ray", "optuna", "mlflow", "faiss", "matplotlib", "safetensors", "cmaes"),
-    *("pyarrow", "PIL"),
+    *("pyarrow", "PIL", "imagehash"),
 )
 """Packages that the full installation has, and the one that only looks at a storage has not (deploy/review)."""
 
@@ -138,6 +138,10 @@ class OutOfMemory(TrainingFailed):
     def __init__(self, message: str, *, of_batch: bool) -> None:
         super().__init__(message)
         self.of_batch = of_batch
+
+
+class DeviceLost(TrainingFailed):
+    """A training that holds a GPU which its process cannot use."""
 
 
 def place_of(error: BaseException) -> str:

@@ -39,6 +39,14 @@ def _as_it_is(rows: Tensor) -> Tensor:
     return rows
 
 
+def generator_on(rng: Generator, device: torch.device) -> Generator:
+    """A generator of this device for the draws of a step: `rng` itself on the CPU, elsewhere a new one, whose seed
+    `rng` draws. So GPUs of one type draw the same, and so does a resumed training."""
+    if device.type == rng.device.type:
+        return rng
+    return Generator(device).manual_seed(int(torch.randint(2**62, (), generator=rng)))
+
+
 def _alone(part: Callable[[int, int], Tensor]) -> Tensor:
     return part(0, 1)
 
@@ -184,7 +192,9 @@ class Method(nn.Module):
     gradient. A costly sum can be split over the ranks by `shared_sum`, with the same value and gradients:
     `self.shared_sum(part)` adds up the scalars part(i, n), i < n, of which each rank computes one. What a method
     computes of this rank's images itself, (B / world size, ...), `self.gather` makes (B, ...) of, with exact gradients;
-    it takes one row of each image, or several. Its mutable state
+    it takes one row of each image, or several. Many random numbers are drawn on the device, by a generator
+    `self.generator_on(rng, device)` of its own, on which all ranks draw the same: `torch.rand(shape, generator=it,
+    device=it.device).to(device)`. Its mutable state
     lives in parameters and buffers, and is therefore in every checkpoint; a buffer must not
     change its shape after `bind`. State is equal on all ranks by construction, so it is never synchronised.
 
@@ -244,6 +254,7 @@ class Method(nn.Module):
         self.task = task
         self.shared_sum: SharedSum = _alone
         self.gather: Callable[[Tensor], Tensor] = _as_it_is
+        self.generator_on: Callable[[Generator, torch.device], Generator] = generator_on
 
     def bind(self, network: nn.Module) -> None:
         """Called once, before DDP and the optimiser: allocate what depends on the network.
@@ -300,7 +311,8 @@ class Method(nn.Module):
         """Named loss terms of one batch. Override it to mix inputs or to run the network more than once.
 
         `network` takes any part of this rank's images, as long as each rank gives as many, and is in training mode.
-        `rng` (on the CPU) draws the same numbers on every rank and is part of the checkpoint. By default several
+        `rng` (on the CPU) draws the same numbers on every rank and is part of the checkpoint; many numbers are drawn on
+        the device, from `self.generator_on(rng, device)`. By default several
         `views` of the batch follow each other, (views B, D), each with the batch's labels.
         """
         seen = [network(images) for images in batch.views]

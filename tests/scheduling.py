@@ -124,7 +124,7 @@ class Source:
 def trained(folder: Path, name: str, trials: int, **changes: Any) -> dict[str, Any]:
     """What the processes of some trials saw, and the trials' last results."""
     wanted = search(name, **changes)
-    settings = wanted.example().flat() | {"device": "auto"}
+    settings = wanted.example().flat() | {"device": "cpu"}
     (folder / name).mkdir(parents=True)
     works = [
         Work(str(n), settings, str(folder / "data"), str(folder / name / str(n)), stop_after=1, workers=wanted.workers)

@@ -15,12 +15,13 @@ from torchvision import models
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.method import Task, find_method
-from orchestrator.networks import frozen_batch_norm, timm_norm
+from orchestrator.networks import frozen_batch_norm, relu6, timm_norm
 from orchestrator.networks.backbones import BACKBONES, build_backbone
 from orchestrator.networks.backbones.base import Pooling
 from orchestrator.networks.backbones.network import Backbone
 from orchestrator.networks.bn_inception import BLOCKS, BNInception
 from orchestrator.networks.embedding import EmbeddingNetwork
+from orchestrator.networks.operators import Operator
 from orchestrator.networks.relu6 import LeanReLU6
 from orchestrator.networks.timm_body import TimmBody
 from orchestrator.training.learner import Learner
@@ -567,6 +568,40 @@ def test_batch_norm_that_is_not_frozen_is_torch_s(kind: str) -> None:
         assert x.grad is not None and y.grad is not None and torch.equal(x.grad, y.grad)
         assert not trained or torch.equal(norm.weight.grad, lean.weight.grad)
         assert torch.equal(norm.running_mean, lean.running_mean)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("affine", [True, False])
+def test_derivatives_by_public_operators_are_torch_s(
+    dtype: torch.dtype, layout: torch.memory_format, affine: bool
+) -> None:
+    torch.manual_seed(0)
+    gradient = torch.randn(4, 8, 6, 6).to(dtype).contiguous(memory_format=layout)
+    mean, variance, weight = torch.rand(3, 8, dtype=torch.promote_types(dtype, torch.float32))
+    arguments = mean, variance, weight if affine else None, 1e-5
+    theirs = frozen_batch_norm.aten_derivative(gradient, *arguments)
+    ours = frozen_batch_norm.plain_derivative(gradient, *arguments)
+    assert ours.dtype == theirs.dtype == dtype and theirs.abs().sum() > 0
+    assert torch.allclose(ours, theirs, rtol=4 * torch.finfo(dtype).eps, atol=0)
+    clipped = (gradient * 20).clamp(0, 6)
+    assert torch.equal(relu6.plain_derivative(gradient, clipped), relu6.aten_derivative(gradient, clipped))
+
+
+def test_an_operator_is_tried_once_on_each_kind_of_device_and_element() -> None:
+    tried: list[torch.dtype] = []
+
+    def moved(gradient: torch.Tensor) -> torch.Tensor:
+        tried.append(gradient.dtype)
+        raise AttributeError("no such operator")
+
+    operator = Operator(moved, lambda gradient: gradient + 1, lambda device, dtype: (torch.ones(1, dtype=dtype),))
+    for dtype in (torch.float32, torch.float64, torch.float32):
+        assert torch.equal(operator(torch.ones(2, dtype=dtype)), torch.full((2,), 2.0, dtype=dtype))
+    assert tried == [torch.float32, torch.float64]
+    operator.fast = lambda gradient: (_ for _ in ()).throw(torch.OutOfMemoryError("full"))
+    with pytest.raises(torch.OutOfMemoryError):
+        operator(torch.ones(2, dtype=torch.bfloat16))
 
 
 def test_second_derivatives_of_frozen_batch_norm() -> None:

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from orchestrator.data import store as stores
-from orchestrator.data.encoding import as_mode, encode
+from orchestrator.data.encoding import Keeping, as_mode, encode
 from orchestrator.data.pipeline import decode
 from orchestrator.data.prepare import prepare
 from orchestrator.data.store import Row, Store, write_store
@@ -160,7 +160,7 @@ def test_the_bytes_of_images_of_8_bits_stay_equal(tmp_path: Path, name: str, kin
     wanted.info.clear()
     buffer = io.BytesIO()
     wanted.save(buffer, "JPEG", quality=95)
-    assert encode(str(path), 256).image == buffer.getvalue()
+    assert encode(str(path), Keeping(256)).image == buffer.getvalue()
 
 
 def test_the_test_sees_what_clipping_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -239,6 +239,14 @@ def test_a_trial_that_begins_anew_is_told_and_noted(tmp_path: Path) -> None:
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB."), "out of GPU memory with a batch"),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"), "out of memory with a"),
         (MemoryError(), "out of memory with a batch"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out of GPU mem"),
+        (
+            RuntimeError(
+                "Error: 'err == cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryOverflow dev "
+                "0 space Device stream 0x1 size 1073741824 bytes (cudaMalloc error out of memory [2])"
+            ),
+            "out of GPU memory with a batch",
+        ),
     ],
 )
 def test_a_batch_that_does_not_fit_fails_its_trial_with_one_that_does(

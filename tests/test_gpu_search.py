@@ -1,5 +1,6 @@
 """faiss's search on GPUs, behind a stand-in for the one function that needs them: it gives what a GPU may give."""
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from orchestrator.evaluation import neighbours
+from orchestrator.evaluation.gpu import RowsOnGPUs
 from orchestrator.evaluation.metrics import evaluate_embeddings
-from orchestrator.evaluation.neighbours import NeighbourSearch, RowsOnGPUs, nearest_neighbours
+from orchestrator.evaluation.neighbours import NeighbourSearch, nearest_neighbours
 
 pytestmark = pytest.mark.skipif(neighbours.faiss is None, reason="no faiss")
 CAP = 48
@@ -124,6 +126,62 @@ def test_the_search_asks_the_gpus_and_torch_only_beyond_their_cap(gpus: Stood, m
     calls.clear()
     nearest_neighbours(rows, rows, CAP - 8, exclude_self=True)
     assert calls == ["torch"]
+
+
+ALLOC_FAIL = (
+    "Error in virtual void* faiss::gpu::StandardGpuResourcesImpl::allocMemory(const AllocRequest&): Error: 'err == "
+    "cudaSuccess' failed: StandardGpuResources: alloc fail type TemporaryMemoryOverflow dev 0 space Device stream 0x5 "
+    "size 1073741824 bytes (cudaMalloc error out of memory [2])"
+)
+
+
+@pytest.mark.parametrize("succeeding", [0, 3])
+def test_where_faiss_gets_no_memory_torch_finds_the_same(
+    succeeding: int, gpus: Stood, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpus(2)
+    calls = list[int]()
+
+    def full(*given: Any) -> Any:
+        calls.append(given[3])
+        if len(calls) > succeeding:
+            raise RuntimeError(ALLOC_FAIL)
+        return on_gpu(*given)
+
+    monkeypatch.setattr(neighbours, "faiss_on_gpu", full)
+    rows = rows_of("spread")
+    with pytest.warns(UserWarning, match="faiss does not find enough free memory on the GPU for 301 rows"):
+        found = nearest_neighbours(rows, rows, 20, exclude_self=True, chunk=50)
+    assert len(calls) <= succeeding + 2, "it is not asked again"
+    monkeypatch.undo()
+    on_cpu = nearest_neighbours(rows, rows, 20, exclude_self=True, chunk=50)
+    assert all(np.array_equal(mine, its) for mine, its in zip(found, on_cpu, strict=True))
+
+
+def test_another_error_of_faiss_is_not_hidden(gpus: Stood, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*_: Any) -> Any:
+        raise RuntimeError("k = 0 is not allowed")
+
+    gpus(2)
+    monkeypatch.setattr(neighbours, "faiss_on_gpu", wrong)
+    with pytest.raises(RuntimeError, match="k = 0"):
+        nearest_neighbours(rows_of("spread"), rows_of("spread"), 5)
+
+
+def test_gpus_search_at_the_same_time(gpus: Stood, monkeypatch: pytest.MonkeyPatch) -> None:
+    """faiss waits for its GPU where it frees memory; the others must not wait for that."""
+    gpus(3)
+    together = threading.Barrier(3, timeout=30)
+
+    def waiting(*given: Any) -> Any:
+        together.wait()  # broken unless all three are in it
+        return on_gpu(*given)
+
+    monkeypatch.setattr(neighbours, "faiss_on_gpu", waiting)
+    made = iter(range(9))
+    monkeypatch.setattr(neighbours, "faiss_resources", lambda: next(made))
+    nearest_neighbours(rows_of("spread"), rows_of("spread"), 5)
+    assert next(made) == 3, "faiss's memory is for one thread"
 
 
 def unrefined(patch: pytest.MonkeyPatch) -> None:

@@ -236,8 +236,6 @@ def folders(source: Path, labels: list[int] = LABELS) -> None:
     names = named(["auk", "bee", "cat", "dog"], labels, "thing")
     for seed, label in enumerate(labels):
         photo(source / names[label] / f"{seed}.png", seed)
-    (source / "auk" / "._0.png").write_bytes(b"macOS")
-    (source / "auk" / "notes.txt").write_text("not an image")
     (source / ".cache").mkdir()
 
 
@@ -421,9 +419,12 @@ def test_the_archives_own_folder_may_be_named_too(make: Callable[[str], Made], t
 def one(tmp_path: Path, **options: Any) -> tuple[Store, bytes]:
     """A store of one image, made with `options` of photo and of prepare; the image's own bytes."""
     mine = {key: options.pop(key) for key in ("size_kept", "original") if key in options}
+    more = {key: options.pop(key) for key in ("orientation", "transparency") if key in options}
     data = photo(tmp_path / "source" / "a" / options.pop("file", "1.jpg"), 0, **options)
     kept = {"size": mine["size_kept"]} if "size_kept" in mine else {}
-    store = prepare("folder", tmp_path / "source", tmp_path / "data", name="one", original="original" in mine, **kept)
+    store = prepare(
+        "folder", tmp_path / "source", tmp_path / "data", name="one", original="original" in mine, **kept, **more
+    )
     return store, data
 
 
@@ -448,12 +449,14 @@ def test_the_shorter_side_is_scaled_down_and_never_up(
         "quality": 95,
         "size": 30,
         "resampling": "bicubic",
+        "orientation": "applied",
+        "transparency": "white",
     }
 
 
 @pytest.mark.parametrize(("mode", "file"), [("L", "1.jpg"), ("CMYK", "1.jpg"), ("RGBA", "1.png"), ("L", "1.png")])
 def test_every_image_becomes_rgb(tmp_path: Path, mode: str, file: str) -> None:
-    store, data = one(tmp_path, mode=mode, file=file, size=(16, 12))
+    store, data = one(tmp_path, mode=mode, file=file, size=(16, 12), transparency="dropped")
     kept = decoded(store.encoded(0))
     assert (kept.mode, kept.format, kept.size) == ("RGB", "JPEG", (16, 12))
     wanted = np.asarray(decoded(data).convert("RGB"), float)
@@ -465,7 +468,7 @@ def test_every_image_becomes_rgb(tmp_path: Path, mode: str, file: str) -> None:
 def test_the_orientation_stays_as_stored(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees to show
-    store, data = one(tmp_path, size=(90, 60), size_kept=30, exif=exif, comment=b"made")
+    store, data = one(tmp_path, size=(90, 60), size_kept=30, exif=exif, comment=b"made", orientation="stored")
     assert decoded(data).getexif()[0x0112] == 6
     kept = decoded(store.encoded(0))
     assert kept.size == (45, 30)
@@ -847,11 +850,11 @@ class Counted:
         monkeypatch.setattr(prepare_module, "PART", 2)
         monkeypatch.setattr(prepare_module, "PARTS", 1)
 
-        def write_part(part: Path, contents: Any, size: int | None, *more: Any) -> Any:
+        def write_part(part: Path, contents: Any, keeping: Any) -> Any:
             if parts is not None and self.images == 2 * parts:
                 raise KeyboardInterrupt
             self.images += len(contents)
-            return encoding.write_part(part, contents, size, *more)
+            return encoding.write_part(part, contents, keeping)
 
         monkeypatch.setattr(prepare_module, "write_part", write_part)
 
@@ -995,20 +998,6 @@ def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     if classes < 4:
         with pytest.raises(DataError, match="few: cannot be trained on: it needs 2 classes for training"):
             class_split(few, validation_share=0.3, seed=0)
-
-
-def test_a_folder_that_has_changed_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folders(tmp_path / "source", [0, 0, 1, 1, 2, 2, 3, 3])
-    source = tmp_path / "source"
-    command = ["datasets", "prepare", "folder", f"--source={source}", "--name=own", f"--storage={tmp_path}"]
-    assert run(*command) == run(*command) == 0
-    assert capsys.readouterr().err == ""
-    file = next(path for path in sorted(source.glob("*/*")) if path.suffix in (".png", ".jpg"))
-    shutil.copy(file, file.with_stem("another"))
-    assert run(*command) == 0
-    out, err = capsys.readouterr()
-    assert err.startswith(f"note: {source} has 9 images now, and the data set still the 8 that it was made of")
-    assert out.startswith("own: already exists: 8 images of 4 classes in ")
 
 
 def test_a_folder_of_validation_images_is_no_class(tmp_path: Path) -> None:

@@ -126,9 +126,11 @@ def test_a_picture_in_two_parts_is_refused(tmp_path: Path) -> None:
 
 
 def test_hard_links_are_files_of_their_own(animals: Path) -> None:
-    """Tools that save room make them of equal files, wherever these lie."""
+    """Tools that save room make them of equal files, wherever these lie: they are copies as others."""
     (animals / "cat" / "z.png").hardlink_to(animals / "ant" / "1.png")
-    assert len(made(animals)) == 13
+    with pytest.raises(DataError, match="exact cop"):
+        made(animals)
+    assert len(prepare("folder", animals, animals.parent / "data", name="made", allow_duplicates=True)) == 13
 
 
 def test_a_list_with_one_picture_by_two_names_is_refused(animals: Path) -> None:

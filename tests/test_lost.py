@@ -56,17 +56,17 @@ class Stuck(Method):
 '''
 
 
-def plugin(folder: Path) -> str:
+def plugin(folder: Path, name: str = "stuck", text: str = PLUGIN) -> str:
     """A package with this method, as it is installed; what PYTHONPATH has to say."""
-    (folder / "stuck-1.dist-info").mkdir(parents=True)
-    (folder / "stuck_plugin.py").write_text(PLUGIN)
+    (folder / f"{name}-1.dist-info").mkdir(parents=True)
+    (folder / f"{name}_plugin.py").write_text(text)
     metadata = {
-        "METADATA": "Metadata-Version: 2.1\nName: stuck\nVersion: 1\n",
-        "entry_points.txt": "[orchestrator.methods]\nstuck = stuck_plugin\n",
-        "RECORD": "stuck-1.dist-info/entry_points.txt,,\nstuck_plugin.py,,\n",
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n",
+        "entry_points.txt": f"[orchestrator.methods]\n{name} = {name}_plugin\n",
+        "RECORD": f"{name}-1.dist-info/entry_points.txt,,\n{name}_plugin.py,,\n",
     }
-    for name, text in metadata.items():
-        (folder / "stuck-1.dist-info" / name).write_text(text)
+    for file, content in metadata.items():
+        (folder / f"{name}-1.dist-info" / file).write_text(content)
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
 
@@ -240,6 +240,7 @@ def test_the_time_of_a_trial_counts_from_its_process_on(tmp_path: Path, monkeypa
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Followed:
     """The follower of a search's processes, a trial of Tune's that runs, and what became of its actor."""
     driver, done = conductor(tmp_path), []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")  # a process of Tune's without a GPU hides them
     driver.search = driver.search.model_copy(update={"stall_timeout": 30.0})
     monkeypatch.setattr(ray_tune, "resources", lambda *_: {"CPU": 1})
     monkeypatch.setattr(ray_tune, "release", lambda _: done.append("released"))

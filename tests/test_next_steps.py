@@ -365,6 +365,16 @@ def test_a_search_without_an_end(
     assert rules(steps) == [rule]
 
 
+def test_what_failed_for_its_gpu_is_tried_again_before_anything_else(commands: Commands) -> None:
+    def broke(ledger: Ledger) -> None:
+        for trial in list(ledger.trials.values())[:2]:
+            trial.state, trial.failure = "failed", "device"
+
+    (step,) = commands.steps(spread(5), change=broke)
+    assert (step.rule, step.what) == ("retry", "Try 2 trainings again")
+    assert str(step.command).startswith("orchestrator resume made ")
+
+
 def test_a_search_whose_process_is_gone_is_resumed(commands: Commands) -> None:
     commands.steps(spread(5), end=None)
     folder = commands.storage / "searches" / "made"

@@ -13,6 +13,7 @@ from test_faults import conductor
 from orchestrator.execution import worker
 from orchestrator.execution.protocol import Validated, Work
 from orchestrator.report import learning
+from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.projection import Projection, Update
 from orchestrator.training import repeatable as module
@@ -47,6 +48,40 @@ def test_what_has_no_fixed_order_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     assert settings() == before
 
 
+def test_without_a_fixed_order_the_fastest_operations_run_and_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    before = settings()
+    with repeatable("cuda", deterministic=False) as found, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        unordered()
+        assert settings() == (0, before[1], True, before[3]) and WORKSPACE not in os.environ and found == set()
+    assert settings() == before
+
+
+@pytest.mark.parametrize(("given", "wanted"), [({}, True), ({"deterministic": False}, False)])
+def test_a_trial_has_the_order_of_its_setting(
+    given: dict[str, bool], wanted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def entered(device_type: str, *, deterministic: bool) -> contextlib.nullcontext[set[str]]:
+        seen.append(deterministic)
+        return contextlib.nullcontext(set())
+
+    monkeypatch.setattr(worker, "run", lambda *_, **__: iter([Validation(1, 1.0, 5, {}, 1.0, True)]))
+    monkeypatch.setattr(module, "repeatable", entered)
+    list(worker.results(Work("0000", given, str(tmp_path), str(tmp_path / "trials" / "0000"))))
+    assert seen == [wanted]
+
+
+def test_the_report_names_trainings_without_a_fixed_order() -> None:
+    ledger = Ledger()
+    for name, settings_of in (("0000", {"deterministic": False}), ("0001", {"deterministic": True}), ("0002", {})):
+        ledger.trials[name] = TrialRecord(name, 0, "trial", {}, 0, state="done", settings=settings_of)
+    (line,) = [line for line in learning.warnings_of(ledger) if "deterministic" in line]
+    assert line.startswith("1 training had deterministic: false: on a GPU the same settings and seed")
+
+
 def test_a_cpu_is_left_alone() -> None:
     before = settings()
     with repeatable("cpu") as found, warnings.catch_warnings():
@@ -67,7 +102,7 @@ def test_their_names_go_from_the_training_to_the_journal_the_tracker_and_the_rep
 ) -> None:
     done = Validation(1, 1.0, 5, {"val/map_at_r": 0.5, "epoch": 1.0}, 1.0, True)
     monkeypatch.setattr(worker, "run", lambda *_, **__: iter([done]))
-    monkeypatch.setattr(module, "repeatable", lambda _: contextlib.nullcontext({"put_", "cumsum"}))
+    monkeypatch.setattr(module, "repeatable", lambda *_, **__: contextlib.nullcontext({"put_", "cumsum"}))
     (result,) = worker.results(Work("0000", {}, str(tmp_path), str(tmp_path / "trials" / "0000")))
     assert isinstance(result, Validated) and result.unordered == ("cumsum", "put_")
 

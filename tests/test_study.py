@@ -167,8 +167,7 @@ def test_early_stops_and_the_best_epoch_counts(tmp_path: Path) -> None:
     assert winner is not None
     assert winner.best == max(curve(winner.params))
     assert winner.best_validation == EPOCHS - 1
-    final = conductor.ledger.final
-    assert final is not None
+    (final,) = conductor.ledger.tests_of(winner)
     assert final.validations == EPOCHS - 1
     assert final.test == {"map_at_r": 0.5, "recall_at_1": 0.7}
 
@@ -461,7 +460,7 @@ def test_epochs_are_never_exceeded(tmp_path: Path, slots: int) -> None:
     ledger = conductor.ledger
     assert 33 - EPOCHS < ledger.epochs <= 33
     assert (ledger.state, ledger.reason) == ("done", "budget: 33 epochs")
-    assert ledger.final is not None and ledger.final.state == "done"
+    assert [run.state for run in ledger.final_runs_of(ledger.winner())] == ["done"]
     assert sum(trial.validations for trial in ledger.trials.values()) == ledger.epochs
 
 
@@ -530,8 +529,7 @@ def test_a_finished_search_is_given_more_trials(tmp_path: Path) -> None:
     for name in ("whole", "broken"):
         first = start(small, tmp_path / name)
         drive(first)
-    assert first.ledger.final is not None
-    before = first.ledger.final.source
+    (before,) = [run.source for run in first.ledger.finals.values()]
     more(tmp_path / "broken", 20)
     whole, broken = more(tmp_path / "whole"), more(tmp_path / "broken")
     assert board(whole) == board(broken)
@@ -539,7 +537,7 @@ def test_a_finished_search_is_given_more_trials(tmp_path: Path) -> None:
     winner = whole.ledger.winner()
     assert winner is not None and winner.trial_id != before, "or the test shows nothing"
     assert list(whole.ledger.finals) == ["final", f"final-{winner.trial_id}-seed-0"]
-    assert whole.ledger.final is not None and whole.ledger.final.source == winner.trial_id
+    assert [run.source for run in whole.ledger.tests_of(winner)] == [winner.trial_id]
     assert whole.ledger.config["num_trials"] == 20
 
 
@@ -609,7 +607,7 @@ def test_all_failed_is_a_failed_search(tmp_path: Path) -> None:
         assert work is not None
         conductor.report(Failed(work.trial_id, "nan"))
     assert conductor.end() == "failed"
-    assert conductor.ledger.final is None
+    assert not conductor.ledger.finals
 
 
 def grid_search(**changes: Any) -> Search:

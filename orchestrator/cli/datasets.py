@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -119,6 +119,20 @@ def prepare_dataset(
     decoded: Annotated[
         bool, typer.Option("--decoded", help="Keep pixels, not JPEG: faster in training, about five times as large.")
     ] = False,
+    orientation: Annotated[
+        Literal["applied", "stored"] | None,
+        typer.Option(help="An orientation in EXIF data; applied by default for images of your own.", show_choices=True),
+    ] = None,
+    transparency: Annotated[
+        Literal["white", "dropped"] | None,
+        typer.Option(help="What is behind transparency; white by default for images of your own.", show_choices=True),
+    ] = None,
+    allow_duplicates: Annotated[
+        bool, typer.Option("--allow-duplicates", help="Take copies of a picture in training and test, or two classes.")
+    ] = False,
+    allow_left_out: Annotated[
+        bool, typer.Option("--allow-left-out", help="Leave out files that are no images, also more than 5%.")
+    ] = False,
     workers: Annotated[
         int | None, typer.Option(min=1, max=PROCESSES_PER_CPU * cpus(), help="Processes; one per core by default.")
     ] = None,
@@ -143,8 +157,10 @@ def prepare_dataset(
     if not (places_of(storage).data / (name or importer)).exists():  # before the imports, which take seconds
         check_source(importer, source.expanduser().absolute())
     with waiting("reading the images") as status:
+        from orchestrator.data.duplicates import near_text
         from orchestrator.data.prepare import prepare
-        from orchestrator.data.splits import too_few_classes, unused_split
+        from orchestrator.data.remarks import remarks
+        from orchestrator.data.splits import too_few_classes
 
         notes: list[str | None] = []
         columns = ("[progress.description]{task.description}", BarColumn(), MofNCompleteColumn())
@@ -175,6 +191,10 @@ def prepare_dataset(
                 size=size,
                 original=original,
                 decoded=decoded,
+                orientation=orientation,
+                transparency=transparency,
+                allow_duplicates=allow_duplicates,
+                allow_left_out=allow_left_out,
                 workers=workers or cpus(),
                 progress=show,
                 say=notes.append,
@@ -186,7 +206,9 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
-    for note in filter(None, [*notes, unused_split(store), too_few_classes(store)]):
+    alike = store.manifest.get("duplicates", {})
+    near = f"{near_text(alike)}: {store.path}/duplicates.csv" if alike.get("near") else None
+    for note in filter(None, [*notes, *remarks(store), near, too_few_classes(store)]):
         echo(f"note: {note}", err=True)
     if json_:
         counts = {"images": len(store), "classes": store.num_classes, "splits": store.manifest["splits"]}

@@ -149,6 +149,7 @@ def evaluate(
     """
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
+    from orchestrator.data.remarks import remarks
     from orchestrator.evaluation.claims import claim_of, too_few
     from orchestrator.networks.backbones import BACKBONES
     from orchestrator.search.models import find_models
@@ -258,6 +259,8 @@ def evaluate(
             said["no_interval"] = too_few(classes)
         return found, said, {column: one.metrics for column, one in shown.items()}, intervals[claim]
 
+    for line in remarks(store):
+        echo(f"note: {line}", err=True)
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:

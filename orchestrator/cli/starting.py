@@ -140,7 +140,7 @@ def goes_on(journal: Path) -> bool:
     from orchestrator.storage.reading import read_journal
 
     try:
-        return driver(journal.parent) is None and not read_journal(journal)[1].has_ended
+        return driver(journal.parent) is None and not read_journal(journal)[1].is_complete
     except (InputError, OSError):  # told by the resume itself
         return False
 

@@ -70,14 +70,14 @@ def status_text(found: Mapping[str, Any], storage: Path) -> Group:
     lines.append(Text(f"  used     {', '.join(used)}"))
     if found["seconds_left"] is not None:
         lines.append(Text(f"  left     about {span(found['seconds_left'])}"))
-    if found["best"]:
+    if found["best"] and found["best"]["objective"] is not None:
         lines.append(
             Text(f"  best     {found['objective']} {found['best']['objective']:.4f} by {found['best']['trial_id']}")
         )
     if found["so_far"]:
         first, after = found["so_far"], counted(found["so_far"]["validations"], "validation")
         value = f"{found['objective']} {first['best']:.4f} by {first['trial_id']} after {after}"
-        lines.append(Text(f"  so far   {value}; no trial has won yet"))
+        lines.append(Text(f"  so far   {value}; {'it has not ended' if found['best'] else 'no trial has won yet'}"))
     if found["test"]:
         test, over = found["test"], counted(found["test"]["seeds"], "seed")
         lines.append(Text(f"  test     {test['metric']} {test['mean']:.4f} over {over}"))
@@ -103,13 +103,19 @@ def by_comparability(found: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str]
     return groups
 
 
+def _loss(one: Mapping[str, Any]) -> float:
+    """Its best with less as better; of one without a value more than any."""
+    loss = one["best"] and one["best"]["loss"]
+    return math.inf if loss is None else float(loss)
+
+
 def sorted_states(found: Sequence[Mapping[str, Any]], sort: str) -> list[Mapping[str, Any]]:
     """The searches in an order: by a key's value, or the newest or the best first."""
     newest = sorted(found, key=lambda one: -one["started"])
     if sort == "began":
         return newest
     if sort == "best":
-        return sorted(newest, key=lambda one: math.inf if one["best"] is None else one["best"]["loss"])
+        return sorted(newest, key=_loss)
     return sorted(newest, key=lambda one: str(one[sort]))
 
 
@@ -136,7 +142,8 @@ def _status_table(found: Sequence[Mapping[str, Any]], listed: bool, left_out: Se
     for one in found if listed else sorted_states(found, "began"):
         ended = sum(one["counts"][state] for state in ENDED)
         of = one["budget"]["trials"]["of"]
-        best = "-" if one["best"] is None else f"{short(one['objective'])} {one['best']['objective']:.4f}"
+        value = one["best"] and one["best"]["objective"]
+        best = "-" if value is None else f"{short(one['objective'])} {value:.4f}"
         began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one["started"] / 1000)) if one["started"] else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         state = Text(one["state"], style=STYLES.get(one["state"], ""))

@@ -21,9 +21,11 @@ from orchestrator.report import learning
 from orchestrator.report.claims import between, in_range, means, single_tests
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
+from orchestrator.report.leading import favoured
 from orchestrator.report.next_steps import next_steps as steps_of
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds, seeds_text
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
+from orchestrator.report.tested import is_held_out, place_of
 from orchestrator.search.finish import Outcome
 from orchestrator.storage import paths
 from orchestrator.storage.cursors import recorded_runs
@@ -126,7 +128,8 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     kind = "images" if ledger.config.get("settings", {}).get("protocol") == "classification" else "classes"
     selected_on = f"TEST {kind} (selection: test)" if on_test else f"held-out {kind}"
     tested_on = selected_on if on_test else f"{kind} never seen before"
-    title = Text.assemble((ledger.name, "bold"), f": {ledger.metric} on {selected_on}")
+    where = f" on {selected_on}" if is_held_out(ledger.metric) else ""
+    title = Text.assemble((ledger.name, "bold"), f": {ledger.metric}{where}")
     if ledger.state != "done":
         states = ", ".join(f"{count} {state}" for state, count in ledger.counts().items() if count)
         why = f" ({ledger.reason})" if ledger.reason else ""
@@ -139,13 +142,15 @@ def leaderboard(ledger: Ledger, *, most: int = 20) -> Group:
     points = placed_points(ledger)
     parts: list[Any] = [
         title,
-        *_points(ledger, points, most, selected_on),
+        *_points(ledger, points, most, where),
         trial_table(ledger, ranking[:most], ranked=True),
     ]
     if line := learning.verdict_line(ledger):
         parts.insert(1, Text(line, style="bold red"))
     if len(ranking) > most:
         parts.append(Text(f"and {len(ranking) - most} more: orchestrator report {ledger.name} --format csv"))
+    if (ahead := favoured(ledger)) is not None:
+        parts.append(Text(f"chosen{place_of(ledger)}: {ahead.chosen.trial_id}; {ahead.text}", style="bold yellow"))
     repeated = repeated_tests(ledger)
     for group in repeated:
         what = f"final test of trial {group.source}" if group.source else "test"

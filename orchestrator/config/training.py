@@ -125,11 +125,12 @@ class Training(BaseModel):
         description="side in pixels to which photographs are cut, in training and evaluation; null: that of the "
         "augmentation's name",
     )
-    loader_threads: int = Field(
-        4,
+    loader_threads: int | None = Field(
+        None,
         ge=0,
         le=256,
-        description="threads that prepare photographs ahead of the training; 0: none; results do not depend on it",
+        description="threads that prepare photographs ahead of the training; 0: none; null: 4, and more while the "
+        "training waits for them, up to one for each core; results do not depend on it",
     )
     degradation: DegradationName = Field(
         "none", description="what makes training images uncertain, after their augmentation"
@@ -260,8 +261,15 @@ class Training(BaseModel):
     )
     clip_value: float | None = Field(None, gt=0, description="clip each gradient entry to ± this value")
     clip_norm: float | None = Field(None, gt=0, description="clip the gradient's norm to at most this value")
-    precision: Literal["float32", "bf16", "fp16", "float64"] = Field(
-        "float32", description="arithmetic of the network; losses are float32 or better"
+    precision: Literal["float32", "tf32", "full_float32", "bf16", "fp16", "float64"] = Field(
+        "float32",
+        description="arithmetic of the network: float32 (on a GPU its convolutions are TF32), tf32 (its products too), "
+        "full_float32 (no TF32), bf16, fp16 or float64; losses are float32 or better",
+    )
+    deterministic: bool | None = Field(
+        None,
+        description="on a GPU, operations in a fixed order, so that a seed gives the same numbers again; false: the "
+        "fastest ones; null: true",
     )
     channels_last: bool = Field(False, description="channels-last memory layout: faster convolutions on a GPU")
     compile: bool = Field(False, description="torch.compile the network: slower to start, faster after")

@@ -1,7 +1,7 @@
 """Images of an archive -> the bytes that a store keeps, in parts that survive an interruption.
 
-A part is a small Arrow file: columns image (binary), width and height (int32, of the original). Worker processes run
-this module, so it imports nothing that is slow to load.
+A part is a small Arrow file with a row per image, the fields of `Encoded`. Worker processes run this module, so it
+imports nothing that is slow to load.
 """
 
 import hashlib
@@ -9,23 +9,38 @@ import io
 import os
 import threading
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL import __version__ as pillow_version
 
 QUALITY = 95  # on photographs an error of about two grey levels, at a quarter of the size of PNG
 KEPT_FORMATS = ("JPEG", "PNG")
-PART_SCHEMA = pa.schema([("image", pa.binary()), ("width", pa.int32()), ("height", pa.int32())])
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
+"""The formats that are read, by Pillow's names; JPEG includes MPO. None of them calls another program (EPS does)."""
+PART_SCHEMA = pa.schema(
+    [
+        ("image", pa.binary()),
+        ("width", pa.int32()),
+        ("height", pa.int32()),
+        ("content", pa.string()),
+        ("pixels", pa.string()),
+        ("look", pa.string()),
+        ("orientation", pa.int8()),
+        ("transparent", pa.bool_()),
+        ("kind", pa.string()),
+    ]
+)
 
-CONVERSION = 2
+CONVERSION = 3
 """Increased when images get other pixels than before: parts of an interrupted preparation are then not used."""
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 SCALED_TO_SIXTEEN = ("PNG", "PPM")
@@ -37,12 +52,56 @@ Content = str | NDArray[np.uint8]
 """A file, or pixels (H, W, 3)."""
 
 
+ORIENTATIONS, TRANSPARENCIES = ("stored", "applied"), ("dropped", "white")
+"""What a data set can make of an orientation in an image's EXIF data, and of transparency."""
+ORIENTATION, UPRIGHT = 0x0112, 1
+"""EXIF's tag, and its value for images that are shown as they are stored."""
+FLAT = 8
+"""Levels: an image with less difference between its darkest and its lightest part has no look."""
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How a data set keeps its images: what `encode` does, as the manifest's settings record it."""
+
+    size: int | None = None
+    """Most pixels of the shorter side; None keeps the files' bytes."""
+    decoded: bool = False
+    """Whether pixels are kept, as PPM."""
+    orientation: str = "stored"
+    transparency: str = "dropped"
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """From the settings of a manifest; older ones do not tell orientation and transparency."""
+        size = settings.get("size")
+        return cls(
+            size if isinstance(size, int) else None,
+            settings.get("encoding") == "JPEG, decoded",
+            settings.get("orientation", ORIENTATIONS[0]),
+            settings.get("transparency", TRANSPARENCIES[0]),
+        )
+
+
 class Encoded(NamedTuple):
-    """One image as a store keeps it, and its original size."""
+    """One image as a store keeps it, and what is known of the original: its size, and for finding copies, digests."""
 
     image: bytes
     width: int
     height: int
+    content: str = ""
+    """128 bits of SHA-256 of the file's bytes, or of pixels, in hexadecimal."""
+    pixels: str = ""
+    """The same of a thumbnail, with a shorter side of 64 to 127 pixels: equal for files with the same pixels."""
+    look: str = ""
+    """The perceptual hash (pHash, 64 bits, in hexadecimal), which hardly changes when an image is resized or
+    re-encoded; "" for an image with nothing to see."""
+    orientation: int = UPRIGHT
+    """In the file's EXIF data."""
+    transparent: bool = False
+    """Whether some of its pixels are not opaque."""
+    kind: str = ""
+    """Format and mode, as in `PNG RGBA`."""
 
 
 class Unreadable(NamedTuple):
@@ -52,33 +111,87 @@ class Unreadable(NamedTuple):
     reason: str
 
 
-def encode(content: Content, size: int | None) -> Encoded:
-    """The image with a shorter side of at most `size`, RGB, as JPEG of quality 95; with None the file's own bytes.
+def encode(content: Content, keeping: Keeping) -> Encoded:
+    """The image with a shorter side of at most `keeping.size`, RGB, as JPEG of quality 95; without a size the file's
+    own bytes.
 
-    It is never enlarged. A JPEG or PNG file that is already RGB and small enough is kept byte for byte, and
-    pixels become PNG. A rotation in the file's EXIF is not applied, and re-encoded images carry
-    no metadata. Every image is decoded completely. Raises OSError (also Pillow's, for broken files), ValueError for
-    pixels that `as_mode` refuses, or whatever else a decoder raises on damaged data.
+    It is never enlarged. A JPEG or PNG file that is already RGB, upright, opaque and small enough is kept byte for
+    byte, and pixels become PNG. Re-encoded images carry no metadata. Every image is decoded completely. Raises OSError
+    (also Pillow's, for broken files), ValueError for pixels that `as_mode` refuses, or whatever else a decoder raises
+    on damaged data.
     """
     if not isinstance(content, str):
-        return Encoded(_written(Image.fromarray(content), "PNG"), content.shape[1], content.shape[0])
+        image = Image.fromarray(content)
+        shape = repr(content.shape).encode()
+        facts = Encoded(_written(image, "PNG"), content.shape[1], content.shape[0], digest(shape + content.tobytes()))
+        return _seen(facts, image)._replace(kind="pixels RGB")
     data = Path(content).read_bytes()
-    with Image.open(io.BytesIO(data)) as image:
+    with open_image(data) as image:
         image.load()
+        orientation = image.getexif().get(ORIENTATION, UPRIGHT)
+        orientation = orientation if orientation in range(UPRIGHT, 9) else UPRIGHT
+        transparent = _transparent(image)
+        facts = Encoded(data, 0, 0, digest(data), orientation=orientation, transparent=transparent)
+        facts = facts._replace(kind=f"{image.format} {image.mode}")
+        turned = keeping.orientation == "applied" and orientation != UPRIGHT
+        blended = keeping.transparency == "white" and transparent
+        as_it_is = image.mode == "RGB" and image.format in KEPT_FORMATS and not turned and not blended
+        if turned:
+            ImageOps.exif_transpose(image, in_place=True)
         width, height = image.size
-        shorter = min(width, height)
-        small = size is None or shorter <= size
-        if size is None:
-            as_mode(image, "RGB")  # files kept as they are must pass too: they are converted when they are used
-            return Encoded(data, width, height)
-        if small and image.mode == "RGB" and image.format in KEPT_FORMATS:
-            return Encoded(data, width, height)
-        rgb = as_mode(image, "RGB")
-    if not small:
+        rgb = _on_white(image) if blended else as_mode(image, "RGB")
+    facts = facts._replace(width=width, height=height)
+    if keeping.size is None:
+        return _seen(facts, rgb)
+    shorter, size = min(width, height), keeping.size
+    if shorter > size:
         scaled = tuple(size if side == shorter else round(side * size / shorter) for side in (width, height))
         rgb = rgb.resize((scaled[0], scaled[1]), Image.Resampling.BICUBIC)
+    facts = _seen(facts, rgb)
+    if as_it_is and shorter <= size:
+        return facts
     rgb.info.clear()
-    return Encoded(_written(rgb, "JPEG"), width, height)
+    return facts._replace(image=_written(rgb, "JPEG"))
+
+
+def open_image(data: bytes | memoryview | Path) -> Image.Image:
+    """An image of one of the FORMATS, by its content; Pillow's errors."""
+    return Image.open(data if isinstance(data, Path) else io.BytesIO(data), formats=FORMATS)
+
+
+def digest(data: bytes) -> str:
+    """128 bits of SHA-256, in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def _seen(encoded: Encoded, rgb: Image.Image) -> Encoded:
+    """With `pixels` and `look`."""
+    import imagehash  # it imports scipy, which readers of stores need not wait for
+
+    thumbnail = rgb.reduce(max(1, min(rgb.size) // 64))
+    grey = thumbnail.convert("L").resize((32, 32), Image.Resampling.BOX)
+    darkest, lightest = grey.getextrema()
+    look = str(imagehash.phash(grey)) if lightest - darkest >= FLAT else ""  # type: ignore[operator]
+    return encoded._replace(pixels=digest(b"%d %d\n" % rgb.size + thumbnail.tobytes()), look=look)
+
+
+def _transparent(image: Image.Image) -> bool:
+    if not image.has_transparency_data:
+        return False
+    if image.mode in SIXTEEN_BITS or image.mode == "I":
+        return bool((np.asarray(image) == image.info["transparency"]).any())
+    alpha = image.getchannel("A") if "A" in image.getbands() else image.convert("RGBA").getchannel("A")
+    return int(alpha.getextrema()[0]) < 255  # type: ignore[arg-type]
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """An image with transparent pixels, in RGB as it looks on white."""
+    if image.mode in SIXTEEN_BITS or image.mode == "I":
+        levels = np.asarray(as_mode(image, "L")).copy()
+        levels[np.asarray(image) == image.info["transparency"]] = 255
+        return Image.fromarray(levels).convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
 
 
 def decoded(encoded: Encoded) -> Encoded:
@@ -86,7 +199,7 @@ def decoded(encoded: Encoded) -> Encoded:
 
     They are the pixels that the encoded image gives whenever it is decoded.
     """
-    with Image.open(io.BytesIO(encoded.image)) as image:
+    with open_image(encoded.image) as image:
         rgb = as_mode(image, "RGB")
     return encoded._replace(image=b"P6\n%d %d\n255\n" % rgb.size + rgb.tobytes())
 
@@ -112,26 +225,22 @@ def as_mode(image: Image.Image, mode: str) -> Image.Image:
     return image.convert(mode)
 
 
-def part_path(
-    folder: Path, number: int, contents: Sequence[Content], size: int | None, uncompressed: bool = False
-) -> Path:
+def part_path(folder: Path, number: int, contents: Sequence[Content], keeping: Keeping) -> Path:
     """The part's file. Its name identifies the sources (files by path, length and time) and the settings.
 
     Raises OSError if a file is missing.
     """
-    digest = hashlib.sha256(repr((size, QUALITY, CONVERSION, pillow_version)).encode() + b"PPM" * uncompressed)
+    name = hashlib.sha256(repr((keeping, QUALITY, CONVERSION, pillow_version)).encode())
     for content in contents:
         if isinstance(content, str):
             status = Path(content).stat()
-            digest.update(repr((content, status.st_size, status.st_mtime_ns)).encode())
+            name.update(repr((content, status.st_size, status.st_mtime_ns)).encode())
         else:
-            digest.update(repr(content.shape).encode() + content.tobytes())
-    return folder / f"{number:05d}-{digest.hexdigest()[:24]}.arrow"
+            name.update(repr(content.shape).encode() + content.tobytes())
+    return folder / f"{number:05d}-{name.hexdigest()[:24]}.arrow"
 
 
-def write_part(
-    part: Path, contents: Sequence[Content], size: int | None, uncompressed: bool = False
-) -> list[Unreadable] | None:
+def write_part(part: Path, contents: Sequence[Content], keeping: Keeping) -> list[Unreadable] | None:
     """Encode the images into the file `part`, whole or not at all.
 
     Returns those that cannot be read (the part is then not written), or None if the work was cancelled in between.
@@ -144,8 +253,8 @@ def write_part(
             return None
         try:
             with warnings.catch_warnings(action="ignore"):
-                image = encode(content, size)
-                encoded.append(decoded(image) if uncompressed else image)
+                image = encode(content, keeping)
+                encoded.append(decoded(image) if keeping.decoded else image)
         except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
             if isinstance(error, UnidentifiedImageError):
                 error = ValueError("not an image")  # Pillow's message contains a memory address

@@ -30,6 +30,10 @@ class Measured:
     folds: int = 1
     one_query: float = 0.0
     """The weight of one query in a recall: the smallest difference that two values can have."""
+    query_classes: int | None = None
+    """Classes that these queries are of; None if all have some, or it is not known."""
+    without_match: int = 0
+    """Images that would be queries, but have none of their class in the gallery: they are left out."""
 
     @classmethod
     def of(
@@ -40,7 +44,8 @@ class Measured:
 
         from orchestrator.evaluation.chance import chance_levels
 
-        levels, queries = [], []
+        levels, queries, lonely = [], [], 0
+        of_queries: set[int] = set()
         for rows in parts:
             labels, apart = store.labels[rows].astype(np.int64), store.splits[rows] == "query"
             both = bool(apart.any() and not apart.all())  # otherwise each is searched for among all
@@ -50,12 +55,17 @@ class Measured:
                 return None
             levels.append(chance_levels(relevant, len(among) - (not both), recall_at))
             queries.append(int((relevant > 0).sum()))
+            lonely += int((relevant <= 0).sum())
+            of_queries |= set(asked[relevant > 0].tolist())
+        classes = len(np.unique(store.labels[np.concatenate(parts)])) if parts else 0
         return cls(
-            classes=len(np.unique(store.labels[np.concatenate(parts)])) if parts else 0,
+            classes=classes,
             images=sum(map(len, parts)),
             queries=sum(queries),
             chance={name: fmean(level[name] for level in levels) for name in levels[0]} if levels else {},
             folds=len(parts),
+            query_classes=None if len(of_queries) == classes else len(of_queries),
+            without_match=lonely,
             one_query=max(1 / count for count in queries) / len(parts) if parts else 0.0,
         )
 
@@ -77,17 +87,33 @@ class Measured:
             "chance": dict(self.chance),
             "folds": self.folds,
             "one_query": self.one_query,
+            **({} if self.query_classes is None else {"query_classes": self.query_classes}),
+            **({"without_match": self.without_match} if self.without_match else {}),
         }
 
     @property
     def size_text(self) -> str:
-        """`12 classes with 384 images`, `8 classes with 80 images in 4 folds`"""
+        """`12 classes with 384 images`, `8 classes with 80 images in 4 folds`; where not every image is a query,
+        `2 classes with 6 queries (of 10 classes with 14 images)`"""
         folds = f" in {self.folds} folds" if self.folds > 1 else ""
-        return f"{counted(self.classes, 'class', 'classes')} with {counted(self.images, 'image')}{folds}"
+        whole = f"{counted(self.classes, 'class', 'classes')} with {counted(self.images, 'image')}"
+        if self.query_classes is None and not self.without_match:
+            return f"{whole}{folds}"
+        classes = self.classes if self.query_classes is None else self.query_classes
+        asked = f"{counted(classes, 'class', 'classes')} with {counted(self.queries, 'query', 'queries')}"
+        return f"{asked} (of {whole}){folds}"
 
     def chance_text(self, names: Sequence[str] = HEADLINES) -> str:
         """`map_at_r 0.0412, recall_at_1 0.0809`"""
         return ", ".join(f"{name} {self.chance[name]:.4f}" for name in names if name in self.chance)
+
+
+def alone(measured: Measured | None) -> str:
+    """Which images have nothing to find, "" if there are none."""
+    if measured is None or not measured.without_match:
+        return ""
+    count = measured.without_match
+    return f"{counted(count, 'image has', 'images have')} no other of the class to be found, and no part in the numbers"
 
 
 def told_at(dataset: str) -> Sequence[int]:
@@ -100,6 +126,8 @@ def sizes(store: "Store", splits: "Sequence[Split]") -> dict[str, Any]:
     test set of its first point; and its training set, the largest one if there are several folds."""
     import numpy as np
 
+    from orchestrator.data.remarks import remarks
+
     held_out = [split.validation for split in splits if len(split.validation)]
     validation = Measured.of(store, held_out) if held_out else None
     test = Measured.of(store, [splits[0].test], told_at(store.name)) if len(splits[0].test) else None
@@ -109,4 +137,5 @@ def sizes(store: "Store", splits: "Sequence[Split]") -> dict[str, Any]:
         "test": test and test.plain,
         "training_classes": len(half),
         "training_images": max(len(split.train) for split in splits),
+        **({"remarks": lines} if (lines := remarks(store)) else {}),
     }

@@ -1,9 +1,10 @@
 """From rows of a store to batches for the network, read ahead of the training by a few threads.
 
 Equal-sized images come from the store's memory, inline. Photographs are decoded at every use: in memory they would
-take several times their size on disk; decoding and cropping release the interpreter's lock. The content of a batch
-does not depend on the threads: each fills its own places in the batch. Pixels stay bytes, a quarter of float32's size,
-until they are where the network is; `as_float` converts them there.
+take several times their size on disk. A thread decodes and crops a part of a batch in one call (`compiled`) without the
+interpreter's lock, so that one process can use all cores. The content of a batch does not depend on the threads: each
+fills its own places in the batch. Pixels stay bytes, a quarter of float32's size, until they are where the network is;
+`as_float` converts them there.
 
 Photographs that cannot be decoded are found before a training begins, by trying all of them once; the store's folder
 keeps the result. So every process knows them, and none is discovered only after an hour.
@@ -14,30 +15,37 @@ import io
 import json
 import os
 import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import islice, pairwise
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
+from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, crop_of
 from orchestrator.data.augmentations.extra import DRAW, change_of
+from orchestrator.data.compiled import cut_of, program
 from orchestrator.data.encoding import as_mode
 from orchestrator.data.manifest import MODES
+from orchestrator.data.pace import FIRST, Pace, usable_cores
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment, degrade, uniforms
 from orchestrator.errors import DataError
 from orchestrator.storage.files import read_json
+
+if TYPE_CHECKING:
+    from orchestrator.data.augmentations.extra import Change
 
 AHEAD = 2
 """Batches that are being read while one is used."""
@@ -72,10 +80,10 @@ class Reader:
 
     `augmentation`: one of RECIPES for images of one size, or of CROPS for photographs, which it cuts to `image_size`
     pixels, or the size of its name; `extra_augmentations`: torchvision's, of bytes: after that cut, before a recipe;
-    `degrade_tests`: whether the
-    `degradation` applies to the images of evaluations too; `threads`: how many prepare photographs, 0 for only the
-    caller's; `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes
-    (torch uses such memory again once the copy has ended).
+    `degrade_tests`: whether the `degradation` applies to the images of evaluations too; `threads`: how many prepare
+    photographs, 0 for only the caller's, None for FIRST and more while the caller waits, up to one for each core;
+    `pinned`: whether photographs are written to pinned memory, from which a GPU copies while it computes (torch uses
+    such memory again once the copy has ended).
     """
 
     def __init__(
@@ -88,7 +96,7 @@ class Reader:
         seed: int = 0,
         degradation: Degradation | None = None,
         degrade_tests: bool = False,
-        threads: int = 0,
+        threads: int | None = 0,
         pinned: bool = False,
     ) -> None:
         self.store = store
@@ -97,12 +105,16 @@ class Reader:
         self.degradation = degradation
         self.degrade_tests = degrade_tests
         self.crop = crop_of(augmentation, image_size)
-        if self.crop is not None or extra_augmentations is not None:
-            _import_torchvision()
         self._extra = None if extra_augmentations is None else change_of(extra_augmentations)
-        self._threads = threads
+        self._program = None if self.crop is None else program()
+        if self.crop is not None and self._program is None:
+            _import_torchvision()
+        self._most = usable_cores() if threads is None else threads
+        self._threads = min(FIRST, self._most) if threads is None else threads
         self._pinned = pinned
-        self._pool = ThreadPoolExecutor(threads, "images") if self.crop is not None and threads else None
+        self._pool = self._new_pool() if self.crop is not None and self._threads else None
+        self._before: ThreadPoolExecutor | None = None
+        """The threads before their number was changed, which end what they have begun."""
 
     def __enter__(self) -> Self:
         return self
@@ -114,8 +126,8 @@ class Reader:
 
     def close(self) -> None:
         """Discard the batches being read ahead, and end the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in filter(None, (self._pool, self._before)):
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, requests: Iterable[Request]) -> Iterator[tuple[Request, Tensor]]:
         """Each request with its images (n, C, H, W), in order: uint8, or float32 in [0, 1] where floats were changed
@@ -129,13 +141,31 @@ class Reader:
                 yield request, self._read(request)
             return
         requests = iter(requests)
+        pace = Pace(self._most)
         waiting = deque(map(self._submit, islice(requests, AHEAD)))
         while waiting:
             request, images, parts = waiting.popleft()
+            asked = time.perf_counter()
             for part in parts:
                 part.result()
+            ready = time.perf_counter()
+            self._use(pace.threads(self._threads, ready - asked, ready))
             waiting.extend(map(self._submit, islice(requests, 1)))
             yield request, images
+
+    def _new_pool(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self._threads, "images")
+
+    def _use(self, threads: int) -> None:
+        """From here on, prepare with so many threads."""
+        if threads == self._threads:
+            return
+        if self._before is not None:
+            self._before.shutdown(wait=True)
+        self._before, self._threads = self._pool, threads
+        self._pool = self._new_pool()
+        if self._before is not None:
+            self._before.shutdown(wait=False)
 
     def _read(self, request: Request) -> Tensor:
         """Read one batch, in the calling thread."""
@@ -191,20 +221,49 @@ class Reader:
         assert self.crop is not None
         evaluated = request.epoch == EVALUATION
         draws = uniforms(request.rows, seed=self.seed, epoch=request.epoch, view=request.view, draws=CROP_DRAWS)
-        for image, row, numbers, seed in zip(images, request.rows, draws, self._seeds(request), strict=True):
-            try:
-                pixels = decode(self.store.mapped(row), self.store.channels)
-            except ValueError as error:
-                raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
-            view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
-            if self._extra is not None and not evaluated:
-                view = self._extra(view, seed)
-            if images.dtype == torch.uint8:
-                image.copy_(view)
-            else:
-                torch.div(view, 255, out=image)
+        extra = None if evaluated else self._extra
+        seeds = [0] * len(images) if extra is None else self._seeds(request)
+        if not self._fill_at_once(images, request.rows, [] if evaluated else draws.tolist(), extra, seeds):
+            for image, row, numbers, seed in zip(images, request.rows.tolist(), draws, seeds, strict=True):
+                pixels = self._decoded(row, decode)
+                view = self.crop.evaluation(pixels) if evaluated else self.crop.training(pixels, numbers)
+                _write(image, view if extra is None else extra(view, seed))
         if (degradation := self._degradation(request)) is not None:
             images.copy_(degrade(images, draws, degradation))
+
+    def _fill_at_once(
+        self, images: Tensor, rows: Rows, draws: list[list[float]], extra: "Change | None", seeds: list[int]
+    ) -> bool:
+        """Decode and crop in one compiled call. False if there is none, or if it fails: step by step, Pillow may know
+        the image, or the message says which it is."""
+        if self._program is None or self.crop is None:
+            return False
+        encoded, cut = [self._decoded(row, coded) for row in rows.tolist()], cut_of(self.crop)
+        try:
+            with optimized_execution(False):  # nothing to optimise, and it would take longer at first
+                if extra is None:
+                    self._program.fill(images, encoded, draws, cut)
+                    return True
+                views = self._program.views(encoded, draws, cut)
+        except (RuntimeError, torch.jit.Error):
+            return False
+        for image, view, seed in zip(images, views, seeds, strict=True):
+            _write(image, extra(view, seed))
+        return True
+
+    def _decoded(self, row: int, how: Callable[[memoryview, int], Tensor]) -> Tensor:
+        try:
+            return how(self.store.mapped(row), self.store.channels)
+        except ValueError as error:
+            raise DataError(f"{self.store.path}: image {row} cannot be decoded ({error})") from None
+
+
+def _write(image: Tensor, view: Tensor) -> None:
+    """Write a view, uint8, into its place in a batch, uint8 or float32."""
+    if image.dtype == torch.uint8:
+        image.copy_(view)
+    else:
+        torch.div(view, 255, out=image)
 
 
 def as_float(images: Tensor, dtype: torch.dtype = torch.float32, layout: torch.memory_format | None = None) -> Tensor:
@@ -225,13 +284,10 @@ def decode(data: bytes | memoryview, channels: int) -> Tensor:
     PPM, of stores of decoded images, is taken as it is. JPEG in colour goes to torchvision, which decodes the same bits
     as Pillow, a little faster; all else to Pillow.
     """
-    if channels == 3 and (header := PPM.match(data)) is not None:
-        width, height = int(header[1]), int(header[2])
-        if len(data) == header.end() + 3 * width * height:
-            # a copy, since torch warns about read-only memory
-            pixels = torch.frombuffer(bytearray(data), dtype=torch.uint8, offset=header.end())
-            return pixels.view(height, width, 3).permute(2, 0, 1)
-    if channels == 3 and data[:3] == b"\xff\xd8\xff":
+    # a copy, since torch warns about read-only memory
+    if PPM.match(data) is not None and (pixels := _pixels(bytearray(data), channels)) is not None:
+        return pixels
+    if _is_jpeg(data, channels):
         # torchvision plans to drop its decoders; and where it fails, Pillow knows more formats and says what is wrong
         with contextlib.suppress(ImportError, RuntimeError):
             from torchvision.io import ImageReadMode, decode_jpeg
@@ -249,16 +305,39 @@ def decode(data: bytes | memoryview, channels: int) -> Tensor:
     return torch.from_numpy(levels.reshape(*levels.shape[:2], channels)).permute(2, 0, 1)
 
 
+def coded(data: memoryview, channels: int) -> Tensor:
+    """An image for the compiled functions: a JPEG in colour as its bytes, uint8 (n,), and the pixels of a PPM, both
+    where they are and not to be written; other images decoded. ValueError as `decode`."""
+    if _is_jpeg(data, channels):
+        return torch.frombuffer(data, dtype=torch.uint8)
+    pixels = _pixels(data, channels)
+    return decode(data, channels) if pixels is None else pixels
+
+
+def _is_jpeg(data: bytes | memoryview, channels: int) -> bool:
+    return channels == 3 and data[:3] == b"\xff\xd8\xff"
+
+
+def _pixels(data: bytearray | memoryview, channels: int) -> Tensor | None:
+    """A PPM's pixels, (3, H, W), where they are; None if it is none."""
+    if channels != 3 or (header := PPM.match(data)) is None:
+        return None
+    width, height = int(header[1]), int(header[2])
+    if len(data) != header.end() + 3 * width * height:
+        return None
+    return torch.frombuffer(data, dtype=torch.uint8, offset=header.end()).view(height, width, 3).permute(2, 0, 1)
+
+
 # Images that cannot be read ----------------------------------------------------------------------------------
 
 
 def find_unreadable(
-    store: Store, augmentation: str, *, threads: int, say: Callable[[str], None] | None = None
+    store: Store, augmentation: str, *, threads: int | None, say: Callable[[str], None] | None = None
 ) -> dict[int, str]:
     """The rows of a store that cannot be decoded, each with the reason. For recipes of CROPS; else there are none.
 
     The first call tries all images; later ones read its result from a file in the store's folder, if it can be written.
-    `say` receives one line before the first.
+    `say` receives one line before the first. `threads`: how many try them, None for one for each core.
     """
     if augmentation not in CROPS:
         return {}
@@ -282,7 +361,7 @@ def find_unreadable(
                 found[row] = str(error)
         return found
 
-    with ThreadPoolExecutor(max(1, threads)) as pool:
+    with ThreadPoolExecutor(usable_cores() if threads is None else max(1, threads)) as pool:
         parts = pool.map(look, np.array_split(np.arange(len(store)), max(1, len(store) // 64)))
         unreadable = {row: reason for part in parts for row, reason in part.items()}
     draft = record.with_name(f".{CHECKED}.{os.getpid()}.tmp")

@@ -10,7 +10,6 @@ import contextlib
 import multiprocessing
 import shutil
 import signal
-import stat
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,20 +20,38 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from PIL import Image
 
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
-from orchestrator.data.archives.listing import Listing, Picture, check_counts
-from orchestrator.data.catalog import check_importer, check_source, datasets
-from orchestrator.data.encoding import QUALITY, Content, Unreadable, begin, part_path, read_part, write_part
+from orchestrator.data.archives.listing import Listing, as_text
+from orchestrator.data.catalog import check_importer, datasets
+from orchestrator.data.changes import changes, described
+from orchestrator.data.duplicates import FILE as DUPLICATES
+from orchestrator.data.duplicates import Duplicates, find_duplicates, write_duplicates
+from orchestrator.data.encoding import (
+    ORIENTATIONS,
+    PART_SCHEMA,
+    QUALITY,
+    TRANSPARENCIES,
+    UPRIGHT,
+    Content,
+    Keeping,
+    Unreadable,
+    begin,
+    open_image,
+    part_path,
+    read_part,
+    write_part,
+)
+from orchestrator.data.pipeline import decode
+from orchestrator.data.sources import check_left_out, left_out_lines, named, read_source, remedy
+from orchestrator.data.splits import halves
 from orchestrator.data.store import LOCK, Row, Store, only_one, write_store, writing_problem
-from orchestrator.errors import DataError
+from orchestrator.errors import DataError, suggestion
 
 SIZE = 256
 PART = 128  # images at most: a few seconds of work, so that an interruption loses little
 PARTS = 32  # at least, for a small set
 SAMPLE = 256  # images at most that the size of a store of decoded ones is judged by
-NAMED = 3  # files that an error names before it only counts them
 
 Progress = Callable[[int, int], None]
 
@@ -55,6 +72,10 @@ def prepare(
     size: int | None = None,
     original: bool = False,
     decoded: bool = False,
+    orientation: str | None = None,
+    transparency: str | None = None,
+    allow_duplicates: bool = False,
+    allow_left_out: bool = False,
     workers: int = 1,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
@@ -64,27 +85,31 @@ def prepare(
 
     `importer`: the name of an archive, `folder` or `csv`; `name` is the importer's by default. `size`: the shorter
     side of the images kept, 256 by default, never enlarged; `original` keeps the files' bytes; `decoded` keeps, as PPM,
-    the pixels that the images have when they are decoded. The store is the same whatever the number of `workers`
-    (processes; 1: this one). `progress` is called with the number of images done and the number of all images, `say`
-    with a line about images that are left out, `expect` with the size of a store of decoded images, before anything is
-    written.
+    the pixels that the images have when they are decoded. For images of one's own: `orientation` in EXIF data is
+    "applied" or, as in benchmarks and with `original`, "stored"; transparency is "white" (the background) or "dropped";
+    copies on both sides of a measurement are refused unless `allow_duplicates`, and more than 5% of files that are no
+    images unless `allow_left_out`. The store is the same whatever the number of `workers` (processes; 1: this one).
+    `progress` is called with the number of images done and the number of all images, `say` with a line about what
+    deserves attention, `expect` with the size of a store of decoded images, before anything is written.
 
     Raises DataError for anything wrong with the arguments, the source or the disk, and KeyboardInterrupt with the
     number of images that the next call need not encode again.
     """
     name = _checked_name(importer, name)
-    settings = _settings(importer, size, original, decoded)
+    settings = _settings(importer, size, original, decoded, orientation, transparency)
+    asked = {key for key, value in (("orientation", orientation), ("transparency", transparency)) if value is not None}
+    tell = say or (lambda line: None)
     path = Path(root).absolute() / name
     if path.exists():
-        store = _there_already(path, importer, settings, source)
-        if say is not None and (changed := _changed(store, importer, Path(source).expanduser().absolute(), name)):
-            say(changed)
-        return store
-    listing = _read(importer, Path(source).expanduser().absolute(), name)
-    if listing.beside and say is not None:
-        say(f"{_some(len(listing.beside))} outside the class folders and ignored: {_named(listing.beside)}")
-    if listing.loops and say is not None:
-        say(f"links not followed, as their folder is above them or read already: {_named(listing.loops)}")
+        return _there_already(path, importer, settings, asked, source, tell)
+    listing = read_source(importer, Path(source).expanduser().absolute(), name)
+    check_left_out(listing, allow_left_out)
+    for line in left_out_lines(listing):
+        tell(line)
+    if listing.beside:
+        tell(f"{_some(len(listing.beside))} outside the class folders and ignored: {named(listing.beside)}")
+    if listing.loops:
+        tell(f"links not followed, as their folder is above them or read already: {named(listing.loops)}")
     folder = path.parent / f".{name}.parts"
 
     def busy() -> None:
@@ -93,14 +118,29 @@ def prepare(
     try:
         with only_one(folder, busy):
             if path.exists():  # another process was faster
-                return _there_already(path, importer, settings, source)
-            shorter = None if original else size or SIZE
+                return _there_already(path, importer, settings, asked, source, tell)
+            keeping = Keeping.of(settings)
             if decoded and expect is not None:
                 expect(_expected(listing, size or SIZE, path))
-            parts = _parts(listing, folder, shorter, decoded)
+            parts = _parts(listing, folder, keeping)
             _remove_others(folder, parts)
-            _encode(parts, shorter, decoded, workers, progress or (lambda done, total: None), listing, path, importer)
-            store = _write(path, name, importer, listing, parts, settings)
+            _encode(parts, keeping, workers, progress or (lambda done, total: None), listing, path, importer)
+            facts = _facts(parts)
+            for line in _remarks(facts, settings):
+                tell(line)
+            copies = _duplicates(listing, parts, facts)
+            refused = path.with_name(f"{name}.{DUPLICATES}")
+            about = _columns(listing)
+            if importer in OWN and not allow_duplicates and (problem := copies.problem(about[0])):
+                write_duplicates(refused, copies, *about)
+                raise DataError(
+                    f"{listing.origin}: {problem}; all are listed in {refused}: remove one of each, or give "
+                    "--allow-duplicates, which is then told with every number"
+                )
+            store = _write(path, name, importer, listing, parts, settings, facts, copies)
+            if copies.copies or copies.near:
+                write_duplicates(path / DUPLICATES, copies, *about)
+            refused.unlink(missing_ok=True)
             _remove_others(folder, ())
     except OSError as error:
         raise writing_problem(path, error) from None
@@ -119,7 +159,23 @@ def _checked_name(importer: str, name: str | None) -> str:
     return name or importer
 
 
-def _settings(importer: str, size: int | None, original: bool, decoded: bool) -> dict[str, Any]:
+def _settings(
+    importer: str,
+    size: int | None,
+    original: bool,
+    decoded: bool,
+    orientation: str | None,
+    transparency: str | None,
+) -> dict[str, Any]:
+    for option, value, allowed in (
+        ("--orientation", orientation, ORIENTATIONS),
+        ("--transparency", transparency, TRANSPARENCIES),
+    ):
+        if value is not None and value not in allowed:
+            raise DataError(f"{option}: '{value}'{suggestion(value, allowed)}")
+        if value not in (None, allowed[0]) and (original or importer in ARCHIVES):
+            why = "--original keeps the images as they are" if original else f"{importer} is kept as its papers used it"
+            raise DataError(f"{option} {value}: {why}; leave one of the two out" if original else f"{option}: {why}")
     if importer in ARCHIVES and ARCHIVES[importer].pixels:
         if size is not None or original or decoded:
             option = "--original" if original else "--decoded" if decoded else "--size"
@@ -134,20 +190,10 @@ def _settings(importer: str, size: int | None, original: bool, decoded: bool) ->
     if size is not None and size < 1:
         raise DataError(f"--size {size}: should be at least 1, pixels of the shorter side")
     kind = "JPEG, decoded" if decoded else "JPEG"
-    return {"importer": importer, "encoding": kind, "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
-
-
-def _changed(store: Store, importer: str, source: Path, name: str) -> str | None:
-    """That the user's own images are more or fewer than those of the store; None if not, or if they are gone."""
-    if importer not in OWN:
-        return None
-    with contextlib.suppress(DataError, OSError):
-        if (now := len(_read(importer, source, name).pictures)) != len(store):
-            return (
-                f"{source} has {now:,} images now, and the data set still the {len(store):,} that it was made of; to "
-                f"make it again, delete {store.path} first"
-            )
-    return None
+    kept = {"importer": importer, "encoding": kind, "quality": QUALITY, "size": size or SIZE, "resampling": "bicubic"}
+    if importer in OWN:
+        kept |= {"orientation": orientation or "applied", "transparency": transparency or "white"}
+    return kept
 
 
 def _expected(listing: Listing, size: int, path: Path) -> str:
@@ -156,7 +202,7 @@ def _expected(listing: Listing, size: int, path: Path) -> str:
     pixels = []
     for picture in listing.pictures[::step]:
         with contextlib.suppress(Exception):  # whatever a decoder raises: told when it is encoded
-            with Image.open(str(listing.content(picture))) as image:
+            with open_image(Path(str(listing.content(picture)))) as image:
                 width, height = image.size
             pixels.append(width * height * min(1.0, size / min(width, height)) ** 2)
     if not pixels:
@@ -169,104 +215,59 @@ def _expected(listing: Listing, size: int, path: Path) -> str:
     )
 
 
-def _there_already(path: Path, importer: str, settings: dict[str, Any], source: Path | str) -> Store:
-    """The existing store; DataError if it was made with other settings, or from other images of the user."""
+def _there_already(
+    path: Path,
+    importer: str,
+    settings: dict[str, Any],
+    asked: set[str],
+    source: Path | str,
+    tell: Callable[[str], None],
+) -> Store:
+    """The existing store; DataError if it was made with other settings, or from other images or labels."""
     store = Store.open(path)
     made_of, given = store.manifest.get("source"), Path(source).expanduser().absolute()
-    names = (given, *(found for found in given.glob("*.csv") if importer == "csv"))  # csv: the file, or its folder
-    if importer in OWN and made_of is not None and Path(made_of) not in names:
+    same = made_of is None or Path(made_of) == given or (importer == "csv" and Path(made_of).parent == given)
+    if importer in OWN and not same:
         raise DataError(
             f"{path}: already exists, made from {made_of}, not {given}; delete that folder, or give another --name"
         )
-    found = store.manifest.get("settings", {})
+    found = {"orientation": "stored", "transparency": "dropped"} | store.manifest.get("settings", {})
+    earlier = []
     for key, value in settings.items():
-        if found.get(key) != value:
-            raise DataError(
-                f"{path}: already exists, with {key} {found.get(key)}, not {value}; delete that folder, or give "
-                "another --name"
-            )
-    return store
-
-
-def _read(importer: str, source: Path, name: str) -> Listing:
-    """The listing, with its counts checked and all its files present."""
-    check_source(importer, source)
-    try:
-        listing = ARCHIVES[importer].read(source) if importer in ARCHIVES else OWN[importer](source)
-    except OSError as error:
-        raise DataError(f"{error.filename or source}: cannot be read ({error.strerror or error})") from None
-    if not listing.pictures:
-        raise DataError(f"{listing.origin}: no image is listed; give a source that has some")
-    sources = Counter(picture.source for picture in listing.pictures)
-    twice = [source for source, count in sources.items() if count > 1]
-    if twice:
-        raise DataError(f"{listing.origin}: {_named(twice)} listed twice; every image has one class")
-    missing, same = _looked_up(listing)
-    if missing:
-        raise DataError(
-            f"{name}: {len(missing):,} of {len(sources):,} images are missing in {listing.root}: {_named(missing)}; "
-            f"{_remedy(importer, listing)}"
-        )
-    for one, other in same:
-        places = [f"{picture.source} ({_place(listing, picture)})" for picture in (one, other)]
-        more = f"; so are {len(same) - 1:,} more" if len(same) > 1 else ""
-        raise DataError(
-            f"{listing.origin}: {' and '.join(places)} are the same file, through a link{more}; every image has one "
-            "class and "
-            "one part: remove one of the two"
-        )
-    if importer in ARCHIVES:
-        check_counts(listing, ARCHIVES[importer].counts, importer)
-    return listing
-
-
-def _looked_up(listing: Listing) -> tuple[list[str], list[tuple[Picture, Picture]]]:
-    """The missing files, and the pairs that are one file, reached by a link, in two classes or splits. Names of one
-    file that are not links (hard links) may come from a tool that merges equal files: these are no such pairs."""
-    missing: list[str] = []
-    same: list[tuple[Picture, Picture]] = []
-    first: dict[tuple[int, int], Picture] = {}
-    for picture in listing.pictures if listing.pictures[0].pixels is None else ():
-        try:
-            status = (listing.root / picture.source).stat()
-        except (OSError, ValueError):
-            missing.append(picture.source)
+        if found.get(key) == value:
             continue
-        if not stat.S_ISREG(status.st_mode):
-            missing.append(picture.source)
-        elif status.st_nlink == 1:
-            other = first.setdefault((status.st_dev, status.st_ino), picture)
-            if (other.class_id, other.split) != (picture.class_id, picture.split):
-                same.append((other, picture))
-    return missing, same
-
-
-def _place(listing: Listing, picture: Picture) -> str:
-    splits = {other.split for other in listing.pictures}
-    part = f", {picture.split}" if len(splits) > 1 else ""
-    return f"class '{listing.class_names[picture.class_id]}'{part}"
-
-
-def _remedy(importer: str, listing: Listing) -> str:
-    """What to do about images that are missing or cannot be read."""
-    if importer in ARCHIVES:
-        return "unpack the archive again"
-    if listing.table is not None:
-        return f"replace these files, or remove their lines from {listing.table}"
-    return "replace or remove these files"
+        if key in ("orientation", "transparency") and key not in asked:  # the default of an earlier version
+            earlier.append(f"{key} {found[key]}, not {value}")
+            continue
+        raise DataError(
+            f"{path}: already exists, with {key} {found.get(key)}, not {value}; delete that folder, or give "
+            "another --name"
+        )
+    if earlier:
+        tell(f"{path}: was made with {' and '.join(earlier)}, as it is today; another --name makes it anew")
+    if not given.exists():
+        return store
+    try:
+        listing = read_source(importer, given, store.name)
+    except DataError as error:
+        tell(f"whether the data set is still what {given} holds is not known: {error}")
+        return store
+    if "source" in store.columns and (differences := changes(store, listing)):
+        raise DataError(described(path, listing.origin, differences, len(store)))
+    return store
 
 
 # Encoding --------------------------------------------------------------------------------------------------
 
 
-def _parts(listing: Listing, folder: Path, size: int | None, decoded: bool) -> list[_Part]:
+def _parts(listing: Listing, folder: Path, keeping: Keeping) -> list[_Part]:
     contents = [listing.content(picture) for picture in listing.pictures]
     length = min(PART, max(1, len(contents) // PARTS))
     parts = []
     for number, first in enumerate(range(0, len(contents), length)):
         some = contents[first : first + length]
         try:
-            parts.append(_Part(part_path(folder, number, some, size, decoded), first, some))
+            parts.append(_Part(part_path(folder, number, some, keeping), first, some))
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror})") from None
     return parts
@@ -282,8 +283,7 @@ def _remove_others(folder: Path, parts: Sequence[_Part]) -> None:
 
 def _encode(
     parts: Sequence[_Part],
-    size: int | None,
-    decoded: bool,
+    keeping: Keeping,
     workers: int,
     progress: Progress,
     listing: Listing,
@@ -297,7 +297,7 @@ def _encode(
     progress(done, total)
     unreadable: list[tuple[str, str]] = []
     try:
-        with contextlib.closing(_results(waiting, size, decoded, workers)) as results:
+        with contextlib.closing(_results(waiting, keeping, workers)) as results:
             for part, problems in results:
                 unreadable += [(listing.pictures[part.first + p.position].source, p.reason) for p in problems]
                 done += 0 if problems else len(part.contents)
@@ -313,20 +313,20 @@ def _encode(
         raise writing_problem(path, error) from None
     if unreadable:
         unreadable.sort()
-        shown = _named([f"{source} ({reason})" for source, reason in unreadable])
+        shown = named([f"{source} ({reason})" for source, reason in unreadable])
         raise DataError(
             f"{listing.origin}: {len(unreadable):,} of {total:,} images cannot be read: {shown}; "
-            f"{_remedy(importer, listing)}"
+            f"{remedy(importer, listing)}"
         )
 
 
 def _results(
-    parts: Sequence[_Part], size: int | None, decoded: bool, workers: int
+    parts: Sequence[_Part], keeping: Keeping, workers: int
 ) -> Generator[tuple[_Part, list[Unreadable]], None, None]:
     """Each part and its unreadable images, in the order of completion."""
     if workers == 1 or sum(len(part.contents) for part in parts) <= PART:  # done before another process has started
         for part in parts:
-            yield part, write_part(part.path, part.contents, size, decoded) or []
+            yield part, write_part(part.path, part.contents, keeping) or []
         return
     context = multiprocessing.get_context("spawn")  # forking a process with threads risks a deadlock
     called_off = context.Event()
@@ -335,7 +335,7 @@ def _results(
         # Ctrl-C in a terminal reaches every process: workers inherit that it is ignored.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            futures = {pool.submit(write_part, part.path, part.contents, size, decoded): part for part in parts}
+            futures = {pool.submit(write_part, part.path, part.contents, keeping): part for part in parts}
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for future in as_completed(futures):
@@ -350,8 +350,61 @@ def _results(
 # Writing ---------------------------------------------------------------------------------------------------
 
 
+def _facts(parts: Sequence[_Part]) -> pa.Table:
+    """All columns of the parts but the images."""
+    names = [field.name for field in PART_SCHEMA if field.name != "image"]
+    return pa.concat_tables([_table(part).select(names) for part in parts]).combine_chunks()
+
+
+def _remarks(facts: pa.Table, settings: dict[str, Any]) -> Iterator[str]:
+    """How many images have an orientation or transparency, and what becomes of it."""
+    turned = int((facts["orientation"].to_numpy() != UPRIGHT).sum())
+    if turned:
+        done = "which is applied" if settings.get("orientation") == "applied" else "which is not applied"
+        yield f"{turned:,} of {len(facts):,} images have an orientation in their EXIF data, {done}"
+    transparent = int(facts["transparent"].to_numpy().sum())
+    if transparent:
+        done = "shown on white" if settings.get("transparency") == "white" else "dropped, so that what it hides is seen"
+        yield f"{transparent:,} of {len(facts):,} images have transparency, which is {done}"
+
+
+def _columns(listing: Listing) -> tuple[list[str], list[str], list[str]]:
+    """Name, class and split of each image."""
+    pictures = listing.pictures
+    classes = [as_text(listing.class_names[picture.class_id]) for picture in pictures]
+    return [as_text(picture.source) for picture in pictures], classes, [picture.split for picture in pictures]
+
+
+def _duplicates(listing: Listing, parts: Sequence[_Part], table: pa.Table) -> Duplicates:
+    ranks = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
+    labels = np.array([ranks[picture.class_id] for picture in listing.pictures], np.int64)
+    splits = np.array([picture.split for picture in listing.pictures], np.str_)
+    testing = np.isin(labels, halves(labels, splits, len(ranks))[1])
+    contents = table["content"].to_pylist()
+
+    def image(row: int) -> bytes:
+        part = parts[min(row // len(parts[0].contents), len(parts) - 1)]
+        data: bytes = _table(part)["image"][row - part.first].as_py()
+        return data
+
+    def same(one: int, other: int) -> bool:
+        if contents[one] == contents[other]:
+            return True
+        first, second = image(one), image(other)
+        return first == second or np.array_equal(decode(first, 3), decode(second, 3))
+
+    return find_duplicates(table["pixels"].to_pylist(), table["look"].to_pylist(), labels, splits, testing, same)
+
+
 def _write(
-    path: Path, name: str, importer: str, listing: Listing, parts: Sequence[_Part], settings: dict[str, Any]
+    path: Path,
+    name: str,
+    importer: str,
+    listing: Listing,
+    parts: Sequence[_Part],
+    settings: dict[str, Any],
+    table: pa.Table,
+    copies: Duplicates,
 ) -> Store:
     label = {class_id: rank for rank, class_id in enumerate(sorted(listing.class_names))}
 
@@ -362,16 +415,23 @@ def _write(
                 picture = next(pictures)
                 yield Row(image.as_py(), label[picture.class_id], picture.split)
 
-    sizes = [np.stack([_table(part)[side].to_numpy() for side in ("width", "height")], axis=1) for part in parts]
     columns: dict[str, Any] = {
-        "source": [_text(picture.source) for picture in listing.pictures],
-        "original_size": np.concatenate(sizes),
+        "source": [as_text(picture.source) for picture in listing.pictures],
+        "original_size": np.stack([table[side].to_numpy() for side in ("width", "height")], axis=1),
+        **{key: table[key].to_pylist() for key in ("content", "pixels", "look")},
     }
     if listing.super_classes:
         columns["super_class"] = np.array([picture.super_class for picture in listing.pictures], np.int32)
     if listing.pictures[0].box is not None:
         columns["box"] = np.array([picture.box for picture in listing.pictures], np.float32)
-    facts: dict[str, Any] = {"source": _text(str(listing.origin))}
+    facts: dict[str, Any] = {
+        "source": as_text(str(listing.origin)),
+        "with_orientation": int((table["orientation"].to_numpy() != UPRIGHT).sum()),
+        "with_transparency": int(table["transparent"].to_numpy().sum()),
+        "duplicates": copies.counts,
+        "left_out": dict(listing.left_out),
+        "kinds": dict(Counter(table["kind"].to_pylist()).most_common()),
+    }
     if listing.layout:
         facts["layout"] = listing.layout
     if listing.super_classes:
@@ -380,7 +440,7 @@ def _write(
         path,
         name=name,
         channels=3,
-        class_names=[_text(listing.class_names[class_id]) for class_id in label],
+        class_names=[as_text(listing.class_names[class_id]) for class_id in label],
         rows=rows(),
         seed=None,
         settings=settings,
@@ -396,16 +456,5 @@ def _table(part: _Part) -> pa.Table:
     return table
 
 
-def _text(name: str) -> str:
-    """A file name as text; its bytes may be in another encoding than UTF-8."""
-    return name.encode(errors="surrogateescape").decode(errors="replace")
-
-
 def _some(images: int) -> str:
     return "1 image lies" if images == 1 else f"{images:,} images lie"
-
-
-def _named(things: Sequence[str]) -> str:
-    """The first few of them."""
-    more = f" and {len(things) - NAMED:,} more" if len(things) > NAMED else ""
-    return ", ".join(things[:NAMED]) + more

@@ -166,10 +166,7 @@ def _divides_each_class(store: Store) -> bool:
 
 def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
     """The training classes and the test classes, ascending."""
-    own = store.splits == "train"
-    training_half, test_classes = np.unique(store.labels[own]), np.unique(store.labels[~own])
-    if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
-        training_half, test_classes = np.split(np.arange(store.num_classes), [store.num_classes // 2])
+    training_half, test_classes = halves(store.labels, store.splits, store.num_classes)
     if class_subset is None:
         return training_half, test_classes
     fewest = min(len(training_half), len(test_classes))
@@ -179,6 +176,15 @@ def _halves(store: Store, class_subset: int | None) -> tuple[Rows, Rows]:
             f"{len(test_classes)} test classes; give a number from 2 to {fewest}, or null"
         )
     return training_half[:class_subset], test_classes[:class_subset]
+
+
+def halves(labels: NDArray[np.int64], splits: NDArray[np.str_], num_classes: int) -> tuple[Rows, Rows]:
+    """The training classes and the test classes of images with these labels and splits, ascending."""
+    own = splits == "train"
+    training_half, test_classes = np.unique(labels[own]), np.unique(labels[~own])
+    if not len(training_half) or not len(test_classes) or len(np.intersect1d(training_half, test_classes)):
+        training_half, test_classes = np.split(np.arange(num_classes), [num_classes // 2])
+    return training_half, test_classes
 
 
 def _split(store: Store, train_classes: Rows, validation_classes: Rows, test_classes: Rows) -> Split:

@@ -14,7 +14,6 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import io
 import json
 import math
 import os
@@ -33,9 +32,8 @@ import numpy as np
 import pyarrow as pa
 import torch
 from numpy.typing import ArrayLike, NDArray
-from PIL import Image
 
-from orchestrator.data.encoding import as_mode
+from orchestrator.data.encoding import as_mode, open_image
 from orchestrator.data.manifest import FORMAT_VERSION, IMAGES, MANIFEST, MODES, SPLITS, check_manifest
 from orchestrator.errors import DataError, suggestion
 from orchestrator.storage.files import read_json
@@ -144,6 +142,7 @@ class Store:
 
         `super_class`: index into the manifest's `super_classes`. `box`: left, top, right and bottom edge of the object
         in pixels of the original image. `original_size`: its width and height. `source`: its place in the archive.
+        `content`, `pixels`, `look`: digests of its file, see `encoding.Encoded`.
         """
         if name not in self._extra:
             raise DataError(f"{self.path / IMAGES}: no column '{name}'{suggestion(name, self._extra)}")
@@ -164,7 +163,7 @@ class Store:
     def image(self, index: int) -> NDArray[np.uint8]:
         """One image, uint8 (H, W, channels). Raises DataError if its bytes are not an image."""
         try:
-            with Image.open(io.BytesIO(self.encoded(index))) as image:
+            with open_image(self.encoded(index)) as image:
                 pixels = np.asarray(as_mode(image, MODES[self.channels]))
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path / IMAGES}: image {index} cannot be decoded ({_one_line(error)})") from None

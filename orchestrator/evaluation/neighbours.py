@@ -1,6 +1,8 @@
 """The exact nearest-neighbour search behind all metrics. The only module that imports faiss."""
 
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from orchestrator.evaluation.gpu import RowsOnGPUs, SearchOfRows, is_broken, lacks_memory
 from orchestrator.evaluation.rows import (
     CHUNK,
     ArrayLike,
@@ -117,8 +120,11 @@ class NeighbourSearch:
         self.index: Any = None
         self.most = self.reachable + 1  # neighbours that the index can find
         if not approximate and (devices := gpus_of_faiss(device)):
-            self.index = RowsOnGPUs(len(gallery), gallery.shape[1], devices, self.by_product)
-            self.most = MOST_ON_GPU
+            try:
+                self.index = RowsOnGPUs(len(gallery), gallery.shape[1], devices, self.by_product, search_on_gpu)
+                self.most = MOST_ON_GPU
+            except RuntimeError as error:
+                self._without_faiss(error)
         elif approximate or (faiss is not None and device.type == "cpu"):
             faiss.omp_set_num_threads(torch.get_num_threads())  # a trial uses only its share of the processors
             self.index = self._codes() if approximate else self._flat()
@@ -142,7 +148,12 @@ class NeighbourSearch:
                 yield rows, self._nearest_in_full_rows(rows, k, hit_test)
                 continue
             ready_QD = self._ready(self.queries[rows])
-            squared, found = self._candidates(rows, ready_QD.astype(np.float32), wide)
+            try:
+                squared, found = self._candidates(rows, ready_QD.astype(np.float32), wide)
+            except RuntimeError as error:
+                self._without_faiss(error)
+                yield rows, self._nearest_in_full_rows(rows, k, hit_test)
+                continue
             norm_Q1 = _norms(ready_QD)
             unsettled = np.flatnonzero(
                 squared[:, -1] <= squared[:, k - 1] + self._tolerance(norm_Q1[:, 0], squared[:, -1], np.float32)
@@ -152,6 +163,20 @@ class NeighbourSearch:
                 # more may be tied with the k-th than were found
                 found[unsettled, :k] = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
             yield rows, found[:, :k]
+
+    def _without_faiss(self, error: RuntimeError) -> None:
+        """From now on torch searches, with the same result: it needs less memory of the GPU at once, and has that which
+        faiss held. Raises the error again unless it says that memory is missing."""
+        if not lacks_memory(error) or is_broken(self.device):
+            raise error
+        self.index = None
+        traceback.clear_frames(error.__traceback__)
+        torch.cuda.empty_cache()
+        warnings.warn(
+            f"faiss does not find enough free memory on the GPU for {len(self.gallery)} rows: torch searches, which "
+            "takes longer",
+            stacklevel=2,
+        )
 
     def recall(self, query: Integers, k: int) -> float:
         """Share of the k true neighbours that this search finds, over a sample of `query`.
@@ -412,53 +437,6 @@ class ProductSearch(NeighbourSearch):
         return max(float(_norms(self._centred(part)).max()) for part in parts_of(self.gallery))
 
 
-class RowsOnGPUs:
-    """Rows in float32, as many on each GPU, compared with every query by faiss.
-
-    Each GPU holds its rows (4 G D / GPUs bytes), a chunk of queries and their neighbours, and faiss's scratch memory:
-    two blocks of distances of at most 512 MiB each (1 GiB in all), as faiss chooses them.
-    """
-
-    def __init__(self, count: int, width: int, devices: Sequence[torch.device], by_product: bool = False) -> None:
-        self.by_product = by_product
-        share = -(-count // len(devices))
-        self.starts = range(0, count, share)
-        self.shards = [
-            torch.empty((min(share, count - start), width), device=device)
-            for start, device in zip(self.starts, devices, strict=False)  # fewer rows than GPUs: some have none
-        ]
-        self.filled = 0
-        self.resources = faiss_resources()
-
-    def add(self, rows: NDArray[np.float32]) -> None:
-        """The next rows, (N, D)."""
-        new = torch.from_numpy(rows)
-        for start, shard in zip(self.starts, self.shards, strict=True):
-            first, last = max(self.filled, start), min(self.filled + len(new), start + len(shard))
-            if first < last:
-                shard[first - start : last - start] = new[first - self.filled : last - self.filled]
-        self.filled += len(new)
-
-    def search(self, queries: NDArray[np.float32], count: int) -> tuple[Floats, Integers]:
-        """The nearest rows of each query: squared distances, ascending, or products, descending, and indices.
-        (Q, D) -> (Q, count) twice
-
-        `count`: at most MOST_ON_GPU, and at most the rows.
-        """
-        asked = torch.from_numpy(queries)
-        found = [  # nothing waits before all GPUs have their work
-            faiss_on_gpu(self.resources, asked.to(shard.device), shard, min(count, len(shard)), self.by_product)
-            for shard in self.shards
-        ]
-        first = self.shards[0].device
-        squared = torch.cat([part.to(first) for part, _ in found], dim=1)
-        index = torch.cat([part.to(first) + start for (_, part), start in zip(found, self.starts, strict=True)], dim=1)
-        if len(found) > 1:
-            squared, place = squared.topk(count, largest=self.by_product)
-            index = index.gather(1, place)
-        return squared.cpu().numpy(), index.cpu().numpy()
-
-
 def gpus_of_faiss(device: torch.device) -> list[torch.device]:
     """Where faiss can search for it: on this GPU, on all visible ones if it has no number, on none without support."""
     if device.type != "cuda" or not hasattr(faiss, "StandardGpuResources") or not faiss.get_num_gpus():
@@ -473,6 +451,12 @@ def faiss_resources() -> Any:
     resources.setTempMemory(SCRATCH)
     resources.setPinnedMemory(0)  # for copies, which torch makes
     return resources
+
+
+def search_on_gpu(by_product: bool) -> SearchOfRows:
+    """A search by faiss for one thread, with scratch memory of its own."""
+    resources = faiss_resources()
+    return lambda queries, rows, count: faiss_on_gpu(resources, queries, rows, count, by_product)
 
 
 def faiss_on_gpu(

@@ -7,7 +7,7 @@ from pathlib import Path
 from orchestrator.config.limits import cpus
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError
-from orchestrator.execution.protocol import TrialSource
+from orchestrator.execution.protocol import Failed, Interrupted, TrialSource
 
 
 class InlineRunner:
@@ -38,6 +38,8 @@ class InlineRunner:
             if work is None:
                 return
             for result in results(work):
+                if isinstance(result, Failed) and result.failure == "device":  # all that follows would fail too
+                    result = Interrupted(result.trial_id, result.reason)
                 if conductor.report(result) or conductor.stopping:
                     break
 

@@ -10,6 +10,7 @@ from orchestrator.storage import paths
 
 if TYPE_CHECKING:
     from orchestrator.config.search import Search
+    from orchestrator.storage.events import Failure
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class Work:
     """Whether the finished training is tested on the test classes."""
     untrained: bool = False
     """Whether to measure the network before its training."""
+    untrained_on_test: bool = False
+    """Whether to measure it on the test classes, also where classes are held out."""
     workers: int = 1
     resources: Mapping[str, float] = field(default_factory=dict)
     """The resources of each worker; a runner with several machines sets them."""
@@ -87,6 +90,8 @@ class Failed(_OfATrial):
     reason: str
     repeats: bool = False
     """Of one worker of a group: whether another attempt of the group would fail too."""
+    failure: "Failure | None" = None
+    """`device`: the process that trained can no longer use its GPU, and has to end itself."""
     done = True
 
 

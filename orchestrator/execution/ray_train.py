@@ -131,9 +131,10 @@ def build_trainer(work: Work, mailbox: Any) -> "TorchTrainer":
 
 
 def own_interface() -> "TorchConfig":
-    """Makes gloo connect the workers by the addresses of their nodes in the cluster.
+    """Makes gloo and NCCL connect the workers by the addresses of their nodes in the cluster.
 
-    By default it uses the address that the host's name resolves to: often the loopback, which reaches no other node.
+    By default gloo uses the address that the host's name resolves to: often the loopback, which reaches no other node.
+    NCCL takes the first interface that is up: often a container's bridge.
     """
     from dataclasses import dataclass
 
@@ -141,6 +142,8 @@ def own_interface() -> "TorchConfig":
 
     class Backend(TorchConfig().backend_cls):  # type: ignore[misc]
         def on_start(self, worker_group: Any, backend_config: Any) -> None:
+            if not worker_group.get_resources_per_worker().get("GPU"):
+                worker_group.execute(hide_gpus)
             worker_group.execute(name_interface)
             super().on_start(worker_group, backend_config)
 
@@ -162,6 +165,13 @@ def name_interface() -> None:
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == here for address in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # without "=" also what begins like it
+
+
+def hide_gpus() -> None:
+    """Runs in a process without a GPU of its own, before its first use of CUDA: it sees none. Ray would leave it all
+    GPUs of the node, of which it would take the first."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def train_worker(config: Mapping[str, Any]) -> None:
@@ -207,6 +217,8 @@ class Mailbox:
         self.changed = asyncio.Condition()
         self.results: list[Result] = []
         self.failures: list[Failed] = []
+        self.breaks: set[int] = set()
+        """The attempts in which a rank could no longer use its GPU; the first is not the trial's end."""
         self.lost_workers: list[str] = []
         self.attempt = 0
         self.answered = 0
@@ -224,7 +236,8 @@ class Mailbox:
     async def begin(self) -> int | None:
         """A worker group is ready. Returns the number of its attempt, None if it is no longer needed."""
         if self.attempt:
-            self.lost_workers.append(self.failures[0].reason if self.failures else "it ended")
+            told = next((one for one in self.failures if one.failure), self.failures[0]) if self.failures else None
+            self.lost_workers.append("it ended" if told is None else told.reason)
         self.attempt += 1
         self.failures.clear()
         return None if self.stopped else self.attempt
@@ -247,17 +260,23 @@ class Mailbox:
         """A rank cannot continue. True if that holds for all ranks: then it is the trial's result.
 
         Otherwise a rank was lost and the others noticed a broken connection, or only one rank failed and the others
-        wait for it: the group has to be restarted.
+        wait for it: the group has to be restarted. So it has where a rank can no longer use its GPU, once.
         """
         async with self.changed:
             self.failures.append(result)
-            if len(self.failures) == workers:
-                self.results.append(self.failures[0])
+            if result.failure == "device":
+                self.breaks.add(attempt)
+            first = self.breaks == {attempt}
+            if len(self.failures) == workers and not first:
+                self.results.append(next((one for one in self.failures if one.failure), self.failures[0]))
             self.changed.notify_all()
             with contextlib.suppress(TimeoutError):
                 judged = self.changed.wait_for(lambda: len(self.failures) == workers or self.attempt != attempt)
                 await asyncio.wait_for(judged, JUDGEMENT_SECONDS)
-            return self.attempt == attempt and len(self.failures) == workers
+            everyone = self.attempt == attempt and len(self.failures) == workers
+            if result.failure == "device" and not first and not everyone:  # the others wait for it, and would again
+                self.results.append(result)
+            return everyone and self.breaks != {attempt}
 
     async def take(self) -> Result:
         """The next result, for the trial."""

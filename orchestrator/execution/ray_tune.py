@@ -1,6 +1,7 @@
 """Trials on a Ray cluster. The only module that uses ray.tune, apart from `ray_private`."""
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -32,7 +33,7 @@ from orchestrator.execution.ray_cluster import (
 )
 from orchestrator.execution.ray_private import expect_other_nodes, no_environment, uncounted, unnamed
 from orchestrator.execution.ray_start import options, own_cluster, prepared, quiet
-from orchestrator.execution.ray_train import ATTEMPTS, release, train_results
+from orchestrator.execution.ray_train import ATTEMPTS, hide_gpus, release, train_results
 from orchestrator.execution.worker import own_results
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class RayRunner:
             run_config=tune.RunConfig(
                 name="tune",
                 storage_path=str(conductor.folder),
-                stop=ConductorStopper(conductor),
+                stop=ConductorStopper(searcher),
                 verbose=0,
                 checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                 failure_config=tune.FailureConfig(max_failures=ATTEMPTS - 1),
@@ -179,8 +180,11 @@ class Trial(tune.Trainable):  # type: ignore[misc]
     own files in the trial's folder are the state, so a trial continues from the files of an
     earlier attempt.
 
+    A process that can no longer use its GPU ends itself, at the step after the one that says so: every later trial in
+    it would fail.
+
     Tune's dicts hold ours: a trial's config a `Work` as `work` (and `over`, if the trial has ended), what `step` gives
-    a `Result` as `result`.
+    a `Result` as `result`, and as `broken` whether the process ends itself.
     """
 
     @classmethod
@@ -192,6 +196,9 @@ class Trial(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         work: Work = config["work"]
+        self.work, self.broken = work, False
+        if work.workers > 1 or not work.resources.get("GPU"):
+            hide_gpus()
         self.results = nothing_more(work) if config.get("over") else self.results_of(work)
 
     def results_of(self, work: Work) -> Generator[Result, None, None]:
@@ -204,8 +211,11 @@ class Trial(tune.Trainable):  # type: ignore[misc]
         return True
 
     def step(self) -> dict[str, Any]:
+        if self.broken:  # the driver has got the reason
+            os.kill(os.getpid(), signal.SIGKILL)
         result = next(self.results)
-        return {"result": result, "done": result.done}
+        self.broken = isinstance(result, Failed) and result.failure == "device" and self.work.workers == 1
+        return {"result": result, "done": result.done and not self.broken, "broken": self.broken}
 
     def cleanup(self) -> None:
         self.results.close()
@@ -245,6 +255,10 @@ class ConductorSearcher(_InThisProcess, Searcher):  # type: ignore[misc]
         # as in `slots`: a trial requests the resources by which its slot was counted
         self.resources = {workers: resources(search, workers) for workers in (search.workers, search.workers_of_final)}
         self.works: dict[str, Work] = {}
+        self.broken: dict[str, list[str]] = {}
+        """Of each of Tune's trials, why its processes could no longer use their GPU."""
+        self.ending: set[str] = set()
+        """Those whose process ends itself for that."""
 
     def suggest(self, trial_id: str) -> Any:
         if self.conductor.finished:
@@ -289,6 +303,15 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         if work := self.searcher.works.get(trial.trial_id):
+            if trial.trial_id in self.searcher.ending:
+                self.searcher.ending.remove(trial.trial_id)
+                reasons = self.searcher.broken[trial.trial_id]
+                if len(reasons) > 1:
+                    trial.config["over"] = True
+                else:
+                    self.conductor.restarted(work.trial_id, reasons[0])
+                self.on_trial_complete(iteration, trials, trial)
+                return
             words, folder = self.last_lines(trial, work)
             reason = cause(words)
             again = reason is not None and reason in self.conductor.lost_workers.get(work.trial_id, ())
@@ -341,14 +364,25 @@ class ProcessCallback(_InThisProcess, tune.Callback):  # type: ignore[misc]
 class ConductorStopper(_InThisProcess, Stopper):  # type: ignore[misc]
     """Every result comes here first, before anything else in Tune sees it."""
 
-    def __init__(self, conductor: "TrialSource") -> None:
-        self.conductor = conductor
+    def __init__(self, searcher: ConductorSearcher) -> None:
+        self.searcher, self.conductor = searcher, searcher.conductor
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         try:
+            if result.get("broken"):
+                self.breaks(trial_id, result["result"])
+                return False  # Tune would use the process again
             return self.conductor.report(result["result"])
         except OSError:  # a fault of the journal's disk: Tune would blame the trial
             return True
+
+    def breaks(self, trial_id: str, result: Failed) -> None:
+        """A trial's process ends itself: the trial begins again in another, once."""
+        reasons = self.searcher.broken.setdefault(trial_id, [])
+        reasons.append(result.reason)
+        self.searcher.ending.add(trial_id)
+        if len(reasons) > 1:
+            self.conductor.report(replace(result, reason=f"{result.reason}, twice"))
 
     def stop_all(self) -> bool:
         return self.conductor.stopping

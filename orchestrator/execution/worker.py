@@ -4,10 +4,11 @@ import contextlib
 import time
 import traceback
 from collections.abc import Generator, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import InputError, OutOfMemory, TrainingFailed, place_of, storage_fault
+from orchestrator.errors import DeviceLost, InputError, OutOfMemory, TrainingFailed, place_of, storage_fault
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.storage import paths, trial_files
 
@@ -67,26 +68,27 @@ def run_test(settings: Mapping[str, Any], *, data: str | Path, folder: str | Pat
     `<metric>_over_queries_low` and `_high` that over the queries; see `intervals`.
 
     Over folds, the metrics are the mean over the folds' models, and `concatenated_<metric>` those of the models'
-    concatenated normalised embeddings; both have their intervals.
+    concatenated normalised embeddings; both have their intervals. Of several ranks the first computes these.
     """
     from orchestrator.evaluation.intervals import as_metrics
     from orchestrator.storage.trial_folder import BEST, DIAGNOSTICS, MODEL, model_folders
+    from orchestrator.training.device import choose_device, own_device
     from orchestrator.training.distributed import rank
     from orchestrator.training.embed import evaluate_and_embed, keep_insight
     from orchestrator.training.folds import evaluate_folds
 
     experiment, store, splits = _opened(settings, data)
-    rows, device = splits[0].test, experiment.training.device
+    rows, device = splits[0].test, str(own_device(choose_device(experiment.training.device)))
     place = Path(folder)
     if (folders := model_folders(place)) != [place]:
         models = [folder / BEST for folder in folders]
         metrics, together, separated = evaluate_folds(models, store, rows, device, keep=True)
-        return metrics | as_metrics(separated) | as_metrics(together, "concatenated_")
+        return metrics | (as_metrics(separated) | as_metrics(together, "concatenated_") if rank() == 0 else {})
     model = place / MODEL if (place / MODEL).exists() else place / BEST
     result, embedded = evaluate_and_embed(model, store, rows, device, folder=place / DIAGNOSTICS)
     if rank() == 0:
         keep_insight(place, result, embedded, store)
-    return result.metrics | as_metrics(result)
+    return result.metrics | (as_metrics(result) if rank() == 0 else {})
 
 
 def own_results(work: Work) -> Generator[Result, None, None]:
@@ -110,23 +112,26 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
 
     A training that fails gives a last result with the reason, in one line; it raises nothing. An error in the code
     would happen again: there is no second attempt, and its traceback stays in the trial's folder. A disk that is full
-    or gone is not a trial's fault: the last result is `Interrupted`. `own`: the process belongs to the trial, and gets
-    no Ctrl-C from the user.
+    or gone is not a trial's fault: the last result is `Interrupted`. After an error from which on the process cannot
+    use its GPU, the failure is `device`. `own`: the process belongs to the trial, and gets no Ctrl-C from the user.
     """
     from orchestrator.storage.trial_folder import BEST, MODEL
     from orchestrator.training.checkpoint import discard_damaged
     from orchestrator.training.device import choose_device
     from orchestrator.training.distributed import broadcast_object, rank
-    from orchestrator.training.memory import freed_memory_kept
+    from orchestrator.training.memory import freed_memory_kept, memory_given_back
     from orchestrator.training.repeatable import repeatable
     from orchestrator.training.usage import Usage
 
     trial_id, data, anew = work.trial_id, paths.local(work.data), None
     with trial_files.TrialFiles(work.folder) as files, contextlib.ExitStack() as stack:
         try:
+            check_gpu(work)
             device = choose_device(work.settings.get("device", "auto"))
-            unordered = stack.enter_context(repeatable(device.type))
+            fixed_order = work.settings.get("deterministic") is not False
+            unordered = stack.enter_context(repeatable(device.type, deterministic=fixed_order))
             stack.enter_context(freed_memory_kept(device.type))
+            stack.enter_context(memory_given_back(device))
             anew = files.fetch(broadcast_object, leader=rank() == 0)
             # rank 0 first: on a shared disk it removes the damaged files for all ranks
             if found := broadcast_object(discard_damaged(files.folder) if rank() == 0 else None):
@@ -166,35 +171,59 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                     anew=anew,
                 )
                 anew = None
-        except OutOfMemory as error:
-            yield Failed(trial_id, f"{error}: {memory_advice(work, data, error)}", repeats=True, anew=anew)
-        except (TrainingFailed, InputError) as error:
-            yield Failed(trial_id, str(error), anew=anew)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             if isinstance(error, KeyboardInterrupt) and not own:
                 raise
-            if fault := storage_fault(error, files.folder):
-                yield Interrupted(trial_id, fault, anew=anew)
-                return
-            files.folder.mkdir(parents=True, exist_ok=True)
-            (files.folder / FAILURE_LOG).write_text(traceback.format_exc(), encoding="utf-8")
-            with contextlib.suppress(OSError):
-                files.keep()
-            summary = " ".join(str(error).split())[:300]
-            log = paths.shown(files.path / FAILURE_LOG)
-            if isinstance(error, SystemExit):
-                summary = f"the code called sys.exit({summary})"
-            elif isinstance(error, KeyboardInterrupt):
-                summary = "the code raised it"
-            reason = f"{type(error).__name__}: {summary}{place_of(error)} (see {log})"
-            yield Failed(trial_id, reason, repeats=not isinstance(error, Exception), anew=anew)
+            yield replace(_end_by(error, work, files), anew=anew)
+
+
+def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> Failed | Interrupted:
+    """How an error ends a trial."""
+    from orchestrator.evaluation.gpu import is_broken, keep
+    from orchestrator.training.device import choose_device
+
+    trial_id = work.trial_id
+    broken = isinstance(error, DeviceLost) or is_broken(choose_device(work.settings.get("device", "auto")))
+    if isinstance(error, OutOfMemory) and not broken:
+        return Failed(trial_id, f"{error}: {memory_advice(work, paths.local(work.data), error)}", repeats=True)
+    if isinstance(error, DeviceLost):
+        return Failed(trial_id, str(error), failure="device")
+    if isinstance(error, TrainingFailed | InputError) and not broken:
+        return Failed(trial_id, str(error))
+    if fault := storage_fault(error, files.folder):
+        return Interrupted(trial_id, fault)
+    files.folder.mkdir(parents=True, exist_ok=True)
+    (files.folder / FAILURE_LOG).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    with contextlib.suppress(OSError):
+        files.keep()
+    summary = " ".join(str(error).split())[:300]
+    log = paths.shown(files.path / FAILURE_LOG)
+    if isinstance(error, SystemExit):
+        summary = f"the code called sys.exit({summary})"
+    elif isinstance(error, KeyboardInterrupt):
+        summary = "the code raised it"
+    if broken:
+        keep(error)
+        first = str(error).partition("\n")[0][:300]
+        reason = f"its process can no longer use its GPU: {type(error).__name__}: {first}{place_of(error)} (see {log})"
+        return Failed(trial_id, reason, failure="device")
+    reason = f"{type(error).__name__}: {summary}{place_of(error)} (see {log})"
+    return Failed(trial_id, reason, repeats=not isinstance(error, Exception))
+
+
+def check_gpu(work: Work) -> None:
+    """DeviceLost if the trial holds a GPU, or a part of one, and its process sees none: it would train on the CPU."""
+    import torch
+
+    if work.resources.get("GPU") and work.settings.get("device", "auto") != "cpu" and not torch.cuda.is_available():
+        raise DeviceLost("it holds a GPU that its process cannot use: look at nvidia-smi, or set device=cpu")
 
 
 def untrained_score(work: Work, data: Path) -> dict[str, Any] | None:
     """The score of a trial's network before its training; see `untrained.measure`."""
     from orchestrator.training.untrained import measure
 
-    return measure(*_opened(work.settings, data, hold_out=work.hold_out))
+    return measure(*_opened(work.settings, data, hold_out=work.hold_out), on_test=work.untrained_on_test)
 
 
 def memory_advice(work: Work, data: Path, error: OutOfMemory) -> str:

@@ -10,8 +10,8 @@ class LeanBatchNormAct2d(BatchNormAct2d):  # type: ignore[misc]
     """timm's, with the same bits."""
 
     def forward(self, x: Tensor) -> Tensor:
-        found = normalized(self, x)
-        return super().forward(x) if found is None else self.act(self.drop(found))  # type: ignore[no-any-return]
+        result = normalized(self, x)
+        return super().forward(x) if result is None else self.act(self.drop(result))  # type: ignore[no-any-return]
 
 
 def keep_less(model: nn.Module) -> None:

@@ -16,13 +16,15 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.claims import in_range
+from orchestrator.report.commands import train_command
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.significance import Difference, differences, how_tested, tests_by_seed
+from orchestrator.report.tested import Goal, goals, place_of
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
-from orchestrator.text import counted, value_text
+from orchestrator.text import counted, listed, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal for numbers to be comparable, besides the data set's digest."""
@@ -51,6 +53,11 @@ class Member:
         return self.findings.winner
 
     @property
+    def command(self) -> str | None:
+        """The command that trains its winner again: searches are compared by what they chose on held-out classes."""
+        return None if self.winner is None else train_command(self.winner.settings)
+
+    @property
     def mean(self) -> float | None:
         """The mean of its tests."""
         return statistics.fmean(self.tests.values()) if self.tests else None
@@ -69,10 +76,10 @@ class Member:
 
     @property
     def training_seconds(self) -> float:
-        """The time of one training of its winner."""
-        finals = [run for run in self.ledger.finals.values() if run.test and run.seconds]
-        if finals:
-            return statistics.fmean(run.seconds for run in finals)
+        """The time of one training of its winner: of its tested runs, if it has some."""
+        tested = [run.seconds for run in self.ledger.tests_of(self.winner) if run.seconds]
+        if tested:
+            return statistics.fmean(tested)
         return 0.0 if self.winner is None else self.winner.seconds
 
     @property
@@ -128,20 +135,21 @@ class Comparison:
             InputError: they do not measure the same thing; names what differs.
         """
         refuse_unlike(ledgers)
-        metrics = {ledger.metric.removeprefix("val/") for ledger in ledgers.values()}
-        metric = metrics.pop() if len(metrics) == 1 else YARDSTICK
+        wanted = {goals(ledger)[0] for ledger in ledgers.values()}
+        goal = wanted.pop() if len(wanted) == 1 else Goal(YARDSTICK)
+        metric, sign = goal.metric, -1.0 if goal.larger else 1.0
         found = []
         for label, ledger in ledgers.items():
             findings = Findings.of(ledger, storage=storage)
             found.append(Member(label, findings, metric, tests_by_seed(ledger, findings.winner, metric)))
-        members = sorted(found, key=lambda member: math.inf if member.mean is None else -member.mean)
+        members = sorted(found, key=lambda member: math.inf if member.mean is None else sign * member.mean)
         compared = differences({member.label: member.tests for member in members})
         return cls(
             name=name,
             metric=metric,
             members=tuple(members),
             differences=tuple(compared),
-            verdict=tuple(_verdict(metric, members, compared)),
+            verdict=(*_untrained(metric, members), *_verdict(metric, members, compared)),
             outlook=tuple(_outlook(members, compared)),
             notes=tuple(_notes(members, missing)),
         )
@@ -173,7 +181,7 @@ class Comparison:
                     "epochs": member.ledger.epochs,
                     "hours": member.hours,
                     "training_seconds": member.training_seconds,
-                    "command": member.findings.command,
+                    "command": member.command,
                 }
                 for member in self.members
             ],
@@ -276,6 +284,22 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
     return lines
 
 
+def _untrained(metric: str, members: Sequence[Member]) -> list[str]:
+    """What the networks have on these test classes before their training, and how much each winner gained."""
+    found: dict[str, float] = {}
+    for member in members:
+        scores = [learning.untrained_on_test(member.ledger, run) for run in member.ledger.tests_of(member.winner)]
+        value = next((score["metrics"][metric] for score in scores if score and metric in score["metrics"]), None)
+        if value is not None:
+            found[member.label] = value
+    if not found:
+        return []
+    named = ", ".join(f"{value:.4f} ({label})" for label, value in found.items())
+    below = [m.label for m in members if m.mean is not None and m.label in found and m.mean <= found[m.label]]
+    less = f" {listed(below, ' and ')} did not get above it." if below else ""
+    return [f"Untrained, the networks have {metric} {named} on the same classes.{less}"]
+
+
 def _against(difference: Difference | None) -> str:
     return "no seed in common" if difference is None else difference.text
 
@@ -299,12 +323,12 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
         moving = []
     elif not moving:
         lines.append(
-            f"A bigger budget would likely change little: none gained more than {RISING:.0%} on held-out classes in "
-            "the second half of its epochs."
+            "A bigger budget would likely change little: none gained more than "
+            f"{RISING:.0%}{place_of(ranked[0].ledger)} in the second half of its epochs."
         )
     for member in moving:
         gain, gap = member.late_gain, abs(values[top] - values[member.label])
-        said = f"{member.label} still gained {gain:.4f} on held-out classes in the second half of its epochs"
+        said = f"{member.label} still gained {gain:.4f}{place_of(member.ledger)} in the second half of its epochs"
         if member.label == top:
             lines.append(f"{said}: with more budget it may get further ahead.")
         elif gain >= gap:
@@ -339,11 +363,14 @@ def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:
             why = f" ({ledger.reason})" if ledger.reason else ""
             lines.append(f"{member.label} is {ledger.state}{why}: its numbers may change.")
         lines += [f"{member.label}: {line}" for line in learning.told_beside(ledger)]
+        if (ahead := member.findings.favoured) is not None:
+            lines.append(f"{member.label} is compared by trial {ahead.chosen.trial_id}, which it chose; {ahead.text}.")
         if member.winner is None:
             reason = next((trial.reason for trial in ledger.everyone() if trial.reason), "no trial has a result")
             lines.append(f"{member.label} has no result: {reason}.")
         elif not member.tests:
-            reason = next((run.reason for run in ledger.finals.values() if run.reason), "it has no final run yet")
+            finals = ledger.final_runs_of(member.winner)
+            reason = next((run.reason for run in finals if run.reason), "it has no final run yet")
             lines.append(f"{member.label} has no test of its winner: {reason}.")
     if unlike := next((line for m in members if (line := learning.unlike(m.ledger))), ""):
         lines.append(unlike)

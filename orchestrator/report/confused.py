@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.evaluation.confusions import Table, confused_most
+from orchestrator.report.leading import final_of
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
 
@@ -18,10 +19,10 @@ DAMAGED = (OSError, ValueError, LookupError, TypeError, EOFError, csv.Error, zip
 
 
 def shown_models(ledger: Ledger) -> list[TrialRecord]:
-    """The trials whose model is shown: the final run, and the best trials."""
-    final = [ledger.final] if ledger.final is not None and ledger.final.state == "done" else []
-    best = [trial for trial in ledger.best_models(SHOWN) if trial.state in FINISHED]
-    return final + best
+    """The trials whose model is shown: the final run of the leading trial, and the best trials."""
+    run = final_of(ledger)
+    final = [run] if run is not None and run.state == "done" else []
+    return final + [trial for trial in ledger.best_models(SHOWN) if trial.state in FINISHED]
 
 
 def confused_classes(ledger: Ledger, folder: Path) -> str:

@@ -16,22 +16,26 @@ from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.training import VALIDATE_EVERY
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
+from orchestrator.evaluation.claims import is_end
 from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
+from orchestrator.report.front import front_text
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
+from orchestrator.report.leading import Favoured, favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
 from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.report.stopping import Stop, stops
+from orchestrator.report.tested import goals, is_held_out, place_of
 from orchestrator.storage.leaderboard import Repeated, repeated_tests
 from orchestrator.storage.ledger import Ledger, TrialRecord, state_texts
 from orchestrator.storage.presence import driver
-from orchestrator.text import counted, params_text, span, value_text
+from orchestrator.text import counted, listed, params_text, span, value_text
 
 RISING = 0.01
 """The objective still rises if the last fifth of the validations gained this share of it."""
@@ -44,6 +48,11 @@ class Findings:
 
     ledger: Ledger
     winner: TrialRecord | None
+    """The trial chosen by the objective."""
+    leader: TrialRecord | None
+    """The trial to use: the winner, or the one that tests over seeds favour. Its are the test, the distance to the
+    papers and the command."""
+    favoured: Favoured | None
     settings: Mapping[str, Any]
     """All settings of the winner; of the first trial before there is one."""
     searched: tuple[Searched, ...]
@@ -60,11 +69,11 @@ class Findings:
     distance: str
     """How far the test is from the closest published row."""
     test: Mapping[str, tuple[float, float | None]]
-    """The winner's test metrics; mean and deviation if they are over several seeds."""
+    """The leader's test metrics; mean and deviation if they are over several seeds."""
     tested: Mapping[str, str]
     """The same as text, with their intervals."""
     command: str | None
-    """The command that trains the winner again."""
+    """The command that trains the leader again."""
     numbers: tuple[str, ...] = ()
     """What its numbers are measured on and compared with: the sizes of the sets, chance, the untrained network."""
     points: tuple[Placed, ...] = ()
@@ -86,27 +95,39 @@ class Findings:
         idle = idle_by_trial(ledger)
         searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
         compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
-        tested, test = _tested(ledger, winner), _test(ledger, winner)
-        published = tuple(beside(settings, [*test, *PAPER_HEADLINES]))
         between, points = between_confirmed(ledger), placed_points(ledger)
+        ahead = favoured(ledger, between)
+        leader = winner if ahead is None else ahead.trial
+        tested, test = _tested(ledger, leader), _test(ledger, leader)
+        of_leader = settings if leader is None else leader.settings
+        published = tuple(beside(of_leader, [*test, *PAPER_HEADLINES]))
         lost = folder is not None and ledger.state == "running" and not _driven(folder)
         return cls(
             ledger=ledger,
             winner=winner,
+            leader=leader,
+            favoured=ahead,
             settings=settings,
             searched=searched,
             comparable=compared,
             idle=without_effect,
-            verdict=(_first_line(ledger, winner, points, lost), _second_line(ledger, tested, lost)),
-            certainty=_certainty(ledger, winner, between, points),
+            verdict=(
+                _first_line(ledger, winner, points, lost, ahead),
+                _second_line(ledger, leader, tested, lost, ahead),
+            ),
+            certainty=_certainty(ledger, winner, between, points, ahead),
             differences=tuple(between),
             widen=widen(ledger, winner, searched, compared, settings),
-            warnings=(*_warnings(ledger, winner, searched, between), *_without_effect(without_effect)),
+            warnings=(
+                *([] if ahead is None else [ahead.warning(between)]),
+                *_warnings(ledger, winner, searched, between),
+                *_without_effect(without_effect),
+            ),
             published=published,
-            distance=_distance(published, test, settings),
+            distance=_distance(published, test, of_leader),
             test=test,
             tested=tested,
-            command=None if winner is None else train_command(winner.settings),
+            command=None if leader is None else train_command(leader.settings),
             numbers=tuple(learning.yardstick_lines(ledger)),
             points=tuple(points),
             confused=confused,
@@ -178,37 +199,58 @@ def _driven(folder: Path) -> bool:
         return True
 
 
-def _first_line(ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed], lost: bool) -> str:
-    where = "the TEST classes (selection: test)" if ledger.selection == "test" else "held-out classes"
+def _first_line(
+    ledger: Ledger, winner: TrialRecord | None, points: Sequence[Placed], lost: bool, ahead: Favoured | None
+) -> str:
+    where = place_of(ledger)
     if winner is None:
         said = f"No trial of {ledger.name} has a result{ledger.yet} ({_states(ledger, lost)})."
         if (first := ledger.first_so_far()) is None:
             return said
         after = counted(first.validations, "validation")
-        return f"{said} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f} on {where} after {after}."
+        return f"{said} So far trial {first.trial_id}: {ledger.metric} {first.best:.4f}{where} after {after}."
     so_far = "" if ledger.state == "done" else " so far"
-    nothing = f"{line} " if (line := learning.verdict_line(ledger)) else ""
+    line = learning.verdict_line(ledger) or learning.better_untrained(ledger)
+    nothing = f"{line} " if line else ""
     if points:
         return nothing + best_text(ledger, points, where)
-    value = value_text(winner.best) if winner.best is None else f"{winner.best:.4f}"
+    if ahead is not None:
+        leads = f"with {params_text(ahead.trial.params)}" if ahead.trial.params else ""
+        chosen = f"Chosen{where or f' by {ledger.metric}'}: {winner.trial_id}"
+        return f"{nothing}{chosen}; {ahead.text}{f', {leads}' if leads else ''}."
+    if winner.best is None:
+        return f"{nothing}Trained without held-out classes: its test is what it has."
+    value = f"{winner.best:.4f}"
     point = f", with {params_text(winner.params)}" if winner.params else ""
     if ledger.second is not None and winner.second is not None:
         return (
             f"{nothing}On the front{so_far}: {counted(len(ledger.front), 'trial')}. Best in {ledger.metric}: trial "
-            f"{winner.trial_id}, {value} on {where}, {ledger.config['second_objective']['metric']} "
+            f"{winner.trial_id}, {value}{where}, {ledger.config['second_objective']['metric']} "
             f"{value_text(winner.second)}{point}."
         )
-    return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value} on {where}{point}."
+    higher = ""
+    if (first := ledger.first_so_far()) is not None:
+        after = counted(first.validations, "validation")
+        higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
+    return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value}{where}{point}.{higher}"
 
 
-def _second_line(ledger: Ledger, tested: Mapping[str, str], lost: bool) -> str:
-    where = "Test (selection: test)" if ledger.selection == "test" else "Test on unseen classes"
+def _second_line(
+    ledger: Ledger, leader: TrialRecord | None, tested: Mapping[str, str], lost: bool, ahead: Favoured | None
+) -> str:
+    whose = "" if ahead is None else f" of {ahead.trial.trial_id}"
+    where = f"Test{whose} (selection: test)" if ledger.selection == "test" else f"Test{whose} on unseen classes"
     test = ", ".join(f"{name} {tested[name]}" for name in HEADLINES if name in tested)
     seconds = sum(trial.seconds for trial in ledger.everyone())
     cost = f"{counted(len(ledger.trials), 'trial')} ({_states(ledger, lost)}), {span(seconds)} of training"
     if ledger.hours["GPU"]:
         cost += f", {ledger.hours['GPU']:.3g} GPU-hours"
-    return f"{where}: {test}; {cost}." if test else f"Not tested{ledger.yet}; {cost}."
+    if test:
+        before = learning.untrained_test_text(ledger, leader)
+        return f"{where}: {test}; {f'{before}; ' if before else ''}{cost}."
+    others = {run.source for run in ledger.finals.values() if run.test and run.source} if leader is not None else set()
+    whose = f" (the final runs are of {listed(sorted(others), ' and ')})" if others else ""
+    return f"Not tested{ledger.yet}{whose}; {cost}."
 
 
 def _states(ledger: Ledger, lost: bool = False) -> str:
@@ -216,26 +258,23 @@ def _states(ledger: Ledger, lost: bool = False) -> str:
     return ", ".join(state_texts({state: counts[state] for state in STATE_ORDER}, lost)) or "none begun"
 
 
-def _of_winner(ledger: Ledger, winner: TrialRecord | None) -> Repeated | None:
-    """The repeated tests of the winner's point."""
-    groups = repeated_tests(ledger)
-    mine = (group for group in groups if winner is not None and winner.trial_id in (group.source, *group.trial_ids))
-    return next(mine, None)
+def _repeated(ledger: Ledger, trial: TrialRecord | None) -> Repeated | None:
+    """A trial's tests over seeds; None for fewer than two."""
+    mine = [run.trial_id for run in ledger.tests_of(trial)]
+    return next((group for group in repeated_tests(ledger) if group.trial_ids == mine), None)
 
 
-def _tested(ledger: Ledger, winner: TrialRecord | None) -> dict[str, str]:
-    if (group := _of_winner(ledger, winner)) is not None:
+def _tested(ledger: Ledger, trial: TrialRecord | None) -> dict[str, str]:
+    if (group := _repeated(ledger, trial)) is not None:
         return repeated_texts(ledger, group)
-    runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
-    return test_texts(ledger, runs[0].test) if runs else {}
+    return test_texts(ledger, runs[0].test) if (runs := ledger.tests_of(trial)) else {}
 
 
-def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, tuple[float, float | None]]:
-    if (group := _of_winner(ledger, winner)) is not None:
+def _test(ledger: Ledger, trial: TrialRecord | None) -> dict[str, tuple[float, float | None]]:
+    if (group := _repeated(ledger, trial)) is not None:
         return {name: (spread.mean, spread.standard_deviation) for name, spread in group.metrics.items()}
-    runs = [run for run in [*ledger.finals.values(), *([winner] if winner is not None else [])] if run.test]
-    test = runs[0].test if runs else {}
-    return {name: (value, None) for name, value in test.items() if not name.endswith(("_low", "_high"))}
+    test = runs[0].test if (runs := ledger.tests_of(trial)) else {}
+    return {name: (value, None) for name, value in test.items() if not is_end(name)}
 
 
 def _distance(
@@ -262,7 +301,11 @@ def _distance(
 
 
 def _certainty(
-    ledger: Ledger, winner: TrialRecord | None, between: Sequence[Difference], points: Sequence[Placed]
+    ledger: Ledger,
+    winner: TrialRecord | None,
+    between: Sequence[Difference],
+    points: Sequence[Placed],
+    ahead: Favoured | None,
 ) -> str:
     """How certain it is that the winner is better than the next, in one or two sentences."""
     if winner is None or winner.best is None:
@@ -273,12 +316,9 @@ def _certainty(
     if not others:
         return "There is one result only: nothing to compare it with."
     if ledger.second is not None:
-        return (
-            "Of the trials on the front none is better than another in both objectives; with one seed each, their "
-            "order may be chance."
-        )
-    metric = ledger.metric.removeprefix("val/")
-    mine, rival, apart = _rival(ledger, winner, between)
+        return front_text(ledger)
+    metric = goals(ledger)[0].metric
+    mine, rival, apart = _rival(ledger, winner, between, ahead)
     if mine is not None and rival is not None and apart is not None:
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
         how = f"({how_tested(between)}: p = {apart.adjusted:.2g})"
@@ -286,7 +326,7 @@ def _certainty(
             verdict = "they cannot be told apart, because every seed gives the same"
         elif not apart.real:
             verdict = f"seeds do not tell them apart {how}"
-        elif ledger.better(ours.mean, theirs.mean):
+        elif goals(ledger)[0].better(ours.mean, theirs.mean):
             verdict = f"seeds confirm it {how}"
         else:
             verdict = f"over seeds trial {rival.source} is the better one {how}"
@@ -326,14 +366,16 @@ def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:
 
 
 def _rival(
-    ledger: Ledger, winner: TrialRecord, between: Sequence[Difference]
+    ledger: Ledger, winner: TrialRecord, between: Sequence[Difference], ahead: Favoured | None
 ) -> tuple[Repeated | None, Repeated | None, Difference | None]:
-    """The repeated tests of the winner and of the best other point, and the difference between the two."""
-    metric = ledger.metric.removeprefix("val/")
+    """The repeated tests of the winner and of the best other point (of the favoured one, if there is one), and the
+    difference between the two."""
+    goal = goals(ledger)[0]
+    metric, pick = goal.metric, max if goal.larger else min
     groups = [group for group in repeated_tests(ledger) if metric in group.metrics and group.source]
     mine = next((group for group in groups if group.source == winner.trial_id), None)
-    pick = max if ledger.mode == "max" else min
-    rival = pick((g for g in groups if g is not mine), key=lambda group: group.metrics[metric].mean, default=None)
+    others = [g for g in groups if g is not mine and (ahead is None or g.source == ahead.trial.trial_id)]
+    rival = pick(others, key=lambda group: group.metrics[metric].mean, default=None)
     if mine is None or rival is None:
         return mine, rival, None
     pair = {winner.trial_id, rival.source}
@@ -373,8 +415,8 @@ def _warnings(
             f"{counted(winner.validations, 'validation')}: longer training may help, and may change the order."
         )
     metric = ledger.metric.removeprefix("val/")
-    mine, _, apart = _rival(ledger, winner, between)
-    others = standing(ledger)[1:]
+    mine, _, apart = _rival(ledger, winner, between, None)
+    others = standing(ledger)[1:] if is_held_out(ledger.metric) else []
     if mine is not None and others and winner.best is not None and not (apart is not None and apart.real):
         pair = side_by_side(ledger, winner, others[0])
         noise, lead = mine.metrics[metric].standard_deviation, abs(pair.one - pair.other)

@@ -23,10 +23,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from orchestrator.config.shaping import untrained_key
+from orchestrator.config.shaping import SHAPING, untrained_key
 from orchestrator.data.measured import Measured
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
+from orchestrator.report.tested import is_held_out
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
 
@@ -74,10 +75,62 @@ def _untrained(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
     return ledger.untrained.get(untrained_key(trial.settings, str(ledger.tags.get("dataset.digest"))))
 
 
+def untrained_on_test(ledger: Ledger, trial: TrialRecord) -> Mapping[str, Any] | None:
+    """The score of a tested run's network before its training, on the test classes."""
+    digest = str(ledger.tags.get("dataset.digest"))
+    found = ledger.untrained.get(untrained_key(trial.settings, digest, on_test=True)) or _untrained(ledger, trial)
+    return found if found is not None and found["split"] == "test" else None
+
+
+def gain_text(gain: Mapping[str, Any]) -> str:
+    """`+0.1550 paired by class (95%: 0.0730 to 0.2360, 15 of 18 classes up)`"""
+    ends = "" if gain["low"] is None else f"95%: {gain['low']:.4f} to {gain['high']:.4f}, "
+    return f"{gain['difference']:+.4f} paired by class ({ends}{gain['up']} of {gain['classes']} classes up)"
+
+
+def untrained_test_text(ledger: Ledger, trial: TrialRecord | None) -> str:
+    """What the network of a trial had on the test classes before its training, and the gain; empty if not measured."""
+    for run in ledger.tests_of(trial):
+        if (known := untrained_on_test(ledger, run)) is not None:
+            gain = run.gain
+            name = YARDSTICK if gain is None else gain["metric"]
+            said = f"untrained {name} {known['metrics'][name]:.4f}"
+            return said if gain is None else f"{said}, so {gain_text(gain)}"
+    return ""
+
+
+def better_untrained(ledger: Ledger) -> str:
+    """That a network of this search has more before its training than the best trial after its own, on the same
+    held-out classes, as a sentence; empty if none has."""
+    winner = ledger.winner()
+    if winner is None or winner.best is None or ledger.mode != "max":
+        return ""
+    name, of = ledger.metric.removeprefix("val/"), held_out_set(ledger, winner)
+    digest, shaping, found = str(ledger.tags.get("dataset.digest")), (*SHAPING, "image_size"), []
+    shapes = {}
+    if len(ledger.untrained) > 1:
+        shapes = {repr([trial.settings.get(key) for key in shaping]): trial for trial in ledger.trials.values()}
+    for trial in shapes.values():
+        known = ledger.untrained.get(untrained_key(trial.settings, digest))
+        if known is None or known["split"] != "validation" or of is None or Measured.read(known["of"]) != of:
+            continue
+        if known["metrics"].get(name, -math.inf) >= winner.best:
+            found.append((known["metrics"][name], trial))
+    if not found:
+        return ""
+    value, trial = max(found, key=lambda one: one[0])
+    keys = [key for key in shaping if trial.settings.get(key) != winner.settings.get(key)]
+    with_ = ", ".join(f"{key}={value_text(trial.settings.get(key))}" for key in keys)
+    return (
+        f"No training is above an untrained network: that of trial {trial.trial_id}{f' ({with_})' if with_ else ''} "
+        f"has {name} {value:.4f} before its training, the best trial {winner.best:.4f} after it."
+    )
+
+
 def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
     """The result of the rule for a trial so far."""
     diverged = _diverged(trial)
-    if trial.kind == "final" or not trial.best_metrics:
+    if trial.kind == "final" or not trial.best_metrics or (trial.test and not is_held_out(ledger.metric)):
         return _judge_test(ledger, trial, diverged)
     metric = ledger.metric if ledger.metric.startswith("val/") and ledger.mode == "max" else DEFAULT_OBJECTIVE
     name, value = metric.removeprefix("val/"), trial.best_metrics.get(metric)
@@ -95,6 +148,9 @@ def judge(ledger: Ledger, trial: TrialRecord) -> Judgement:
         return Judgement("unsure", f"{said}, and 1 is the most there is", diverged)
     if value <= untrained + of.one_query:
         return Judgement("did not learn", said, diverged)
+    if (gain := trial.gain) is not None and gain["metric"] == name and not trial.test and gain["low"] is not None:
+        said += f", {gain_text(gain)}"
+        return Judgement("learned" if gain["low"] > 0 else "unsure", said, diverged)
     ends = known["intervals"].get(name)
     if ends is not None and value <= ends[1]:
         return Judgement("unsure", f"{said} (95% over {of.classes} classes: {ends[0]:.4f} to {ends[1]:.4f})", diverged)
@@ -108,8 +164,8 @@ def _judge_test(ledger: Ledger, trial: TrialRecord, diverged: str) -> Judgement:
         return Judgement("unknown", diverged=diverged)
     if (why := not_above_chance(YARDSTICK, value, of)) is not None:
         return Judgement("did not learn", f"test {why}", diverged)
-    known = _untrained(ledger, trial)
-    if known is None or known["split"] != "test":
+    known = untrained_on_test(ledger, trial)
+    if known is None:
         return Judgement("unknown", diverged=diverged)
     untrained = known["metrics"][YARDSTICK]
     verdict: Verdict = "did not learn" if value <= untrained + of.one_query else "learned"
@@ -182,6 +238,11 @@ def warnings_of(ledger: Ledger) -> Iterator[str]:
             f"{counted(len(unordered), 'training')} cannot be repeated to the last bit: on their GPUs "
             f"{listed(names, ' and ')} {'has' if len(names) == 1 else 'have'} no fixed order."
         )
+    if free := sum(trial.settings.get("deterministic") is False for trial in ended):
+        yield (
+            f"{counted(free, 'training')} had deterministic: false: on a GPU the same settings and seed give slightly "
+            "different numbers each time."
+        )
 
 
 def told_beside(ledger: Ledger) -> Iterator[str]:
@@ -215,8 +276,9 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
     lines = []
     winner = ledger.winner()
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
-    if held_out is not None and ledger.selection != "test":
+    if held_out is not None and ledger.selection != "test" and is_held_out(ledger.metric):
         lines.append(f"{_capital(selection_text(held_out))}.")
+    lines += [f"{_capital(line)}." for line in ledger.sizes.get("remarks", [])]
     if winner is not None:
         lines += _winner_lines(ledger, winner)
     if line := unlike(ledger):

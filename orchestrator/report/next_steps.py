@@ -17,12 +17,14 @@ from orchestrator.report import learning
 from orchestrator.report.commands import train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
+from orchestrator.report.leading import Favoured
 from orchestrator.report.next_spaces import longer, narrow, widen
 from orchestrator.report.power import SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.settings import space_of
 from orchestrator.report.significance import tests_by_seed
-from orchestrator.report.standing import side_by_side, standing
+from orchestrator.report.standing import side_by_side, to_confirm
 from orchestrator.report.steps import CONTENDERS, Step, line, of_finals, of_trials
+from orchestrator.report.tested import goals
 from orchestrator.storage.ledger import BENCHMARK, Ledger, TrialRecord
 from orchestrator.text import counted, listed, value_text
 
@@ -106,6 +108,18 @@ def _interrupted(findings: Findings) -> Iterator[Step]:
         )
 
 
+def _retry(findings: Findings) -> Iterator[Step]:
+    ledger, again = findings.ledger, findings.ledger.retried()
+    if again:
+        yield Step(
+            "retry",
+            f"Try {counted(len(again), 'training')} again",
+            f"Nothing but a GPU that could no longer be used made {'it' if len(again) == 1 else 'them'} fail.",
+            line(findings, ["orchestrator", "resume", ledger.name]),
+            of_trials(findings, len(again)),
+        )
+
+
 def _left(findings: Findings) -> float | None:
     """The seconds of the trials that have not ended; None if their number is not known."""
     wanted = findings.ledger.config.get("num_trials")
@@ -164,38 +178,36 @@ def _not_learned(findings: Findings) -> Iterator[Step]:
 
 
 def contenders(findings: Findings) -> list[TrialRecord]:
-    """The winner, and the next trials that could as well have won: at the age that both have, they are within the
-    winner's 95% interval over the held-out classes (where none was recorded, the next two). With two objectives the
-    first of the front."""
+    """The trials that `--final-trials N` trains again, with N large enough for those that could as well have won
+    (`_is_close`), at most CONTENDERS. With two objectives the first of the front."""
     ledger, winner = findings.ledger, findings.winner
     if winner is None or winner.best is None:
         return []
+    listed_ = to_confirm(ledger, CONTENDERS)
     if ledger.second is not None:
-        return [ledger.trials[key] for key in sorted(ledger.front, key=lambda k: _rank(ledger, k))][:CONTENDERS]
-    margin = None
-    if winner.best_interval is not None:
-        low, high = winner.best_interval
-        margin = winner.best - low if ledger.mode == "max" else high - winner.best
-    found = [winner]
-    for trial in standing(ledger)[1:]:
-        pair = side_by_side(ledger, winner, trial)
-        behind = pair.one - pair.other if ledger.mode == "max" else pair.other - pair.one
-        if margin is None or behind <= margin:
-            found.append(trial)
-        if len(found) == CONTENDERS:
-            break
-    return found
+        close = [trial.trial_id in ledger.front for trial in listed_]
+    else:
+        close = [_is_close(ledger, winner, trial) for trial in listed_]
+    count = max((place for place, one in enumerate(close, start=1) if one), default=1)
+    return to_confirm(ledger, count)
 
 
-def _rank(ledger: Ledger, trial_id: str) -> int:
-    return next(place for place, trial in enumerate(ledger.leaders()) if trial.trial_id == trial_id)
+def _is_close(ledger: Ledger, winner: TrialRecord, trial: TrialRecord) -> bool:
+    """Whether a trial, at the age that both have, is within the winner's 95% interval over the held-out classes; so is
+    each where none was recorded."""
+    if trial is winner or winner.best_interval is None or winner.best is None:
+        return True
+    low, high = winner.best_interval
+    margin = winner.best - low if ledger.mode == "max" else high - winner.best
+    pair = side_by_side(ledger, winner, trial)
+    return (pair.one - pair.other if ledger.mode == "max" else pair.other - pair.one) <= margin
 
 
 def _confirm(findings: Findings) -> Iterator[Step]:
     ledger, winner = findings.ledger, findings.winner
     if winner is None:
         return
-    metric = ledger.metric.removeprefix("val/")
+    metric = goals(ledger)[0].metric
     if ledger.kind == "training":
         if len(tests_by_seed(ledger, winner, metric)) < 2 and (words := train_words(winner.settings)):
             yield Step(
@@ -208,6 +220,9 @@ def _confirm(findings: Findings) -> Iterator[Step]:
         return
     if ledger.over_seeds:
         yield from _more_seeds(findings)
+        return
+    if findings.favoured is not None:
+        yield _other_seeds(findings, findings.favoured)
         return
     leading = contenders(findings)
     real = {frozenset((d.one, d.other)) for d in findings.differences if d.real}
@@ -231,7 +246,9 @@ def _confirm(findings: Findings) -> Iterator[Step]:
     elif max(len(tests) for tests in have.values()) >= 2:
         why = "Not all of them were tested over several seeds: their order may be chance."
     else:
-        within = "" if winner.best_interval is None else ", and the others are within the winner's 95% interval"
+        within = ""
+        if winner.best_interval is not None and all(_is_close(ledger, winner, trial) for trial in leading):
+            within = ", and the others are within the winner's 95% interval"
         why = f"With one seed each, the order may be chance{within}."
     words = ["--final-trials", str(len(leading)), "--final-seeds", str(seeds)]
     yield Step(
@@ -240,6 +257,24 @@ def _confirm(findings: Findings) -> Iterator[Step]:
         why,
         line(findings, ["orchestrator", "resume", ledger.name, *words]),
         of_finals(findings, runs),
+    )
+
+
+def _other_seeds(findings: Findings, ahead: Favoured) -> Step:
+    """Train the chosen trial and the one that tests favour with seeds that chose nothing."""
+    ledger, metric = findings.ledger, goals(findings.ledger)[0].metric
+    order = [trial.trial_id for trial in to_confirm(ledger, len(ledger.trials))]
+    count = 1 + max(order.index(trial.trial_id) for trial in (ahead.chosen, ahead.trial))
+    among = to_confirm(ledger, count)
+    have = [len(tests_by_seed(ledger, trial, metric)) for trial in among]
+    seeds = max(have) + SEEDS
+    words = ["--final-trials", str(count), "--final-seeds", str(seeds)]
+    return Step(
+        "confirm",
+        f"Confirm trials {listed([trial.trial_id for trial in among], ' and ')} over {SEEDS} more seeds",
+        f"The test of trial {ahead.trial.trial_id} chose it: these seeds have not.",
+        line(findings, ["orchestrator", "resume", ledger.name, *words]),
+        of_finals(findings, sum(seeds - n for n in have)),
     )
 
 
@@ -272,9 +307,9 @@ def _is_exhausted(findings: Findings) -> bool:
 
 
 def noise_of(findings: Findings) -> float | None:
-    """The standard deviation of the winner's test over its seeds; None with fewer than SEEDS_TO_FORECAST of them."""
-    ledger, winner = findings.ledger, findings.winner
-    tests = tests_by_seed(ledger, winner, ledger.metric.removeprefix("val/"))
+    """The standard deviation of the leader's test over its seeds; None with fewer than SEEDS_TO_FORECAST of them."""
+    ledger = findings.ledger
+    tests = tests_by_seed(ledger, findings.leader, goals(ledger)[0].metric)
     if len(tests) < SEEDS_TO_FORECAST:
         return None
     from statistics import stdev
@@ -384,6 +419,7 @@ RULES: tuple[Rule, ...] = (
     Rule("lost", "it has not ended, and its process is gone", _lost, alone=True),
     Rule("running", "it still runs", _running, alone=True),
     Rule("interrupted", "it was interrupted", _interrupted, alone=True),
+    Rule("retry", "trials failed only because their GPU could no longer be used", _retry, alone=True),
     Rule("failed", "no trial has a result", _failed, alone=True),
     Rule("not_learned", "even the best trial did not learn", _not_learned, alone=True),
     Rule("widen", "the winner is at an end of a range that could go on", widen, search=True),

@@ -68,7 +68,7 @@ def spread_of(ledger: Ledger, placed: Placed) -> Interval | None:
 
 
 def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
-    """Which point is best, in a sentence."""
+    """Which point is best, in a sentence; `where` is ` on held-out classes`."""
     best, so_far = points[0].point, "" if ledger.state == "done" else " so far"
     number = counted(len(best.values), "seed")
     spread = f"{best.mean:.4f}"
@@ -76,7 +76,7 @@ def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
         spread += f" ± {ends.standard_deviation:.4f}"
         where += f" (95% of the mean over {number}: {ends.low:.4f} to {ends.high:.4f})"
     return (
-        f"Best point{so_far} by the mean over {number}: {points[0].name}, {ledger.metric} {spread} on {where}. Its "
+        f"Best point{so_far} by the mean over {number}: {points[0].name}, {ledger.metric} {spread}{where}. Its "
         f"best trial is {best.trial_ids[0]}."
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from orchestrator.report.tested import goals
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
@@ -143,18 +144,14 @@ def how_tested(compared: Sequence[Difference]) -> str:
 
 
 def tests_by_seed(ledger: Ledger, trial: TrialRecord | None, metric: str) -> dict[int, float]:
-    """The test values of a trial's point: of its final runs, or of the trials with the same point that were tested."""
-    if trial is None:
-        return {}
-    runs = [run for run in ledger.finals.values() if run.source == trial.trial_id]
-    if not runs:
-        runs = [other for other in ledger.trials.values() if other.point == trial.point]
-    return {int(run.settings.get("seed", 0)): run.test[metric] for run in runs if metric in run.test}
+    """A trial's values of a metric in its tests (`Ledger.tests_of`), by seed."""
+    return {int(run.settings.get("seed", 0)): run.test[metric] for run in ledger.tests_of(trial) if metric in run.test}
 
 
-def between_confirmed(ledger: Ledger) -> list[Difference]:
-    """The differences between a search's trials that have final runs, on the test of what it selects on."""
-    metric = ledger.metric.removeprefix("val/")
+def between_confirmed(ledger: Ledger, metric: str | None = None) -> list[Difference]:
+    """The differences between a search's trials that have final runs, on a metric of their tests; by default on that of
+    what it selects on."""
+    metric = metric or goals(ledger)[0].metric
     sources = {run.source for run in ledger.finals.values()}
     found = {
         trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in ledger.ranking() if trial.trial_id in sources

@@ -6,6 +6,7 @@ from typing import Any
 
 from orchestrator.report import learning
 from orchestrator.report.findings import Findings
+from orchestrator.report.leading import final_of
 from orchestrator.report.next_steps import next_steps
 from orchestrator.report.significance import between_confirmed
 from orchestrator.storage import paths
@@ -51,7 +52,8 @@ def summary(ledger: Ledger, journal: Path) -> dict[str, Any]:
         "trials": [trial(record) for record in ledger.trials.values()],
         **({"points": [placed.plain for placed in findings.points]} if findings.points else {}),
         "best": trial(winner) if winner else None,
-        "final": trial(ledger.final) if ledger.final else None,
+        **({"favoured": trial(findings.favoured.trial)} if findings.favoured is not None else {}),
+        "final": trial(final) if (final := final_of(ledger)) is not None else None,
         "finals": [trial(record) for record in ledger.finals.values()],
         "repeated": [asdict(repeated) for repeated in repeated_tests(ledger)],
         "next_steps": [step.plain for step in steps],

@@ -142,7 +142,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
     for label in benchmark.labels:
         ledger = started.get(label)
         search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
-        if ledger is not None and ledger.has_ended:
+        if ledger is not None and ledger.is_complete:
             exhausted = search.space.size() <= len(ledger.trials)
             if exhausted or search.model_dump() == ledger.config:
                 continue

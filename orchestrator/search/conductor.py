@@ -20,8 +20,10 @@ from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.report.effect import idle_params, training_images
 from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
+from orchestrator.search.gains import gain_of
 from orchestrator.search.study import Study
 from orchestrator.storage import paths, trial_files
+from orchestrator.storage.events import Failure
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key, budget_used
@@ -110,11 +112,11 @@ class Conductor:
                 stop = value is not None and self.study.report(trial_id, event["validation"], value)
                 if stop and not event.get("finished"):
                     stopped.add(trial_id)
-            elif event["event"] == "trial_ended" and event["state"] != "interrupted":
+            elif event["event"] == "trial_ended" and not self._goes_on(self.ledger.trials[trial_id]):
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
-        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED}
+        self.to_tidy = {t.trial_id: t for t in self.ledger.everyone() if t.state in ENDED and not t.retryable}
         last = next((event["trial_id"] for event in reversed(events) if event["event"] == "trial_ended"), None)
         best = self._best()
         self.dropped = {name: _unneeded(name in best) for name in self.to_tidy if name != last}
@@ -125,6 +127,12 @@ class Conductor:
             else:
                 trial.state = "interrupted"
                 self.waiting.append(trial)
+        self.waiting += self.ledger.retried()
+
+    @staticmethod
+    def _goes_on(trial: TrialRecord) -> bool:
+        """Whether a resume continues a trial that has ended."""
+        return trial.state == "interrupted" or trial.retryable
 
     def next(self) -> Work | None:
         """The next trial; None if no trial can be started now."""
@@ -209,7 +217,8 @@ class Conductor:
             stop_after=self._stop_after(trial, experiment),
             hold_out=not final or needs_validation(experiment),
             test=final or search.test_trials,
-            untrained=not final and self._is_to_measure(trial.trial_id, experiment),
+            untrained=self._is_to_measure(trial, experiment),
+            untrained_on_test=final,
             workers=search.workers_of_final if final else search.workers,
             trial_timeout=search.trial_timeout,
             stall_timeout=search.stall_timeout,
@@ -254,23 +263,37 @@ class Conductor:
         )
         return experiment
 
-    def _is_to_measure(self, trial_id: str, experiment: Experiment) -> bool:
-        """Whether a trial has to measure its untrained network: it is not measured, and no other trial is doing so."""
-        key = untrained_key(experiment.flat(), str(self.ledger.tags.get("dataset.digest")))
+    def _untrained_key(self, trial: TrialRecord) -> str:
+        digest = str(self.ledger.tags.get("dataset.digest"))
+        return untrained_key(trial.settings, digest, on_test=trial.kind == "final")
+
+    def _is_to_measure(self, trial: TrialRecord, experiment: Experiment) -> bool:
+        """Whether a trial has to measure its untrained network: it is not measured, and no other trial is doing so. Of
+        the final runs the winner's first one measures it on the test classes."""
+        if trial.kind == "final":
+            winner = self.ledger.winner()
+            first = next(iter(self.ledger.final_runs_of(winner)), None)
+            if first is None or first.trial_id != trial.trial_id:
+                return False
+        trial_id = trial.trial_id
+        digest = str(self.ledger.tags.get("dataset.digest"))
+        key = untrained_key(experiment.flat(), digest, on_test=trial.kind == "final")
         if key in self.ledger.untrained:
             return False
         if (found := known(self.folder.parent.parent, key)) is not None:
             self._note_untrained(trial_id, key, found)
             return False
-        other = self.ledger.trials.get(self.measuring.get(key, ""))
+        measuring = self.measuring.get(key, "")
+        other = self.ledger.trials.get(measuring) or self.ledger.finals.get(measuring)
         if other is not None and other.trial_id != trial_id and other.state == "running":
             return False
         self.measuring[key] = trial_id
         return True
 
     def _note_untrained(self, trial_id: str, key: str, found: Mapping[str, Any]) -> None:
+        score = {name: part for name, part in found.items() if name != "by_class"}  # those stay in the storage
         self._record(
-            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **found}
+            "result", sync=False, trial_id=trial_id, metrics=as_metrics(found), untrained={"key": key, **score}
         )
 
     def _stop_after(self, trial: TrialRecord, experiment: Experiment) -> int | None:
@@ -295,7 +318,7 @@ class Conductor:
             self._start(replace(trial, note=f"{trial.note}; {note}" if trial.note else note))
             self.listener("anew", trial)
         if isinstance(result, Failed):
-            self._end(trial, "failed", result.reason)
+            self._end(trial, "failed", result.reason, result.failure)
             return True
         if isinstance(result, Interrupted):
             self.stopping, self.fault = True, result.reason
@@ -305,7 +328,7 @@ class Conductor:
             self._end(trial, "failed", f"{bad[0]} at validation {result.number}")
             return True
         if (found := result.untrained) is not None and valid(found):
-            key = untrained_key(trial.settings, str(self.ledger.tags.get("dataset.digest")))
+            key = self._untrained_key(trial)
             if key not in self.ledger.untrained:
                 self._note_untrained(trial.trial_id, key, found)
                 keep(self.folder.parent.parent, key, found)
@@ -361,7 +384,7 @@ class Conductor:
         for trial in self.ledger.running():
             self._end(trial, "interrupted", f"the {self.ledger.kind} was {self.stopped_by or 'interrupted'}")
 
-    def _end(self, trial: TrialRecord, state: str, reason: str | None = None) -> None:
+    def _end(self, trial: TrialRecord, state: str, reason: str | None = None, failure: Failure | None = None) -> None:
         if trial.best is not None and state in FINISHED:
             best = {best_key(k): v for k, v in trial.best_metrics.items() if k.startswith("val/")}
             best |= {
@@ -374,10 +397,11 @@ class Conductor:
         if state in FINISHED:
             self._tables(trial)
         self.clocks.pop(trial.trial_id, None)
-        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason)
-        if trial.kind == "trial" and state != "interrupted":
+        kind: dict[str, Any] = {} if failure is None else {"failure": failure}
+        self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **kind)
+        if trial.kind == "trial" and not self._goes_on(trial):
             self.study.tell(trial.trial_id, state, trial.second)
-        if state != "interrupted":
+        if not self._goes_on(trial):
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
             self.to_tidy[trial.trial_id] = trial
@@ -428,6 +452,11 @@ class Conductor:
         winner = self.ledger.winner()
         if winner is not None:
             self._interval(winner)
+            for trial in [winner, *self.ledger.tests_of(winner)[:1]]:
+                score = known(self.folder.parent.parent, self._untrained_key(trial)) if trial.gain is None else None
+                gain = gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric)
+                if gain is not None:
+                    self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.plain)
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
         self._record("search_ended", state=state, best=best, reason=reason)
         return state

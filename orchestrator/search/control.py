@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from orchestrator.endings import say
 from orchestrator.errors import InputError
 from orchestrator.report.significance import tests_by_seed
+from orchestrator.report.tested import goals
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.labels import read_labels
 from orchestrator.storage.ledger import BENCHMARK, ENDED, Ledger, TrialRecord, budget_used
@@ -159,8 +160,8 @@ def _running(trial: TrialRecord) -> dict[str, Any]:
 
 
 def _test(ledger: Ledger, winner: TrialRecord | None) -> dict[str, Any] | None:
-    """The winner's test of what the search chooses by, as the mean over its seeds."""
-    metric = ledger.metric.removeprefix("val/")
+    """The winner's test of what the search chooses by (of a loss the usual yardstick), as the mean over its seeds."""
+    metric = goals(ledger)[0].metric
     values = list(tests_by_seed(ledger, winner, metric).values())
     return {"metric": metric, "mean": statistics.fmean(values), "seeds": len(values)} if values else None
 

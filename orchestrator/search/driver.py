@@ -132,11 +132,11 @@ def resume(
     final_seeds: int | None = None,
     for_benchmark: bool = False,
 ) -> Outcome:
-    """Resume a search: finished trials stay, interrupted ones continue from their last validation. An ended search
-    does not change, and the tracker gets what it missed, unless the search is given more trials (`num_trials`),
-    another `budget`, or more final runs (`final_trials`, `final_seeds`). From now on each trial has `workers` workers,
-    and at most `max_concurrent` trials run at once. Only its benchmark (`for_benchmark`) gives a search of a benchmark
-    another budget."""
+    """Resume a search: finished trials stay, interrupted ones continue from their last validation, and so do those that
+    failed only because their GPU could no longer be used. An ended search without such trials does not change, and the
+    tracker gets what it missed, unless the search is given more trials (`num_trials`), another `budget`, or more final
+    runs (`final_trials`, `final_seeds`). From now on each trial has `workers` workers, and at most `max_concurrent`
+    trials run at once. Only its benchmark (`for_benchmark`) gives a search of a benchmark another budget."""
     watcher = watcher or Watcher()
     watcher.stage("reading the journal and the data set")
     places = Places(storage.expanduser().resolve())
@@ -150,7 +150,7 @@ def resume(
         raised = num_trials is not None or bool(budget)
         confirmed = final_trials is not None or final_seeds is not None
         fetch_artifacts(path, events, ledger)
-        if ledger.has_ended and not (raised or confirmed):
+        if ledger.is_complete and not (raised or confirmed):
             for option, value in (("--workers", workers), ("--max-concurrent", max_concurrent)):
                 if value is not None:
                     raise InputError(

@@ -12,6 +12,7 @@ from typing import Any
 
 from orchestrator.config.training import Training
 from orchestrator.errors import visible
+from orchestrator.report.leading import final_of
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.folder import Folder, faults_as_input_errors
@@ -191,7 +192,7 @@ def write_mlflow_model(ledger: Ledger, journal: Journal, places: Places) -> None
     from orchestrator.search.export import MLFLOW_MODEL, export, facts
     from orchestrator.search.source import Source
 
-    final, folder = ledger.final, journal.path.parent
+    final, folder = final_of(ledger), journal.path.parent
     if final is None or final.state != "done" or len(model_folders(folder / "trials" / final.trial_id)) > 1:
         return
     place = folder / "trials" / final.trial_id

@@ -76,6 +76,7 @@ def _write(
         "doubled": doubled,
         "experiment": settings,
         **{key: saved[key] for key in ("dataset_digest", "channels", "num_classes")},
+        **{key: saved[key] for key in ("kept",) if key in saved},
         "num_samples": saved.get("num_samples", 0),
         "about": source.about,
     }

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import InputError, suggestion
+from orchestrator.report.leading import final_of
 from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
 from orchestrator.storage.folder import faults_as_input_errors
@@ -39,9 +40,9 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
             ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
-            finals = [final for final in ledger.finals.values() if final.state == "done"]
-            if finals:
-                trial_id = (ledger.final if ledger.final in finals else finals[0]).trial_id
+            final = final_of(ledger)
+            if final is not None and final.state == "done":
+                trial_id = final.trial_id
             elif ranking:
                 trial_id = ranking[0].trial_id
             else:

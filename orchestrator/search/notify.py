@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.errors import InputError
+from orchestrator.report.leading import favoured
 from orchestrator.storage.ledger import Ledger
 
 COMMAND_SECONDS = 60.0
@@ -82,11 +83,14 @@ class Notification:
 
 def end_of_search(ledger: Ledger, state: str) -> dict[str, Any]:
     """What is told of a search that has ended; `text` is what chat programs show."""
-    winner, final = ledger.winner(), ledger.final
+    winner, ahead = ledger.winner(), favoured(ledger)
+    tests = ledger.tests_of(winner if ahead is None else ahead.trial)
     text = f"{ledger.kind} {ledger.name} ({ledger.method} on {ledger.dataset}): {state}"
     if winner is not None and winner.best is not None:
         text += f"; best {ledger.metric} {winner.best:.4f} by trial {winner.trial_id}"
-    tested = final.test if final is not None else {}
+    if ahead is not None:
+        text += f"; {ahead.text}"
+    tested = tests[0].test if tests else {}
     if tested:
         text += "; test " + ", ".join(
             f"{name} {tested[name]:.4f}" for name in ("map_at_r", "recall_at_1") if name in tested

@@ -19,6 +19,7 @@ from orchestrator.data.measured import Measured
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.data.splits import Split
 from orchestrator.data.store import Store
+from orchestrator.errors import InputError, OutOfMemory, TrainingFailed
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.search.driver import suited_to_data
 from orchestrator.search.preflight import check_data
@@ -28,11 +29,19 @@ from orchestrator.storage.places import Places
 from orchestrator.training.device import choose_device
 from orchestrator.training.loop import Clock, fit
 from orchestrator.training.memory import PeakMemory
+from orchestrator.training.repeatable import repeatable
 from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import known
 
 STEPS = 5
 """How many training steps are timed."""
+ALTERNATIVES: tuple[dict[str, Any], ...] = (
+    {"precision": "tf32"},
+    {"precision": "bf16"},
+    {"channels_last": True},
+    {"precision": "bf16", "channels_last": True},
+)
+"""What may be faster on a GPU; a training whose precision is chosen for its digits keeps it."""
 
 
 def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
@@ -84,7 +93,10 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
     clock = Clock(training.validate_every, steps_per_epoch(len(split.train), training.batch_size), training.epochs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they concern one point, which the search may never try
-        step, validation, memory = time_training(experiment, store, split)
+        device = choose_device(training.device)
+        with repeatable(device.type, deterministic=training.deterministic is not False):
+            step, validation, memory = time_training(experiment, store, split)
+            others = time_alternatives(experiment, store, split, step) if device.type == "cuda" else {}
     per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
     return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
@@ -98,6 +110,7 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
             "estimated from": f"{STEPS} steps and one validation, timed on this machine",
         },
+        **({"seconds of a step on this GPU": others} if others else {}),
         **({} if memory is None else {"memory": memory_of(memory, training)}),
     }
 
@@ -139,16 +152,40 @@ def what_numbers_are_of(
 
 def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float, int | None]:
     """The seconds of a step and of a validation, and the bytes of a step's tensors (None where they are compiled)."""
-    threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
     memory = None if experiment.training.compile else PeakMemory()
+    step = _seconds(experiment, store, _without_validation(split), STEPS, memory) / STEPS
+    return step, max(0.0, _seconds(experiment, store, split, 1) - step), memory.peak if memory else None
 
-    def seconds(steps: int, split: Split, counted: PeakMemory | None = None) -> float:
-        changes = {"validate_every": f"{steps} steps", "epochs": 2 * STEPS, "threads": threads}
-        short = experiment.training.model_copy(update=changes)
-        validations = fit(replace(experiment, training=short), store, split)
-        with counted or contextlib.nullcontext():
-            next(validations)  # the first window warms up
-        return next(validations).seconds
 
-    step = seconds(STEPS, replace(split, validation=split.validation[:0]), memory) / STEPS
-    return step, max(0.0, seconds(1, split) - step), memory.peak if memory else None
+def time_alternatives(experiment: Experiment, store: Store, split: Split, step: float) -> dict[str, str]:
+    """The seconds of a step with other settings, by these, beside `step`: those of the training's own."""
+    found, training = {"as it is": f"{step:.4f}"}, experiment.training
+    for changes in ALTERNATIVES:
+        kept = training.precision not in ("float32", "tf32", "bf16") and "precision" in changes
+        if kept or all(getattr(training, key) == value for key, value in changes.items()):
+            continue
+        other = replace(experiment, training=training.model_copy(update=changes))
+        try:
+            seconds = _seconds(other, store, _without_validation(split), STEPS) / STEPS
+        except (InputError, OutOfMemory, TrainingFailed) as error:
+            told = f"failed: {error}"
+        else:
+            told = f"{seconds:.4f}, {step / max(seconds, 1e-9):.2f} times as fast"
+        found[" ".join(f"{key}={str(value).lower()}" for key, value in changes.items())] = told
+    return found
+
+
+def _without_validation(split: Split) -> Split:
+    return replace(split, validation=split.validation[:0])
+
+
+def _seconds(
+    experiment: Experiment, store: Store, split: Split, steps: int, counted: PeakMemory | None = None
+) -> float:
+    """Of so many steps and a validation, after as many that warm up."""
+    threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
+    changes = {"validate_every": f"{steps} steps", "epochs": 2 * STEPS, "threads": threads}
+    validations = fit(replace(experiment, training=experiment.training.model_copy(update=changes)), store, split)
+    with counted or contextlib.nullcontext():
+        next(validations)
+    return next(validations).seconds

@@ -75,9 +75,10 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     from orchestrator.data.batches.base import Source
     from orchestrator.data.batches.class_balanced import CLASS_BALANCED
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.measured import Measured, sizes
+    from orchestrator.data.measured import Measured, alone, sizes
     from orchestrator.data.pipeline import check_images, describe_unreadable, find_unreadable, without
-    from orchestrator.data.splits import noisy_labels, train_labels, unused_split
+    from orchestrator.data.remarks import remarks
+    from orchestrator.data.splits import noisy_labels, train_labels
     from orchestrator.report.effect import unreached
     from orchestrator.report.selection import selection_warning
     from orchestrator.training.model_file import new_learner
@@ -93,7 +94,7 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     store = open_dataset(training.dataset, places.data, say=say)
     splits = data_splits(training, store)
     split = splits[0]
-    if note := unused_split(store):
+    for note in remarks(store):
         say(f"note: {note}")
     unreadable = find_unreadable(store, training.augmentation, threads=training.loader_threads, say=say)
     check_images(store, training.augmentation, unreadable)
@@ -103,6 +104,15 @@ def check_data(search: Search, places: Places) -> tuple[str, dict[str, Any]]:
     for line in unreached(search, found["training_images"]):
         say(f"warning: {line}")
     held_out = Measured.read(found["validation"])
+    for what, key, rows in (("test", "test", split.test), ("held-out", "validation", split.validation)):
+        measured = Measured.read(found[key])
+        if len(rows) and measured is None:
+            raise InputError(
+                f"{store.name}: no image of the {what} classes has another of its class to be found: there is nothing "
+                "to measure; give classes of two images or more"
+            )
+        if lonely := alone(measured):
+            say(f"note: {store.name}, {what} classes: {lonely}")
     split = without(split, unreadable)
     labels = noisy_labels(train_labels(store, split.train), share=training.label_noise, seed=training.label_noise_seed)
     if BATCHES[training.batches or CLASS_BALANCED.name].reads_labels:

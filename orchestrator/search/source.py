@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from orchestrator.config.training import Experiment
-from orchestrator.data.augmentations.crops import crop_of
 from orchestrator.data.pipeline import Request, as_float
+from orchestrator.data.preparation import Preparation
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, suggestion
 from orchestrator.method import Method
@@ -98,7 +98,7 @@ class Source:
             "dataset_digest": saved["dataset_digest"],
             "input": f"images: uint8 (batch, {height}, {width}, {channels}), as the evaluation of augmentation "
             f"'{experiment.training.augmentation}' sees them",
-            "preprocessing": preprocessing(experiment),
+            "preprocessing": preprocessing(saved, experiment),
             "output": output,
             "settings": experiment.flat(),
             "versions": versions(),
@@ -106,12 +106,10 @@ class Source:
         return cls(encoder, images, embeddings, about | dict(facts or {}), model)
 
 
-def preprocessing(experiment: Experiment) -> dict[str, Any]:
-    """What the evaluation does to an image before the network: to a photograph, in this order; to others nothing."""
-    crop = crop_of(experiment.training.augmentation, experiment.training.image_size)
-    if crop is None:
-        return {}
-    return {"resize_shorter_side": crop.shorter, "interpolation": "bilinear, antialiased", "center_crop": crop.size}
+def preprocessing(saved: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
+    """What happens to an image file before the network sees it, in this order; to drawn images nothing."""
+    training = experiment.training
+    return Preparation.of(saved, training.augmentation, training.image_size).steps
 
 
 def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) -> Tensor:

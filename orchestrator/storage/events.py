@@ -23,6 +23,9 @@ TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 Attempts = Annotated[int, Field(ge=0, le=1000)]
 Interval = Annotated[list[FiniteFloat], Field(min_length=2, max_length=2)]
 State = Literal["done", "pruned", "failed", "interrupted"]
+Failure = Literal["device"]
+"""Why a trial failed, where that decides what follows. `device`: only because its GPU could no longer be used; a resume
+tries it again."""
 
 
 class _Shape(BaseModel):
@@ -70,6 +73,17 @@ class _Untrained(_Shape):
     metrics: Metrics
     intervals: dict[str, Interval] = {}
     of: _Set | None = None
+
+
+class _Gain(_Shape):
+    """How much better a trial is than its untrained network, paired by class."""
+
+    metric: str
+    difference: FiniteFloat
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    up: Whole
+    classes: Whole
 
 
 class _SearchStarted(_Event):
@@ -151,12 +165,15 @@ class _Result(_Event):
     metrics: Metrics
     untrained: _Untrained | None = None
     best_interval: Interval | None = None
+    gain: _Gain | None = None
 
 
 class _TrialEnded(_Event):
     trial_id: TrialId
     state: State
     reason: str | None
+    failure: Failure | None = None
+    """Only of a trial that failed. Older journals lack it."""
 
 
 class _Artifact(_Event):

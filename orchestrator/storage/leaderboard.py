@@ -77,11 +77,11 @@ class Interval:
 
 
 def repeated_tests(ledger: Ledger) -> list[Repeated]:
-    """The tested runs that differ only in their seed, in groups of two or more, in the order of the search."""
+    """The tested runs of a trial, or of a point, over seeds, in groups of two or more, in the order of the search."""
     groups: dict[str, tuple[dict[str, Any], list[TrialRecord]]] = {}
     for trial in ledger.everyone():
         if trial.test:
-            key = f"{trial.kind} {sorted(trial.point.items())!r}"
+            key = trial.source or f"{trial.kind} {sorted(trial.point.items())!r}"
             groups.setdefault(key, (trial.point, []))[1].append(trial)
     found = []
     for point, trials in groups.values():

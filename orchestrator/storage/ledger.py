@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from orchestrator.errors import InputError
-from orchestrator.storage.events import check, check_format
+from orchestrator.storage.events import Failure, check, check_format
 
 BENCHMARK = "orchestrator.benchmark"
 """The tag of a search that names the benchmark it is part of."""
@@ -16,7 +16,7 @@ STATES = ("running", "done", "pruned", "failed", "interrupted")
 FINISHED = ("done", "pruned")
 """The states of trials that ended as planned: they may win."""
 ENDED = (*FINISHED, "failed")
-"""The states of trials that no resume continues."""
+"""The states of trials that no resume continues, but those of `Ledger.retried`."""
 
 
 def state_texts(counts: Mapping[str, int], lost: bool = False) -> list[str]:
@@ -36,6 +36,8 @@ class TrialRecord:
     started: int
     state: str = "running"
     reason: str | None = None
+    failure: Failure | None = None
+    """Why it failed, if that decides what follows."""
     validations: int = 0
     curve: list[float] = field(default_factory=list)
     losses: list[float | None] = field(default_factory=list)
@@ -52,6 +54,9 @@ class TrialRecord:
     """The mean training loss before its first validation."""
     best_interval: tuple[float, float] | None = None
     """The 95% interval of its best value over the held-out classes, if recorded."""
+    gain: dict[str, Any] | None = None
+    """How much it is better than its untrained network, paired by class (`evaluation.paired.Gain`); on the test classes
+    if it was tested, else on the held-out ones."""
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
@@ -83,6 +88,11 @@ class TrialRecord:
     def point(self) -> dict[str, Any]:
         """What was searched, without the seed."""
         return {key: value for key, value in self.params.items() if key != "seed"}
+
+    @property
+    def retryable(self) -> bool:
+        """Whether it failed only because of a broken GPU: a resume tries it again."""
+        return self.state == "failed" and self.failure == "device"
 
 
 @dataclass
@@ -181,15 +191,16 @@ class Ledger:
             trial = self.find(event["trial_id"])
             trial.test |= tests
             trial.best_interval = event.get("best_interval", trial.best_interval)
+            trial.gain = event.get("gain", trial.gain)
             if (found := event.get("untrained")) is not None:
                 self.untrained[found["key"]] = found
         elif kind == "trial_ended":
             trial = self.find(event["trial_id"])
             trial.state, trial.reason, trial.ended = event["state"], event["reason"], event["time"]
-            trial.ended_at = self._taken
+            trial.ended_at, trial.failure = self._taken, event.get("failure")
             if trial.state != "interrupted":
                 self._unfinished.pop(trial.trial_id, None)
-            if trial.kind == "trial" and trial.state != "interrupted":
+            if trial.kind == "trial" and trial.state != "interrupted" and not trial.retryable:
                 self._judge(trial)
 
     def _start(self, event: Mapping[str, Any]) -> None:
@@ -197,7 +208,7 @@ class Ledger:
         group = self.finals if event["kind"] == "final" else self.trials
         known = group.get(trial_id)
         if known is not None:
-            known.state, known.reason, known.ended = "running", None, None
+            known.state, known.reason, known.ended, known.failure = "running", None, None, None
             known.restarted.append(event["time"])
             known.resources = event.get("resources", known.resources)
             known.note = event.get("note", known.note)
@@ -294,14 +305,23 @@ class Ledger:
         """Running and interrupted trials."""
         return list(self._unfinished.values())
 
+    def retried(self) -> list[TrialRecord]:
+        """The failed trials, final runs included, that a resume tries again."""
+        return [trial for trial in self.everyone() if trial.retryable]
+
     def everyone(self) -> list[TrialRecord]:
         """All trials, followed by the final runs."""
         return [*self.trials.values(), *self.finals.values()]
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing is left to do: only more trials or another budget continue it."""
+        """Whether it came to its end: only more trials, another budget or `retried` trials continue it."""
         return self.state in ("done", "failed")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a plain resume would train nothing."""
+        return self.has_ended and not self.retried()
 
     @property
     def yet(self) -> str:
@@ -324,12 +344,25 @@ class Ledger:
         """The classes that its trainings select on: `validation` or `test` classes."""
         return str(self.config.get("settings", {}).get("selection", "validation"))
 
-    @property
-    def final(self) -> TrialRecord | None:
-        """The winner's final run, the first if there are several; an earlier winner's if it has none yet."""
-        winner = self.winner()
-        of_winner = [run for run in self.finals.values() if winner is not None and run.source == winner.trial_id]
-        return next(iter(of_winner or self.finals.values()), None)
+    def final_runs_of(self, trial: TrialRecord | None) -> list[TrialRecord]:
+        """The final runs that retrain a trial, whatever became of them; records from before sources were written are
+        known by their point."""
+        if trial is None:
+            return []
+        return [
+            run
+            for run in self.finals.values()
+            if run.source == trial.trial_id or (run.source is None and run.point == trial.point)
+        ]
+
+    def tests_of(self, trial: TrialRecord | None) -> list[TrialRecord]:
+        """The tested runs of a trial, the only ones whose numbers are its test: its final runs; without final runs the
+        trials of its point, which may differ from it in the seed. Another trial's test is never among them."""
+        if trial is None:
+            return []
+        if runs := self.final_runs_of(trial):
+            return [run for run in runs if run.test]
+        return [run for run in self.trials.values() if run.test and run.point == trial.point]
 
     def ranking(self) -> list[TrialRecord]:
         """All trials of the search, best first; those without a value last, in their order. With two objectives the
@@ -386,13 +419,24 @@ class Ledger:
 
     def winner(self) -> TrialRecord | None:
         """The best trial; an unfinished or failed trial cannot win. Where points have several seeds, the best trial of
-        the best point."""
+        the best point. Of a training that holds nothing out, and so has no values, the first that was tested."""
         won = next((trial for trial in self.leaders() if trial.state in FINISHED), None)
-        return won or next(iter(self.finished()), None)
+        won = won or next(iter(self.finished()), None)
+        if won is None and self.kind == "training":
+            won = next((trial for trial in self.trials.values() if trial.state in FINISHED and trial.test), None)
+        return won
 
     def first_so_far(self) -> TrialRecord | None:
-        """While no trial has won: the best of those that have a value, which may still run or have failed."""
-        return None if self.winner() is not None else next(iter(self.leaders()), None)
+        """While no trial has won: the best of those that have a value, which may still run or have failed. After that:
+        the best that has not ended, if it already stands higher than the winner."""
+        winner = self.winner()
+        if winner is None:
+            return next(iter(self.leaders()), None)
+        if self.second is not None or self.over_seeds or winner.best is None:
+            return None
+        waiting = [t for t in self._unfinished.values() if t.kind == "trial" and t.best is not None]
+        higher = [trial for trial in waiting if self.better(trial.best or 0.0, winner.best)]
+        return min(higher, key=lambda trial: (self._losses(trial), trial.number), default=None)
 
     def finished(self) -> list[TrialRecord]:
         """The trials that may win, best first."""

@@ -1,4 +1,4 @@
-"""The device of a training: choice, precision, random numbers, memory."""
+"""The device of a training: choice, form of the images, random numbers, memory."""
 
 import contextlib
 import gc
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError, OutOfMemory
+from orchestrator.evaluation.gpu import in_use, is_broken, lacks_memory
 
 NO_MEMORY = "DefaultCPUAllocator: can't allocate memory"
 """The text of torch's RuntimeError where others raise MemoryError."""
@@ -22,6 +23,18 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise InputError("device: 'cuda' is not available here: use 'cpu' or 'auto'")
     return torch.device(name)
+
+
+def own_device(device: torch.device) -> torch.device:
+    """The one GPU that this process trains on, with its number: others that it sees may be other processes'."""
+    if device.type != "cuda" or device.index is not None:
+        return device
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def name_of(device: torch.device) -> str:
+    """The type of GPU, or of device."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def random_state(device: torch.device) -> list[Tensor]:
@@ -42,20 +55,16 @@ def form_of_images(training: Training) -> tuple[torch.dtype, torch.memory_format
     return torch.float64 if training.precision == "float64" else torch.float32, layout
 
 
-def autocast(training: Training, device: torch.device) -> torch.autocast:
-    """Half precision for the network if configured."""
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(training.precision)
-    return torch.autocast(device.type, dtype=half or torch.bfloat16, enabled=half is not None)
-
-
 @contextlib.contextmanager
 def memory_faults(training: Training, *, validating: bool = False) -> Iterator[None]:
     """Raise OutOfMemory if the GPU or the machine runs out of memory."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
-        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        on_gpu = lacks_memory(error)
         if not on_gpu and not isinstance(error, MemoryError) and NO_MEMORY not in str(error):
+            raise
+        if on_gpu and is_broken(torch.device("cuda")):
             raise
         found = "out of GPU memory" if on_gpu else "out of memory"
         found += " in a validation" if validating else f" with a batch of {training.batch_size} images"
@@ -71,5 +80,6 @@ def free_memory(error: BaseException | None = None) -> None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__
     gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
+    if in_use():
+        with contextlib.suppress(RuntimeError):  # of a broken GPU
+            torch.cuda.empty_cache()

@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from orchestrator.errors import InputError
 from orchestrator.training.eager import no_compiler
+
+Answer = TypeVar("Answer")
 
 _place: tuple[int, int] | None = None
 """Rank and size of the group that this process does not leave."""
@@ -175,6 +178,32 @@ def broadcast_object(value: Any) -> Any:
     box = [value]
     dist.broadcast_object_list(box)
     return box[0]
+
+
+def on_first(function: Callable[[], Answer]) -> Answer:
+    """What a function gives on rank 0, on every rank; the others do not call it. They fail where it fails."""
+    if world_size() == 1:
+        return function()
+    found, problems = None, None
+    try:
+        if rank() == 0:
+            found = function()
+    except Exception as error:
+        problems = error.problems if isinstance(error, InputError) else (f"{type(error).__name__}: {error}",)
+        raise
+    finally:
+        found, problems = broadcast_object((found, problems))
+    if problems is not None:
+        raise InputError(*problems)
+    return cast(Answer, found)
+
+
+def alike(value: str) -> bool:
+    """Whether this value is the same on all ranks."""
+    values: list[Any] = [value] * world_size()
+    if world_size() > 1:
+        dist.all_gather_object(values, value)
+    return len(set(values)) == 1
 
 
 def data_parallel(module: nn.Module, *, unsynchronised: list[str]) -> nn.Module:

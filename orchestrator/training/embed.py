@@ -26,8 +26,8 @@ from orchestrator.evaluation.metrics import Evaluation, auroc, evaluate_queries
 from orchestrator.method import Embedded, Method, Outputs
 from orchestrator.storage.atomic import write_atomically
 from orchestrator.storage.trial_folder import INSIGHT, SAMPLE
-from orchestrator.training.device import choose_device
-from orchestrator.training.distributed import broadcast_object, gather, rank, world_size
+from orchestrator.training.device import choose_device, own_device
+from orchestrator.training.distributed import broadcast_object, gather, on_first, rank, world_size
 from orchestrator.training.feed import feed
 from orchestrator.training.learner import Given, Learner, described
 from orchestrator.training.model_file import Bare, load_learner, save_diagnostics, save_table
@@ -173,8 +173,7 @@ def validate(
     found = None
     if rank() == 0:
         rows, parts = queries_and_gallery(held_out, store)
-        if device is not None and device.type == "cuda" and device.index is None:
-            device = torch.device("cuda", torch.cuda.current_device())  # the others may be other workers'
+        device = None if device is None else own_device(device)
         found = evaluate_queries(**parts, clustering=False, device=device)
         found = replace(found, queries=found.queries.set_column(0, "query", [rows]))
         found = with_others(found, held_out, store, device=device)
@@ -279,19 +278,24 @@ def embed_model(
 def retrieve(
     embedded: Embedded, store: Store, device: str = "auto", *, what: str, approximate: bool = False
 ) -> Evaluation:
-    """All metrics of these embeddings, as in `evaluate_model_by_query`. `what` is named in errors."""
+    """All metrics of these embeddings, as in `evaluate_model_by_query`; rank 0 computes them. `what` is named in
+    errors."""
+    return on_first(lambda: _retrieve(embedded, store, choose_device(device), what, approximate))
+
+
+def _retrieve(embedded: Embedded, store: Store, device: torch.device, what: str, approximate: bool) -> Evaluation:
     rows, parts = queries_and_gallery(embedded, store)
     try:
         result = evaluate_queries(
             **parts,
             recall_at=RECALL_AT.get(store.name, DEFAULT_RECALL_AT),
             approximate=approximate,
-            device=choose_device(device),
+            device=device,
         )
     except ValueError as error:
         raise InputError(f"{what} on {store.name}: {error}") from None
     result = replace(result, queries=result.queries.set_column(0, "query", [rows]))
-    return with_others(result, embedded, store, approximate=approximate, device=choose_device(device))
+    return with_others(result, embedded, store, approximate=approximate, device=device)
 
 
 def with_others(

@@ -13,9 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from orchestrator.data.augmentations.crops import CROPS, SHORTER_SIDE
-from orchestrator.data.encoding import encode
-from orchestrator.data.pipeline import as_float, decode
+from orchestrator.data.pipeline import as_float
+from orchestrator.data.preparation import Preparation
 from orchestrator.errors import InputError
 from orchestrator.method import Method
 from orchestrator.training.device import choose_device
@@ -46,32 +45,28 @@ def embed_files(
     files: Sequence[Path],
     device: str = "auto",
     *,
-    size: int = SHORTER_SIDE,
     progress: Callable[[int, int], None] | None = None,
 ) -> EmbeddedFiles:
-    """Embed image files. Photographs, of a model whose augmentation crops, are first kept as `datasets prepare` keeps
-    them (the shorter side at most `size` pixels, JPEG), then cropped as in its evaluation; other images are taken as
-    they are, and must have one size.
+    """Embed image files, each prepared as the model's data set and its evaluation do (`Preparation`). Where they do not
+    crop images must have one size.
 
     InputError if none can be read, or if they differ in size. `progress` is called with the images done and all.
     """
-    channels = int(saved_model(model)["channels"])
     learner, experiment = load_learner(model)
     chosen = choose_device(device)
     learner = learner.to(chosen).eval()
-    recipe = experiment.training.augmentation
+    training = experiment.training
+    prepared = Preparation.of(saved_model(model), training.augmentation, training.image_size)
 
     def read(path: Path) -> Tensor | str:
         try:
-            if recipe not in CROPS:
-                return decode(path.read_bytes(), channels)
-            return CROPS[recipe].evaluation(decode(encode(str(path), size).image, channels))
+            return prepared(path)
         except OSError as error:
             return error.strerror or str(error)
         except Exception as error:  # a damaged file makes decoders raise many kinds
             return " ".join(str(error).split()) or type(error).__name__
 
-    if recipe in CROPS:
+    if prepared.crop is not None:
         import torchvision.transforms.v2.functional  # noqa: F401  # by one thread, before several do at once
 
     found, queries, items, left_out = [], [], [], {}
@@ -89,7 +84,8 @@ def embed_files(
                 elif image.shape != shape[1]:
                     raise InputError(
                         f"{path}: is {_size(image.shape)}, and {shape[0]} is {_size(shape[1])}: a model that was "
-                        f"trained with augmentation={recipe} takes images of one size, that of its data set"
+                        f"trained with augmentation={training.augmentation} takes images of one size, that of its "
+                        "data set"
                     )
                 found.append(path)
                 images.append(image)

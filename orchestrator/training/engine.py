@@ -16,10 +16,11 @@ from orchestrator.config.training import Training
 from orchestrator.errors import InputError, TrainingFailed
 from orchestrator.method import Batch, Method, Outputs
 from orchestrator.training.caching import Cached
-from orchestrator.training.device import autocast, random_state, set_random_state
-from orchestrator.training.distributed import as_on_first, data_parallel, gather, mean
+from orchestrator.training.device import name_of, random_state, set_random_state
+from orchestrator.training.distributed import alike, as_on_first, data_parallel, gather, mean
 from orchestrator.training.learner import Given, Learner, described, require_terms
 from orchestrator.training.optimizer import clip_gradients
+from orchestrator.training.precision import arithmetic, autocast
 
 
 class Engine:
@@ -49,9 +50,14 @@ class Engine:
                 f"accumulate_batches: {self._together}: method '{learner.method.name}' has a training step of its own, "
                 "which says itself when gradients are applied: leave it out"
             )
+        if not alike(name_of(device)):
+            learner.method.generator_on = lambda rng, _: rng  # numbers drawn on unlike GPUs differ
+        self._own = own
+        self._backbone = [value for value in learner.network.backbone.parameters() if value.requires_grad]
+        self._frozen = False
         self._module: nn.Module = learner
         if self._plain:
-            self._module = data_parallel(learner, unsynchronised=learner.state_outside_synchronisation())
+            self._module = self._parallel()
         else:
             as_on_first([*learner.network.parameters(), *learner.network.buffers()])
         self._cached: list[Cached] = []
@@ -70,6 +76,7 @@ class Engine:
     def step(self, batch: Batch, epoch: int) -> dict[str, Tensor]:
         """One training step; returns the terms of the method's `update`."""
         self._warming = epoch < self.training.warmup_epochs
+        self._freeze(self._warming and not self._own and self._ends_in_warm_up(batch.step))
         self._start, self.first, self.seen = None, {}, []
         self.learner.train()
         first, self._gathered = self._gathered == 0, (self._gathered + 1) % self._together
@@ -135,7 +142,8 @@ class Engine:
         if self._together > 1:
             loss = loss / self._together
         if self._plain:
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            with self._backward():
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return
         parameters, scale = list(self.parameters.values()), self._scale()
         found = self._gradients(loss * scale, parameters)
@@ -192,12 +200,38 @@ class Engine:
         for parameter, gradient in set_aside.items():
             parameter.grad = gradient
 
+    def _parallel(self) -> nn.Module:
+        """The learner under DDP, which then waits for no gradient of a frozen parameter."""
+        return data_parallel(self.learner, unsynchronised=self.learner.state_outside_synchronisation())
+
+    def _freeze(self, frozen: bool) -> None:
+        """Whether no gradient of the backbone is computed, in steps that leave it as it is; DDP is then made anew. A
+        method with an `update` of its own may ask for these gradients: it has them."""
+        if frozen == self._frozen or not self._backbone:
+            return
+        self._frozen = frozen
+        for parameter in self._backbone:
+            parameter.requires_grad_(not frozen)
+        if self._plain:
+            self._module = self.learner  # the old one ends before
+            self._module = self._parallel()
+
+    def _ends_in_warm_up(self, step: int) -> bool:
+        """Whether the batches whose gradients are added to this one's all lie in warm-up epochs: the last one is where
+        they are applied."""
+        steps, later = self.learner.method.task.steps_per_epoch, self._together - 1 - self._gathered
+        return later == 0 or step + later < self.training.warmup_epochs * steps
+
     def _scale(self) -> Tensor:
         """fp16's factor of the loss, on the device: `get_scale` would wait for it."""
         return self.scaler.scale(torch.ones((), device=self.device))
 
+    def _backward(self) -> contextlib.AbstractContextManager[None]:
+        """The arithmetic of a loss's backward pass; `network_from_here` changes it where the network begins."""
+        return arithmetic(self.training.precision, self.device, products=False)
+
     def _run(self, module: nn.Module, arguments: tuple[Any, ...], parameters: Mapping[str, Tensor] | None) -> Any:
-        with autocast(self.training, self.device):
+        with autocast(self.training.precision, self.device):
             if not parameters:
                 return module(*arguments)
             if unknown := sorted(parameters.keys() - dict(self.learner.named_parameters()).keys()):
@@ -222,14 +256,15 @@ class Engine:
                 f"images_per_pass: {self.training.images_per_pass}: {self.learner.method.name} takes gradients of "
                 "gradients, for which all images must pass the network at once: leave it out"
             )
-        found = torch.autograd.grad(
-            loss, [*of, *leaves], retain_graph=True, create_graph=create_graph, allow_unused=True
-        )
-        own: list[Any] = list(found[: len(of)])
-        rest = found[len(of) :]
-        for cached in self._cached:
-            cached.add(own, of, rest[: len(cached.leaves)])
-            rest = rest[len(cached.leaves) :]
+        with self._backward():
+            found = torch.autograd.grad(
+                loss, [*of, *leaves], retain_graph=True, create_graph=create_graph, allow_unused=True
+            )
+            own: list[Any] = list(found[: len(of)])
+            rest = found[len(of) :]
+            for cached in self._cached:
+                cached.add(own, of, rest[: len(cached.leaves)])
+                rest = rest[len(cached.leaves) :]
         there = [index for index, gradient in enumerate(own) if gradient is not None]
         for index, gradient in zip(there, mean([own[index] for index in there]), strict=True):
             own[index] = gradient

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from orchestrator.data.pipeline import Reader, Request, as_float
+from orchestrator.evaluation.gpu import is_broken, keep
 
 IN_FLIGHT = 2
 """Batches that the host may be ahead of a GPU; more would only hold memory."""
@@ -37,20 +38,24 @@ def feed(
     backend = torch.get_device_module(device)
     copying = backend.Stream(device)
     used: deque[Any] = deque()
-    for request, images in reader.read(requests):
-        host = [images, *(torch.from_numpy(array) for array in beside(request))]
-        computing = backend.current_stream(device)
-        with backend.stream(copying):
-            pinned = [tensor if tensor.is_pinned() else pinned_copy(tensor) for tensor in host]
-            images, *arrays = (tensor.to(device, non_blocking=True) for tensor in pinned)
-        computing.wait_stream(copying)
-        for tensor in (images, *arrays):
-            tensor.record_stream(computing)  # its memory is not used again before the computation has read it
-        yield request, as_float(images, dtype, layout), arrays
-        used.append(backend.Event(blocking=True))  # sleeps while it waits: cores are for the readers
-        used[-1].record(backend.current_stream(device))
-        if len(used) > IN_FLIGHT:
-            used.popleft().synchronize()
+    try:
+        for request, images in reader.read(requests):
+            host = [images, *(torch.from_numpy(array) for array in beside(request))]
+            computing = backend.current_stream(device)
+            with backend.stream(copying):
+                pinned = [tensor if tensor.is_pinned() else pinned_copy(tensor) for tensor in host]
+                images, *arrays = (tensor.to(device, non_blocking=True) for tensor in pinned)
+            computing.wait_stream(copying)
+            for tensor in (images, *arrays):
+                tensor.record_stream(computing)  # its memory is not used again before the computation has read it
+            yield request, as_float(images, dtype, layout), arrays
+            used.append(backend.Event(blocking=True))  # sleeps while it waits: cores are for the readers
+            used[-1].record(backend.current_stream(device))
+            if len(used) > IN_FLIGHT:
+                used.popleft().synchronize()
+    finally:
+        if is_broken(device):
+            keep(locals())
 
 
 def pinned_copy(tensor: Tensor) -> Tensor:

@@ -63,4 +63,5 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: its weights cannot be read ({error}): export the model again") from None
     facts = ("experiment", "dataset_digest", "channels", "num_classes", "num_samples")
-    return {"format": FORMAT, **{fact: known[fact] for fact in facts}, "learner": learner}
+    later = {fact: known[fact] for fact in ("kept",) if fact in known}  # folders of earlier versions lack them
+    return {"format": FORMAT, **{fact: known[fact] for fact in facts}, **later, "learner": learner}

@@ -15,6 +15,7 @@ from orchestrator.networks.frozen_batch_norm import keep_less
 from orchestrator.networks.lora import LoRA, adapt
 from orchestrator.training.caching import Cached
 from orchestrator.training.distributed import gather, sum_over_shares
+from orchestrator.training.precision import arithmetic, network_from_here
 
 
 class NoOutput(KeyError):
@@ -49,8 +50,10 @@ class Learner(nn.Module):
         input_convention: InputConvention = "default",
         image_size: int | None = None,
         lora: LoRA | None = None,
+        precision: str = "float32",
     ) -> None:
         super().__init__()
+        self.precision = precision
         architecture = architecture_of(backbone)
         built = build_backbone(
             architecture,
@@ -76,7 +79,8 @@ class Learner(nn.Module):
 
     def outputs(self, images: Tensor) -> Outputs:
         """The network's outputs for these images, with embeddings normalised as the method asks."""
-        outputs = self.network(images)
+        with arithmetic(self.precision, images.device):
+            outputs = network_from_here(self.network(images), self.precision)
         # half-precision activations end here: distances and losses are computed in float32 or better
         outputs = {name: output.float() if output.dtype.itemsize < 4 else output for name, output in outputs.items()}
         if self.method.reads_raw:

@@ -11,12 +11,25 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from orchestrator.evaluation.gpu import is_broken
+from orchestrator.training.device import free_memory
 from orchestrator.training.eager import leave_unmarked
 
 TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 """Parameters of glibc's mallopt."""
 AFTERWARDS = {MMAP_MAX: 65536, MMAP_THRESHOLD: 32 * 2**20, TRIM_THRESHOLD: 64 * 2**20}
 """What is set at the end. The last two grow up to here by themselves, but no longer once one of them was set."""
+
+
+@contextlib.contextmanager
+def memory_given_back(device: torch.device) -> Iterator[None]:
+    """At the end of this block of a training, memory of the GPU that torch only keeps for its next tensor is returned:
+    the process may wait long for its next trial, or train a smaller network in it, and others may share the GPU."""
+    try:
+        yield
+    finally:
+        if device.type == "cuda" and not is_broken(device):
+            free_memory()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from orchestrator.config.training import Experiment, resolve_experiment
+from orchestrator.data.preparation import kept_settings
 from orchestrator.data.protocol import steps_per_epoch
 from orchestrator.data.splits import Split, super_classes
 from orchestrator.data.store import Store
@@ -79,6 +80,7 @@ def build_learner(experiment: Experiment, store: Images, *, num_classes: int, **
         lora=None
         if training.lora_rank is None
         else LoRA(training.lora_rank, training.lora_alpha, training.lora_layers or "all"),
+        precision=training.precision,
     )
 
 
@@ -110,6 +112,7 @@ def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[
         "experiment": experiment.flat(),
         "dataset_digest": store.manifest["digest"],
         "channels": store.channels,
+        "kept": kept_settings(store.manifest),
         "num_classes": learner.method.task.num_classes,
         "num_samples": learner.method.task.num_samples,
         "learner": learner.state_dict(),

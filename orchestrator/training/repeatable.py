@@ -18,9 +18,10 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 
 @contextlib.contextmanager
-def repeatable(device_type: str) -> Iterator[set[str]]:
+def repeatable(device_type: str, *, deterministic: bool = True) -> Iterator[set[str]]:
     """In this block operations on a GPU run in a fixed order where they have one. Gives the names of those that ran and
-    have none, as torch tells them; on a CPU it changes nothing.
+    have none, as torch tells them. If not `deterministic`, cuDNN tries its algorithms on the first batch and takes the
+    fastest one, and no names are given. On a CPU it changes nothing.
 
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
@@ -28,8 +29,15 @@ def repeatable(device_type: str) -> Iterator[set[str]]:
     if device_type != "cuda":
         yield found
         return
-    os.environ.setdefault(WORKSPACE, ":4096:8")  # cuBLAS reads it when its first product begins
     cudnn = torch.backends.cudnn
+    if not deterministic:
+        benchmark, cudnn.benchmark = cudnn.benchmark, True
+        try:
+            yield found
+        finally:
+            cudnn.benchmark = benchmark
+        return
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # cuBLAS reads it when its first product begins
     memory: Any = torch.utils.deterministic
     before = cudnn.deterministic, cudnn.benchmark, memory.fill_uninitialized_memory
     debug_mode = torch.get_deterministic_debug_mode()

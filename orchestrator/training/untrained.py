@@ -22,7 +22,8 @@ from orchestrator.data.store import Store
 from orchestrator.errors import TrainingFailed
 from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import mean_interval, over_classes
-from orchestrator.evaluation.measures import YARDSTICK
+from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
+from orchestrator.evaluation.metrics import Evaluation
 from orchestrator.storage.events import is_untrained_score
 from orchestrator.storage.files import parse_json
 from orchestrator.storage.folder import Folder
@@ -33,10 +34,11 @@ FOLDER = "untrained"
 Found = dict[str, Any]
 
 
-def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Found | None:
+def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on_test: bool = False) -> Found | None:
     """The retrieval metrics of the network at the start of its training, on the held-out set (over folds: the mean), on
-    the test set if nothing is held out: `metrics`, the 95% interval over classes of each as `intervals`, the set that
-    they are `of` (a `Measured`), and its `split`. None if the embeddings are not finite.
+    the test set if nothing is held out, or if `on_test`: `metrics`, the 95% interval over classes of each as
+    `intervals`, the set that they are `of` (a `Measured`), its `split`, and of a single split `by_class` the mean of
+    each of HEADLINES by label. None if the embeddings are not finite.
 
     The training is the same whether or not this runs before it: it seeds all that it draws.
     """
@@ -51,8 +53,9 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the training reports them
         unreadable = leave_out(store, training)
-    name = "validation" if len(splits[0].validation) else "test"
+    name = "validation" if len(splits[0].validation) and not on_test else "test"
     found, intervals, parts = [], [], []
+    by_class: dict[str, dict[str, float]] = {}
     with new_reader(store, training, device=device) as reader:
         for split in splits:
             split = without(split, unreadable) if unreadable else split
@@ -68,6 +71,8 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
             except TrainingFailed:
                 return None
             ends = over_classes(evaluation) if evaluation is not None else {}
+            if evaluation is not None and len(splits) == 1:
+                by_class = class_means(evaluation)
             found.append(metrics)
             intervals.append(broadcast_object(ends if rank() == 0 else None))
             parts.append(rows)
@@ -80,6 +85,19 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split]) -> Fo
         if all(intervals)
         else {},
         "of": of.plain if of is not None else None,
+        "by_class": broadcast_object(by_class if rank() == 0 else None),
+    }
+
+
+def class_means(evaluation: Evaluation) -> dict[str, dict[str, float]]:
+    """Each of HEADLINES by class, the label as text; without classes whose queries are all left out."""
+    classes = evaluation.classes().to_pydict()
+    return {
+        name: {
+            str(label): value for label, value in zip(classes["label"], classes[name], strict=True) if value is not None
+        }
+        for name in HEADLINES
+        if name in classes
     }
 
 

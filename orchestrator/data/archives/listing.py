@@ -13,7 +13,22 @@ from orchestrator.errors import DataError, InputError
 if TYPE_CHECKING:
     from orchestrator.data.encoding import Content
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp"),
+    *(".ppm", ".pgm", ".pbm", ".pnm", ".avif", ".jp2", ".j2k"),
+)
+"""Files so called are taken for images without a look; others by their content."""
+SYSTEM_FILES = ("thumbs.db", "desktop.ini", "icon\r", "ehthumbs.db")
+SYSTEM_FOLDERS = (
+    "__macosx",
+    "@eadir",
+    "#recycle",
+    "$recycle.bin",
+    "system volume information",
+    "lost+found",
+    "__pycache__",
+)
+"""What systems and programs leave in folders, in lower case; with what begins with a dot, it is no one's image."""
 
 Box = tuple[float, float, float, float]
 
@@ -38,7 +53,9 @@ class Listing:
     """What an archive holds. `class_names` by official id; label = rank of the id; `layout` is reported and recorded.
 
     `table`: the user's own file that lists the images; `beside`: images that lie outside the folders of classes;
-    `loops`: links in these folders to a folder above them, or to one already read, which are not followed.
+    `loops`: links in these folders to a folder above them, or to one already read, which are not followed; `left_out`:
+    how many files in the folders of classes are no images of an allowed format, by the ending of their names; `system`:
+    how many files and folders are hidden, or a system's.
     """
 
     root: Path
@@ -49,6 +66,8 @@ class Listing:
     table: Path | None = None
     beside: Sequence[str] = ()
     loops: Sequence[str] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    system: int = 0
 
     @property
     def origin(self) -> Path:
@@ -95,38 +114,61 @@ class Archive:
     pixels: bool = False  # True: the images are pixels, kept as PNG at their size
 
 
+def as_text(name: str) -> str:
+    """A file name as text; its bytes may be in another encoding than UTF-8."""
+    return name.encode(errors="surrogateescape").decode(errors="replace")
+
+
+@dataclass
+class Beside:
+    """What else lies in folders of images: see `Listing`."""
+
+    loops: list[Path] = field(default_factory=list)
+    left_out: Counter[str] = field(default_factory=Counter)
+    system: int = 0
+
+
+def is_system(name: str) -> bool:
+    """Whether a file or folder of this name is hidden, or a system's."""
+    return name.startswith(".") or name.lower() in SYSTEM_FILES or name.lower() in SYSTEM_FOLDERS
+
+
 def subfolders(folder: Path) -> list[Path]:
-    return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    return sorted(child for child in folder.iterdir() if child.is_dir() and not is_system(child.name))
 
 
-def images_under(folder: Path, loops: list[Path]) -> Iterator[Path]:
-    """The images at any depth, each folder once. Links to a folder above them, or already read, go to `loops`."""
+def images_under(folder: Path, beside: Beside) -> Iterator[Path]:
+    """The images at any depth, each folder once. Links to a folder above them, or already read, are not followed."""
     met = {_identity(folder)}
     met |= {_identity(parent) for path in (folder, folder.resolve()) for parent in path.parents}
     for parent, folders, files in os.walk(folder, followlinks=True):
         entered = []
         for name in sorted(folders):
             path = Path(parent, name)
-            if name.startswith("."):
-                continue
-            if (identity := _identity(path)) in met:
-                loops.append(path)  # a folder has one place, so this is a link
+            if is_system(name):
+                beside.system += 1
+            elif (identity := _identity(path)) in met:
+                beside.loops.append(path)  # a folder has one place, so this is a link
             else:
                 met.add(identity)
                 entered.append(name)
         folders[:] = entered
         for name in files:
-            if is_image(name):
+            if is_system(name):
+                beside.system += 1
+            elif is_image(Path(parent, name)):
                 yield Path(parent, name)
+            else:
+                beside.left_out[Path(name).suffix.lower() or "no ending"] += 1
 
 
 def images_of(folder: Path) -> list[Path]:
     """The images in a folder, at any depth, in the order of their paths. InputError if there are none."""
     if not folder.is_dir():
         raise InputError(f"FOLDER: {folder}: {'is a file: name its folder' if folder.exists() else 'no such folder'}")
-    found = sorted(images_under(folder, []))
+    found = sorted(images_under(folder, Beside()))
     if not found:
-        raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)})")
+        raise InputError(f"FOLDER: {folder}: no images in it ({', '.join(IMAGE_SUFFIXES)}, or others by their content)")
     return found
 
 
@@ -136,8 +178,21 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def is_image(name: str) -> bool:
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")  # ._x.jpg comes from macOS
+def is_image(path: Path) -> bool:
+    """Whether a file is taken for an image: by the ending of its name, and if that says nothing by its content."""
+    if is_system(path.name):
+        return False  # ._x.jpg comes from macOS
+    if path.name.lower().endswith(IMAGE_SUFFIXES):
+        return True
+    from orchestrator.data.encoding import open_image
+
+    try:
+        if not path.is_file():
+            return False
+        with open_image(path):
+            return True
+    except Exception:  # a decoder raises many kinds on a file that is none of its own
+        return False
 
 
 UNPACK_AGAIN = "; unpack the archive again"

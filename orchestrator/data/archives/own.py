@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.data.archives.listing import (
     IMAGE_SUFFIXES,
+    Beside,
     Listing,
     Picture,
     checked_text,
@@ -41,13 +42,13 @@ def read_folder(source: Path) -> Listing:
             "validation classes are held out of train: rename or merge them"
         )
     files: list[tuple[str, str, str]] = []  # class, path, split
-    loops: list[Path] = []
+    others = Beside()
     parents = [(child.name, child) for child in children] if own else [("train", source)]
     beside = [
         path.relative_to(source).as_posix()
         for folder in dict.fromkeys((source, *(parent for _, parent in parents)))
         for path in sorted(folder.iterdir())
-        if is_image(path.name) and path.is_file()
+        if path.is_file() and is_image(path)
     ]
     for split, parent in parents:
         classes = subfolders(parent)
@@ -56,12 +57,13 @@ def read_folder(source: Path) -> Listing:
         for folder in classes:
             if problem := _no_name(folder.name):
                 raise DataError(f"{parent}: the folder {folder.name!r}: {problem}; rename it")
-            found = sorted(images_under(folder, loops))
+            found = sorted(images_under(folder, others))
             if not found:
                 raise DataError(f"{folder}: no images ({', '.join(IMAGE_SUFFIXES)}); every class needs one")
             files += [(folder.name, path.relative_to(source).as_posix(), split) for path in found]
-    below = [loop.relative_to(source).as_posix() for loop in loops]
-    return replace(_own(source, files), beside=beside, loops=below)
+    below = [loop.relative_to(source).as_posix() for loop in others.loops]
+    listing = _own(source, files)
+    return replace(listing, beside=beside, loops=below, left_out=others.left_out, system=others.system)
 
 
 def read_csv(source: Path) -> Listing:
@@ -122,10 +124,31 @@ def _no_name(name: str) -> str | None:
 
 
 def _own(root: Path, files: Sequence[tuple[str, str, str]]) -> Listing:
-    """Classes in the order of their names; in numeric order if all are whole numbers."""
+    """Classes in the order of their names; in numeric order if all are whole numbers.
+
+    Names that are one text in Unicode (composed or not) are one class. DataError for names that differ otherwise in
+    what a reader hardly sees: case, blanks, invisible letters, forms of one letter.
+    """
+    files = [(unicodedata.normalize("NFC", name), path, split) for name, path, split in files]
     names = {name for name, _, _ in files}
+    alike: dict[str, list[str]] = {}
+    for name in sorted(names):
+        alike.setdefault(_as_read(name), []).append(name)
+    if doubtful := [those for those in alike.values() if len(those) > 1]:
+        first = " and ".join(map(ascii, doubtful[0]))  # so that they look different
+        more = f" (and {len(doubtful) - 1:,} more such names)" if len(doubtful) > 1 else ""
+        raise DataError(
+            f"{root}: the classes {first} differ only in case, blanks or forms of letters{more}: if they are one class "
+            "give them one name, else names that differ"
+        )
     numeric = all(re.fullmatch(r"-?\d+", name) for name in names)
     ordered = sorted(names, key=lambda name: (int(name) if numeric else 0, name))
     ids = {name: number for number, name in enumerate(ordered, start=1)}
     pictures = [Picture(path, ids[name], split) for name, path, split in files]
     return Listing(root, {number: name for name, number in ids.items()}, pictures)
+
+
+def _as_read(name: str) -> str:
+    """What a reader sees of a name."""
+    letters = unicodedata.normalize("NFKC", name).casefold()
+    return " ".join("".join(letter for letter in letters if unicodedata.category(letter) != "Cf").split())

@@ -1,0 +1,172 @@
+"""Copies among the images of a data set: exact ones (the same pixels), and near ones (the same look, by pHash).
+
+A picture that is in the query and in the gallery, in training and in testing, or in two classes makes a number too high
+(or a class wrong): recall@1 is 1 on noise. Within a class a query finds its own copy.
+"""
+
+import csv
+import io
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.storage.atomic import write_whole
+
+FILE = "duplicates.csv"
+"""The list of all pairs, in the store's folder, or called after it where it was refused."""
+NEAR = 4
+"""Bits of 64 by which the perceptual hashes of near copies differ at most. Of 300 made photographs all that were
+re-encoded at quality 50 and 298 that were halved in size were within it; of the 44,850 pairs of different ones none."""
+BANDS = NEAR + 1
+"""Parts of a hash: two that differ in NEAR bits agree in one of them at least."""
+LISTED = 10_000
+"""Near pairs that are kept at most."""
+COUNTED = 100_000
+"""Near pairs that are counted at most: in drawings of one kind nearly all look alike."""
+SHOWN = 10
+TOLERATED = 0.05
+"""The share of images that may be copies within their class."""
+KINDS = ("query and gallery", "training and test", "two classes", "one class")
+REFUSED = KINDS[:3]
+
+Same = Callable[[int, int], bool]
+
+
+class Pair(NamedTuple):
+    """Two rows, the lower first; one of KINDS; in how many bits their hashes differ, None for equal pixels."""
+
+    one: int
+    other: int
+    kind: str
+    bits: int | None = None
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """The copies, each paired with the first image of its pixels; the near copies, and how many there are in all."""
+
+    copies: list[Pair]
+    near: list[Pair]
+    near_counts: Counter[str]
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """For the manifest."""
+        return {"copies": dict(Counter(pair.kind for pair in self.copies)), "near": dict(self.near_counts)}
+
+    def problem(self, names: Sequence[str]) -> str | None:
+        """Why a measurement on these images would not mean what it says; None if it would."""
+        serious = [pair for pair in self.copies if pair.kind in REFUSED]
+        if not serious and len(self.copies) <= TOLERATED * len(names):
+            return None
+        shown = serious or self.copies
+        first = "; ".join(f"{names[pair.one]} = {names[pair.other]} ({pair.kind})" for pair in shown[:SHOWN])
+        more = f"; and {len(shown) - SHOWN:,} more" if len(shown) > SHOWN else ""
+        return f"{copies_text(self.counts)}: {first}{more}"
+
+
+def copies_text(counts: dict[str, Any]) -> str:
+    """`12 exact copies (10 of query and gallery, 2 of one class)`"""
+    total = sum(counts["copies"].values())
+    parts = ", ".join(f"{counts['copies'][kind]:,} in {kind}" for kind in KINDS if kind in counts["copies"])
+    return f"{total:,} exact {'copy' if total == 1 else 'copies'} ({parts})"
+
+
+def near_text(counts: dict[str, Any]) -> str:
+    total = sum(counts["near"].values())
+    parts = ", ".join(f"{counts['near'][kind]:,} in {kind}" for kind in KINDS if kind in counts["near"])
+    most = "at least " if total == COUNTED else ""
+    return f"{most}{total:,} {'pair' if total == 1 else 'pairs'} of images look alike ({parts})"
+
+
+def find_duplicates(
+    pixels: Sequence[str],
+    looks: Sequence[str],
+    labels: NDArray[np.int64],
+    splits: NDArray[np.str_],
+    testing: NDArray[np.bool_],
+    same: Same,
+) -> Duplicates:
+    """The copies among N images, from digests of their thumbnails, confirmed by `same` (of two rows), and their hashes
+    in hexadecimal ("" for none). `testing`: the images of test classes."""
+
+    def kind(one: int, other: int) -> str:
+        if {"query", "gallery"} == {splits[one], splits[other]}:
+            return KINDS[0]
+        if testing[one] != testing[other] or (splits[one] == "train") != (splits[other] == "train"):
+            return KINDS[1]
+        return KINDS[2] if labels[one] != labels[other] else KINDS[3]
+
+    groups: dict[str, list[int]] = defaultdict(list)
+    for row, key in enumerate(pixels):
+        groups[key].append(row)
+    copies: list[Pair] = []
+    copied: set[int] = set()
+    for rows in groups.values():
+        firsts: list[int] = []
+        for row in rows:
+            first = next((first for first in firsts if same(first, row)), None)
+            if first is None:
+                firsts.append(row)
+            else:
+                copies.append(Pair(first, row, kind(first, row)))
+                copied.add(row)
+    near: list[Pair] = []
+    near_counts: Counter[str] = Counter()
+    rows_with = np.array([row for row, look in enumerate(looks) if look and row not in copied], np.int64)
+    hashes = np.array([int(looks[row], 16) for row in rows_with], np.uint64)
+    for one, other, bits in near_pairs(hashes):
+        pair = Pair(int(rows_with[one]), int(rows_with[other]), "", bits)
+        pair = pair._replace(kind=kind(pair.one, pair.other))
+        near_counts[pair.kind] += 1
+        if len(near) < LISTED:
+            near.append(pair)
+        if near_counts.total() == COUNTED:
+            break
+    order = {name: place for place, name in enumerate(KINDS)}
+    copies.sort(key=lambda pair: (order[pair.kind], pair.one, pair.other))
+    near.sort(key=lambda pair: (order[pair.kind], pair.bits, pair.one, pair.other))
+    return Duplicates(copies, near, near_counts)
+
+
+def near_pairs(hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
+    """All pairs (i < j) of hashes that differ in at most NEAR bits, and in how many. Only those that agree in one of
+    BANDS parts are compared: others differ in a bit of each part."""
+    edges = np.linspace(0, 64, BANDS + 1).astype(int)
+    for band, (low, high) in enumerate(pairwise(edges)):
+        keys = (hashes >> np.uint64(low)) & np.uint64(2 ** int(high - low) - 1)
+        order = np.argsort(keys, kind="stable")
+        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[:1]] + np.uint64(1)))
+        for group in np.split(order, starts[1:]):
+            for place, one in enumerate(group[:-1]):
+                others = group[place + 1 :]
+                differ = hashes[others] ^ hashes[one]
+                bits = np.unpackbits(differ[:, None].view(np.uint8), axis=1).sum(axis=1)
+                for chosen in np.flatnonzero(bits <= NEAR):
+                    shared = int(differ[chosen])
+                    earlier = any(
+                        not (shared >> int(edges[b])) & (2 ** int(edges[b + 1] - edges[b]) - 1) for b in range(band)
+                    )
+                    if not earlier:  # else it has been given with that part
+                        first, second = sorted((int(one), int(others[chosen])))
+                        yield first, second, int(bits[chosen])
+
+
+def write_duplicates(
+    path: Path, found: Duplicates, names: Sequence[str], classes: Sequence[str], splits: Sequence[str]
+) -> None:
+    """All copies and the near copies that are kept, as CSV: kind, where, bits; name, class, split of both."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["copy", "in", "bits", "image", "class", "split", "other image", "other class", "other split"])
+    for pair in (*found.copies, *found.near):
+        sides = [value[row] for row in (pair.one, pair.other) for value in (names, classes, splits)]
+        exact = pair.bits is None
+        writer.writerow(["exact" if exact else "near", pair.kind, "" if exact else pair.bits, *sides])
+    write_whole(path, text.getvalue().encode("utf-8", "replace"))

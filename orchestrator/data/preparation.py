@@ -1,0 +1,71 @@
+"""How an image file becomes the pixels that a model sees in its evaluation, whoever asks: `evaluate`, `embed`, `query`,
+an export.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor
+
+from orchestrator.data.augmentations.crops import SHORTER_SIDE, Crop, crop_of
+from orchestrator.data.encoding import QUALITY, Keeping, encode
+from orchestrator.data.pipeline import decode
+
+KEPT = ("importer", "encoding", "size", "orientation", "transparency")
+"""The settings of a data set that decide how it keeps an image; a model's file has them."""
+
+
+def kept_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a store, for a model's file; empty for images that were drawn, which are used as they are."""
+    settings = manifest.get("settings", {})
+    return {key: settings[key] for key in KEPT if key in settings} if "importer" in settings else {}
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a data set does to an image when it keeps it, and then the evaluation when it reads it.
+
+    `keeping` is None for images that are used as they are, `crop` for those that are not cut.
+    """
+
+    channels: int
+    keeping: Keeping | None
+    crop: Crop | None
+
+    @classmethod
+    def of(cls, saved: Mapping[str, Any], augmentation: str, image_size: int | None) -> Self:
+        """Of a saved model. The file of an earlier version does not tell how its data set kept images: photographs are
+        then taken to be kept as `datasets prepare` did by default."""
+        crop = crop_of(augmentation, image_size)
+        kept = saved.get("kept")
+        if kept is None:
+            keeping = None if crop is None else Keeping(SHORTER_SIDE)
+        else:
+            keeping = Keeping.of(kept) if kept else None
+        return cls(int(saved["channels"]), keeping, crop)
+
+    def __call__(self, file: Path) -> Tensor:
+        """A file's pixels, uint8 (C, H, W). OSError for a file that cannot be read, ValueError or whatever a decoder
+        raises for one that is no image."""
+        data = file.read_bytes() if self.keeping is None else encode(str(file), self.keeping).image
+        pixels = decode(data, self.channels)
+        return pixels if self.crop is None else self.crop.evaluation(pixels)
+
+    @property
+    def steps(self) -> dict[str, Any]:
+        """The same in words, in this order, for those who prepare images with another program."""
+        steps: dict[str, Any] = {}
+        if self.keeping is not None and self.keeping.orientation == "applied":
+            steps["exif_orientation"] = "applied"
+        if self.keeping is not None and self.keeping.transparency == "white":
+            steps["background"] = "white"
+        if self.keeping is not None and self.keeping.size is not None:
+            steps["reduce_shorter_side_to_at_most"] = f"{self.keeping.size} (bicubic, antialiased)"
+            steps["jpeg_quality"] = f"{QUALITY} (of images that were reduced, or were not RGB in JPEG or PNG)"
+        if self.crop is not None:
+            steps["resize_shorter_side"] = self.crop.shorter
+            steps["interpolation"] = "bilinear, antialiased"
+            steps["center_crop"] = self.crop.size
+        return steps
