@@ -160,8 +160,7 @@ def test_the_tests_favour_another(tmp_path: Path) -> None:
     for told in (html, text):
         assert told.index("the tests favour 0001") < told.index("no longer a test of it")
     assert "delta=0.11" in html and "the tests favour 0001" in end_of_search(ledger, "done")["text"]
-    for form in ("markdown", "latex"):
-        assert "favour 0001" in format_of(form).leaderboard(ledger)
+    assert "favour 0001" in format_of("markdown").leaderboard(ledger)
 
 
 @pytest.mark.parametrize(

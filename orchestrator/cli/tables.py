@@ -233,6 +233,7 @@ def next_steps(ledger: Ledger, storage: Path, width: int, folder: Path | None = 
 def comparison_table(comparison: Comparison) -> Group:
     """The comparison of several searches, and the data behind it."""
     heads, lines = rows(comparison)
+    beside = [head for head in heads if head.startswith("test ") and head != f"test {comparison.metric}"]
 
     def table(leave_out: Sequence[str] = ()) -> Table:
         result = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -243,7 +244,7 @@ def comparison_table(comparison: Comparison) -> Group:
             result.add_row(*(line[column] for column in shown))
         return result
 
-    lean = ("hours", "trials", "epochs", "held-out", "seeds")
+    lean = ("seconds per training", "hours", "trials", "epochs", "held-out", *beside, "seeds")
     fitting = Fitting([table(lean[:count]) for count in range(len(lean) + 1)])
     parts: list[Any] = [Text(comparison.name, style="bold"), fitting]
     parts += [Text(line, style="" if n else "bold") for n, line in enumerate(comparison.verdict)]

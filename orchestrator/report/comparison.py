@@ -13,7 +13,7 @@ from typing import Any
 
 from orchestrator.config.training import Training
 from orchestrator.errors import InputError
-from orchestrator.evaluation.measures import YARDSTICK
+from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.claims import in_range
 from orchestrator.report.commands import train_command
@@ -70,9 +70,11 @@ class Member:
     @property
     def text(self) -> str:
         """`0.5121 ± 0.0040`"""
-        if self.mean is None:
-            return "no test"
-        return f"{self.mean:.4f}" + ("" if self.interval is None else f" ± {self.interval.standard_deviation:.4f}")
+        return spread_text(self.tests) or "no test"
+
+    def beside(self, metric: str) -> Mapping[int, float]:
+        """The winner's test of another metric, by seed."""
+        return tests_by_seed(self.ledger, self.winner, metric)
 
     @property
     def training_seconds(self) -> float:
@@ -107,6 +109,14 @@ class Member:
             return 0.0
         before = [best for spent, best in steps if spent <= steps[-1][0] / 2]
         return abs(steps[-1][1] - (before[-1] if before else steps[0][1]))
+
+
+def spread_text(tests: Mapping[int, float]) -> str:
+    """`0.5121 ± 0.0040`, of one seed `0.5121`; empty for none."""
+    if not tests:
+        return ""
+    spread = f" ± {statistics.stdev(tests.values()):.4f}" if len(tests) > 1 else ""
+    return f"{statistics.fmean(tests.values()):.4f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -190,18 +200,12 @@ class Comparison:
 
 
 def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Heads and cells of the table, best first, as text."""
-    heads = [
-        "#",
-        "search",
-        f"test {comparison.metric}",
-        "seeds",
-        "held-out",
-        "trials",
-        "epochs",
-        "hours of trials",
-        "s/training",
+    """Heads and cells of the table, best first, as text. The other headlines of the test stand beside the metric."""
+    beside = [
+        name for name in HEADLINES if name != comparison.metric and any(m.beside(name) for m in comparison.members)
     ]
+    heads = ["#", "search", f"test {comparison.metric}", *(f"test {name}" for name in beside), "seeds", "held-out"]
+    heads += ["trials", "epochs", "hours", "seconds per training"]
     lines = []
     for rank, member in enumerate(comparison.members, start=1):
         winner = member.winner
@@ -210,6 +214,7 @@ def rows(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
                 "-" if member.mean is None else str(rank),
                 member.label,
                 member.text,
+                *(spread_text(member.beside(name)) for name in beside),
                 str(len(member.tests)),
                 "-" if winner is None or winner.best is None else f"{winner.best:.4f}",
                 str(len(member.ledger.trials)),
