@@ -5,7 +5,6 @@
 All of it comes from the journal's ledger alone, so it is available for a search that is running, stopped or finished.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -281,18 +280,10 @@ def _certainty(
     mine, rival, apart = _rival(ledger, winner, between)
     if mine is not None and rival is not None and apart is not None:
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
-        how = f"({how_tested(between)}: p = {apart.adjusted:.2g})"
-        if math.isnan(apart.adjusted):
-            verdict = "they cannot be told apart, because every seed gives the same"
-        elif not apart.real:
-            verdict = f"seeds do not tell them apart {how}"
-        elif ledger.better(ours.mean, theirs.mean):
-            verdict = f"seeds confirm it {how}"
-        else:
-            verdict = f"over seeds trial {rival.source} is the better one {how}"
+        other, better = f"trial {rival.source}", ledger.better(ours.mean, theirs.mean)
         return (
-            f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against "
-            f"{theirs.mean:.4f} ± {theirs.standard_deviation:.4f} of trial {rival.source}: {verdict}."
+            f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against {theirs.mean:.4f} ± "
+            f"{theirs.standard_deviation:.4f} of {other}: {apart.verdict(how_tested(between), other, better=better)}"
         )
     alone = ""
     if mine is not None:

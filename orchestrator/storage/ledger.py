@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
@@ -120,6 +121,8 @@ class Ledger:
     finals: dict[str, TrialRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list, compare=False)
     """Notes on what could not be checked in its journal, or was skipped."""
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Where its journal and its trials' files lie; None for events alone."""
     # redundant with the above, so that the cost of an event does not grow with the number of trials
     _taken: int = field(default=0, repr=False)
     """The number of events so far."""
