@@ -1,6 +1,7 @@
 """What verdicts claim, and what they keep: error, coverage and power by simulation, where the truth is known.
 
-    python benchmarks/verdicts.py [--searches 4000] [--only pair grid ...]
+    python benchmarks/verdicts.py [table] [--searches 4000] [--only pair grid ...]
+    python benchmarks/verdicts.py looks
 
 Each kind of verdict is a function of the generator, the numbers of classes and of seeds, and `shift`, the true
 difference; it makes class tables of many searches and returns what the product's functions say of them: whether a
@@ -26,6 +27,7 @@ from orchestrator.evaluation.verdicts import (
     half_width,
     holm,
     over_seeds_of,
+    paid,
     two_sided,
 )
 
@@ -233,7 +235,8 @@ def table(searches: int, only: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("table", "looks"), default="table")
     parser.add_argument("--searches", type=int, default=4000)
     parser.add_argument("--only", nargs="*", default=[], choices=list(KINDS))
     asked = parser.parse_args()
-    table(asked.searches, asked.only)
+    looks(25 * asked.searches) if asked.what == "looks" else table(asked.searches, asked.only)

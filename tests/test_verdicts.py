@@ -10,11 +10,22 @@ import pytest
 from scipy import stats
 from test_search_page import made, spread
 
-from orchestrator.evaluation.verdicts import crossed, crossed_of, over_seeds, over_seeds_of, two_sided
+from orchestrator.evaluation.verdicts import (
+    Estimate,
+    crossed,
+    crossed_of,
+    over_seeds,
+    over_seeds_of,
+    p_equal,
+    p_rising,
+    paid,
+    summarised,
+    two_sided,
+)
 from orchestrator.report.class_tables import class_table
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
-from orchestrator.report.significance import between_confirmed
+from orchestrator.report.significance import between_confirmed, how_tested
 from orchestrator.storage.ledger import Ledger
 
 rng = np.random.default_rng
@@ -121,13 +132,16 @@ def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> 
     assert (found.classes, found.seeds) == (18, 4) and found.p == pytest.approx(expected.p)
     assert found.real_on_these and not found.real and found.ends == pytest.approx(expected.ends())
     said = Findings.of(ledger).certainty
-    assert "classes and seeds do not tell them apart (paired t-test over 18 classes and 4 seeds: p = 0." in said
+    assert (
+        "classes and seeds do not tell them apart (paired t-test over 18 classes and 4 seeds; look 1, so that p is"
+        in said
+    )
     assert "On these 18 classes, over training seeds, they differ: -0.0" in said
     ledger.folder = None  # of a journal alone: the seeds' verdict, and no more is claimed
     (alone,) = between_confirmed(ledger)
     assert alone.real and alone.crossed is None
     said = Findings.of(ledger).certainty
-    assert "over seeds trial 0000 is the better one (paired t-test over 4 seeds on these classes: p = 1" in said
+    assert "over seeds trial 0000 is the better one (paired t-test over 4 seeds on these classes; look 1" in said
 
 
 def test_a_table_of_another_evaluation_is_not_used(tmp_path: Path) -> None:
@@ -168,3 +182,99 @@ def test_searches_are_compared_over_classes_and_seeds(tmp_path: Path) -> None:
         assert found.verdict[0].startswith("Best configuration found: one" if real else "Not distinguishable")
         assert found.verdict[-1].startswith("Compared are the configurations")
         assert any("n these 18 classes, over training seeds, they differ" in line for line in found.verdict)
+        said = Comparison.of("x", ledgers, margin=0.3 if real else 0.01).verdict[-1]
+        assert f"one and other {'are' if real else 'are not known to be'} equal within 0" in said
+
+
+# Looks, equality, data sets, curves ------------------------------------------------------------------------------
+
+
+def test_looking_again_is_paid_for() -> None:
+    """A search whose final runs grow from 5 to 10, 20 and 30 seeds until the difference is real: without the price it
+    errs in a seventh of them."""
+    draws = rng(3).standard_normal((20_000, 30))
+    free, priced = np.zeros(20_000, bool), np.zeros(20_000, bool)
+    for look, seeds in enumerate((5, 10, 20, 30), start=1):
+        p = two_sided(*over_seeds_of(draws[:, :seeds]))
+        free |= p < 0.05
+        priced |= np.array([paid(one, look) for one in p.tolist()]) < 0.05
+    assert free.mean() > 0.13 and priced.mean() <= 0.053
+    assert math.isnan(paid(math.nan, 1)) and paid(0.9, 3) == 1 and paid(0.035, 1) == pytest.approx(0.05)
+
+
+def test_the_journal_knows_the_looks(tmp_path: Path) -> None:
+    ledger = confirmed(tmp_path, np.full((8, 3), 0.03) + 0.01 * rng(1).standard_normal((8, 3)))
+    assert ledger.looks == 1
+    (once,) = between_confirmed(ledger)
+    assert once.look == 1 and once.adjusted == pytest.approx(min(1, once.p / 0.7))
+    end: dict[str, Any] = {"event": "search_ended", "state": "done", "time": 1, "best": None, "reason": None}
+    ledger.apply({"event": "search_resumed", "time": 1})
+    ledger.apply(end)
+    assert ledger.looks == 1  # nothing new was seen
+    more = {"event": "trial_started", "trial_id": "final-0000-seed-9", "kind": "final", "params": {}, "time": 1}
+    ledger.apply(more | {"source": "0000", "config": {"seed": 9}})
+    ledger.apply({"event": "result", "trial_id": "final-0000-seed-9", "metrics": {"test/map_at_r": 0.5}})
+    ledger.apply(end)
+    assert ledger.looks == 2
+    (again,) = between_confirmed(ledger)
+    assert again.adjusted == pytest.approx(min(1, again.p / 0.28)) and again.p == once.p
+    assert how_tested([again]).endswith("; look 2, so that p is taken 3.6 times")
+
+
+def test_equal_within_a_margin_is_shown_not_assumed() -> None:
+    """At a true difference of the margin it is called equal in 5% at most; little data proves nothing."""
+    called = {0.0: 0, 0.02: 0}
+    for truth in called:
+        for seed in range(1000):
+            found = over_seeds(truth + 0.01 * rng(seed).standard_normal(10))
+            assert found is not None
+            called[truth] += p_equal(found, 0.02) < 0.05
+    assert called[0.02] <= 65 and called[0.0] > 900
+    vague = over_seeds(np.array([-0.05, 0.0, 0.05]))
+    assert vague is not None and vague.p > 0.9 and p_equal(vague, 0.02) > 0.2
+    one = over_seeds(np.array([0.001, 0.002, 0.004, 0.001]))
+    assert one is not None
+    expected = stats.ttest_1samp([0.001, 0.002, 0.004, 0.001], 0.005, alternative="less").pvalue
+    assert p_equal(one, 0.005) == pytest.approx(expected)
+
+
+def test_a_summary_over_data_sets_covers() -> None:
+    """Differences that vary from data set to data set; an average that takes them as equal covers far less."""
+    held = plain = 0
+    for seed in range(600):
+        draw = rng(seed)
+        errors = draw.uniform(0.004, 0.02, 5)
+        values = 0.02 + 0.02 * draw.standard_normal(5) + errors * draw.standard_normal(5)
+        found = summarised([Estimate(y, ((e**2, 50.0),)) for y, e in zip(values.tolist(), errors, strict=True)])
+        assert found is not None and 0 <= found.heterogeneity < 1
+        low, high = found.estimate.ends()
+        held += low <= 0.02 <= high
+        weights = 1 / errors**2
+        plain += abs((weights * values).sum() / weights.sum() - 0.02) <= 1.96 / math.sqrt(weights.sum())
+    assert held / 600 >= 0.93 and plain / 600 < 0.75
+    alike = summarised([Estimate(0.1, ((0.01**2, 9.0),)), Estimate(0.1, ((0.02**2, 9.0),))])
+    assert alike is not None and alike.deviation == 0 and alike.heterogeneity == 0
+    assert alike.estimate.error == pytest.approx(1 / math.sqrt(1 / 0.01**2 + 1 / 0.02**2))
+    assert summarised([Estimate(0.1, ((0.01, 9.0),))]) is None
+
+
+def test_a_summary_solves_its_equation() -> None:
+    y, e = np.array([0.05, -0.01, 0.02, 0.08]), np.array([0.01, 0.012, 0.008, 0.02])
+    found = summarised([Estimate(a, ((b**2, 9.0),)) for a, b in zip(y.tolist(), e.tolist(), strict=True)])
+    assert found is not None and found.deviation > 0
+    w = 1 / (e**2 + found.deviation**2)
+    assert found.estimate.mean == pytest.approx((w * y).sum() / w.sum())
+    assert (w * (y - found.estimate.mean) ** 2).sum() == pytest.approx(3, rel=1e-6)
+
+
+def test_a_flat_curve_s_scatter_is_no_rise() -> None:
+    """A last value above all before it, by more than 1%: 7% of flat curves have it."""
+    draws = 0.6 + 0.01 * rng(4).standard_normal((3000, 10))
+    gained = draws[:, 8:].max(axis=1) > 1.01 * draws[:, :8].max(axis=1)
+    rises = np.array([p_rising(curve) < 0.05 for curve in draws.tolist()])
+    assert gained.mean() > 0.06 and (gained & rises).mean() < 0.02
+    truly = draws + 0.02 * np.arange(10)
+    assert np.mean([p_rising(curve) < 0.05 for curve in truly.tolist()]) > 0.95
+    assert p_rising([0.1, 0.2]) == 1 and p_rising([0.3, 0.2, 0.1]) == 1
+    curve = [0.1, 0.5, 0.55, 0.57, 0.6, 0.64]
+    assert p_rising(curve) == pytest.approx(stats.linregress(range(4), curve[-4:], alternative="greater").pvalue)

@@ -129,10 +129,15 @@ class Comparison:
 
     @classmethod
     def of(
-        cls, name: str, ledgers: Mapping[str, Ledger], missing: Sequence[str] = (), storage: str = ""
+        cls,
+        name: str,
+        ledgers: Mapping[str, Ledger],
+        missing: Sequence[str] = (),
+        storage: str = "",
+        margin: float | None = None,
     ) -> "Comparison":
         """Compare searches, known by their labels; `missing` are those that have not begun, `storage` is where they
-        are, if that is not the default.
+        are, if that is not the default, and `margin` the largest difference with which two count as equal.
 
         Raises:
             InputError: they do not measure the same thing; names what differs.
@@ -147,13 +152,17 @@ class Comparison:
         members = sorted(found, key=lambda member: math.inf if member.mean is None else -member.mean)
         tables = {m.label: tables_by_seed(m.ledger, m.winner, metric) for m in members if m.tests}
         resolution = max((resolution_of(m.ledger) for m in members), default=0.0)
-        compared = differences({member.label: member.tests for member in members}, tables, resolution)
+        looks = {member.label: member.ledger.looks for member in members}
+        compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
+        verdict = _verdict(metric, members, compared)
+        if margin is not None:
+            verdict += [f"{text}." for one in compared if (text := one.equal_text(margin))]
         return cls(
             name=name,
             metric=metric,
             members=tuple(members),
             differences=tuple(compared),
-            verdict=tuple(_verdict(metric, members, compared)),
+            verdict=tuple(verdict),
             outlook=tuple(_outlook(members, compared)),
             notes=tuple(_notes(members, missing)),
         )

@@ -385,10 +385,15 @@ def _last_fifth(curve: Sequence[float]) -> int:
 
 
 def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
-    """The gain over the last fifth of a full training, if it is large."""
+    """The gain over the last fifth of a full training, if it is large, and more than the curve's own scatter."""
     curve = winner.curve
     if winner.state != "done" or len(curve) < 3 or winner.best is None:
         return 0.0
     before = ledger.best_of(curve[: len(curve) - _last_fifth(curve)])
     gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
-    return gain if gain > RISING * abs(winner.best) else 0.0
+    if gain <= RISING * abs(winner.best):
+        return 0.0
+    from orchestrator.evaluation.verdicts import SIGNIFICANT, p_rising
+
+    sign = 1.0 if ledger.mode == "max" else -1.0
+    return gain if p_rising([sign * value for value in curve]) < SIGNIFICANT else 0.0

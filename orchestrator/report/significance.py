@@ -50,6 +50,8 @@ class Difference:
     """The verdict's p, corrected for the number of comparisons; NaN where nothing was tested."""
     fixed_adjusted: float = math.nan
     """The same of `fixed`."""
+    look: int = 0
+    """Which look it is at runs that may be continued; 0 where they cannot."""
 
     @property
     def estimate(self) -> "Estimate | None":
@@ -92,6 +94,16 @@ class Difference:
     def told(self) -> str:
         """Whether it is real: `yes`, `no`, or `not tested`."""
         return ("yes" if self.real else "no") if self.tested else "not tested"
+
+    def equal_text(self, margin: float) -> str:
+        """Whether the two are equal within a margin, by two one-sided tests, in words; empty without a verdict."""
+        if self.estimate is None or not self.estimate.error:
+            return ""
+        from orchestrator.evaluation.verdicts import p_equal
+
+        p = p_equal(self.estimate, margin)
+        said = "are equal" if p < SIGNIFICANT else "are not known to be equal"
+        return f"{self.one} and {self.other} {said} within {margin:g} over {self.over} (two one-sided tests, p {p:.2g})"
 
     @property
     def over(self) -> str:
@@ -149,6 +161,7 @@ class Difference:
             "other": self.other,
             "seeds": self.seeds,
             "classes": self.classes or None,
+            "look": self.look or None,
             "difference": self.mean,
             "low": low,
             "high": high,
@@ -168,17 +181,25 @@ def _number(p: float) -> float | None:
     return None if math.isnan(p) else p
 
 
-def differences(values: Values, tables: Tables | None = None, resolution: float = 0.0) -> list[Difference]:
+def differences(
+    values: Values, tables: Tables | None = None, resolution: float = 0.0, looks: Mapping[str, int] | None = None
+) -> list[Difference]:
     """Every pair of the groups compared by seed, in the groups' order; pairs without a common seed are left out.
 
     Tested by `verdicts.crossed` where `tables` has a table behind each value, else by `verdicts.over_seeds`, and
-    corrected by Holm's method. `resolution` is the weight of one query in a recall.
+    corrected by Holm's method. `resolution` is the weight of one query in a recall. `looks` are the groups whose runs
+    may be continued, and how often each was looked at: that is paid for, too (`verdicts.paid`).
     """
-    from orchestrator.evaluation.verdicts import holm
+    from orchestrator.evaluation.verdicts import holm, paid
 
     pairs = (_difference(one, other, values, tables or {}, resolution) for one, other in combinations(values, 2))
     found = [difference for difference in pairs if difference is not None]
-    adjusted, fixed = holm([one.p for one in found]), holm([one.fixed_p for one in found])
+    if looks is not None:
+        found = [replace(one, look=max(1, looks.get(one.one, 1), looks.get(one.other, 1))) for one in found]
+    adjusted, fixed = (
+        holm([paid(p, one.look) if one.look else p for p, one in zip(ps, found, strict=True)])
+        for ps in ([one.p for one in found], [one.fixed_p for one in found])
+    )
     return [replace(one, adjusted=p, fixed_adjusted=q) for one, p, q in zip(found, adjusted, fixed, strict=True)]
 
 
@@ -229,7 +250,14 @@ def how_tested(compared: Sequence[Difference]) -> str:
     if not tests:
         return NO_TEST
     corrected = f", Holm's correction for {len(tests)} comparisons" if len(tests) > 1 else ""
-    return f"paired t-test over {over_what(tests)}{corrected}"
+    return f"paired t-test over {over_what(tests)}{corrected}{_paid_text(max(one.look for one in tests))}"
+
+
+def _paid_text(look: int) -> str:
+    """`; look 2, so that p is taken 3.6 times`"""
+    from orchestrator.evaluation.verdicts import FIRST_LOOK, NEXT_LOOK
+
+    return f"; look {look}, so that p is taken {1 / (FIRST_LOOK * NEXT_LOOK ** (look - 1)):.1f} times" if look else ""
 
 
 def over_what(tests: Sequence[Difference]) -> str:
@@ -287,4 +315,5 @@ def between_confirmed(ledger: Ledger) -> list[Difference]:
     confirmed = [trial for trial in ledger.ranking() if trial.trial_id in sources]
     values = {trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in confirmed}
     tables = {trial.trial_id: tables_by_seed(ledger, trial, metric) for trial in confirmed} if len(values) > 1 else {}
-    return differences({name: tests for name, tests in values.items() if tests}, tables, resolution_of(ledger))
+    tested = {name: tests for name, tests in values.items() if tests}
+    return differences(tested, tables, resolution_of(ledger), dict.fromkeys(tested, ledger.looks))
