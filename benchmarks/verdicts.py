@@ -199,6 +199,28 @@ KINDS: dict[str, tuple[Kind, str]] = {
 INTERVALS_ONLY = ("one_test", "unequal")
 
 
+SCHEDULES: tuple[tuple[int, ...], ...] = (
+    (5,),
+    (5, 10),
+    (5, 30),
+    (5, 10, 20, 30),
+    (3, 5, 10, 20, 60),
+    tuple(range(3, 31)),
+)
+
+
+def looks(searches: int) -> None:
+    """How often a difference that is none is found at any of several looks at a growing number of seeds."""
+    draws = np.random.default_rng(0).standard_normal((searches, 60))
+    print("| looked at after | without a price | paid for |\n| --- | ---: | ---: |")
+    for schedule in SCHEDULES:
+        found = np.zeros((2, searches), bool)
+        for look, seeds in enumerate(schedule, start=1):
+            p = two_sided(*over_seeds_of(draws[:, :seeds]))
+            found |= np.array([p, p * paid(1e-9, look) / 1e-9]) < SIGNIFICANT
+        print(f"| {', '.join(map(str, schedule))} seeds | {found[0].mean():.1%} | {found[1].mean():.1%} |")
+
+
 def rates(
     kind: Kind, classes: int, seeds: int, world: World, shift: float, searches: int
 ) -> tuple[float, float | None]:
