@@ -224,8 +224,8 @@ def benchmark(
 
 
 @in_python
-def compare(*names: str, storage: str | Path = DEFAULT_STORAGE) -> "Compared":
-    """Compare searches by the tests of their winners."""
+def compare(*names: str, storage: str | Path = DEFAULT_STORAGE, margin: float | None = None) -> "Compared":
+    """Compare searches by the tests of their winners; with a `margin` also whether they are equal within it."""
     from orchestrator.report.comparison import Comparison
     from orchestrator.search.models import read_search
 
@@ -233,7 +233,7 @@ def compare(*names: str, storage: str | Path = DEFAULT_STORAGE) -> "Compared":
         raise InputError(f"names: {', '.join(names) or 'none'}: name two or more searches")
     ledgers = {name: read_search(name, _places(storage).storage)[0] for name in names}
     title = " and ".join(names)
-    return Compared(title, Comparison.of(title, ledgers), None)
+    return Compared(title, Comparison.of(title, ledgers, margin=margin), None)
 
 
 class Search:

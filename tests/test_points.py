@@ -105,14 +105,14 @@ def test_the_best_point_is_the_best_mean(tmp_path: Path) -> None:
 
 
 def test_points_that_are_alike_are_trained_over_more_seeds(tmp_path: Path) -> None:
-    raw = GRID | {"seeds": 2}
-    found = Findings.of(made(tmp_path, search_of(seeds=2).space.grid(), value_of, raw=raw))
+    raw = GRID | {"seeds": 3}
+    found = Findings.of(made(tmp_path, search_of(seeds=3).space.grid(), value_of, raw=raw))
     assert {placed.told for placed in found.points[1:]} >= {"no"}
     first, *_ = next_steps(found)
     assert first.command is not None and first.command.startswith("orchestrator search --like made --seeds 5")
     assert first.why.startswith(
-        "Over 2 seeds, 3 of the other 4 points cannot be told"
-    ) and first.seconds == pytest.approx(2.5 * found.seconds)
+        "Over 3 seeds, 3 of the other 4 points cannot be told"
+    ) and first.seconds == pytest.approx(5 / 3 * found.seconds)
 
 
 def test_no_difference_below_the_noise_is_claimed(tmp_path: Path) -> None:

@@ -199,14 +199,14 @@ def test_seeds_confirm_or_do_not(tmp_path: Path) -> None:
     points = spread(20)
     order = sorted(range(20), key=lambda n: -bowl(points[n]))
     first, second = (f"{n:04d}" for n in order[:2])
-    clear = made(tmp_path / "a", points, finals={first: [0.52, 0.521, 0.522], second: [0.50, 0.501, 0.502]})
+    clear = made(tmp_path / "a", points, finals={first: [0.52, 0.521, 0.522], second: [0.501, 0.5, 0.502]})
     assert "seeds confirm it" in Findings.of(clear).certainty
     said = "0.5210 ± 0.0010 (95% over 3 seeds: 0.5185 to 0.5235; over queries: 0.5110 to 0.5310; too narrow for "
     assert said in Findings.of(clear).verdict[1]
     close = made(tmp_path / "b", points, finals={first: [0.52, 0.50, 0.54], second: [0.51, 0.53, 0.50]})
     assert "seeds do not tell them apart" in Findings.of(close).certainty
     assert any(line.startswith("Unstable over seeds") for line in Findings.of(close).warnings)
-    reversed_ = made(tmp_path / "c", points, finals={first: [0.50, 0.501, 0.502], second: [0.52, 0.521, 0.522]})
+    reversed_ = made(tmp_path / "c", points, finals={first: [0.50, 0.501, 0.502], second: [0.521, 0.52, 0.522]})
     assert f"over seeds trial {second} is the better one" in Findings.of(reversed_).certainty
     alone = made(tmp_path / "d", points, finals={first: [0.52]})
     assert "one seed each" in Findings.of(alone).certainty

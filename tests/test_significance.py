@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from orchestrator.cli.tables import difference_line
+from orchestrator.evaluation.verdicts import holm
 from orchestrator.report.html.elements import difference_table
 from orchestrator.report.power import POWER, Forecast, power, seeds_needed
-from orchestrator.report.significance import Difference, differences, from_the_first, holm, how_tested
+from orchestrator.report.significance import Difference, differences, from_the_first, how_tested
 
 CHANCES = st.floats(0, 1, allow_nan=False) | st.just(math.nan)
 
@@ -58,7 +59,7 @@ def test_pairs_are_tested_seed_by_seed() -> None:
         assert difference.mean == pytest.approx(np.mean(one) - np.mean(other))
     assert [d.adjusted for d in found] == slow_holm([d.p for d in found])
     assert found[1].real and found[2].real
-    assert how_tested(found) == "paired t-test over 5 seeds, Holm's correction for 3 comparisons"
+    assert how_tested(found) == "paired t-test over 5 seeds on these classes, Holm's correction for 3 comparisons"
 
 
 def test_the_first_against_each_other_counts_all_pairs() -> None:
@@ -86,9 +87,20 @@ def test_what_cannot_be_tested_is_no_test() -> None:
     assert (once[0].told, once[0].plain["real"], once[0].plain["p"]) == ("not tested", None, None)
     assert difference_table("d", once, "search").table.cells[0][-1].text == "not tested"
     assert difference_line(once[0]).plain.endswith(": not tested")
-    equal = differences({"a": {0: 0.5, 1: 0.5}, "b": {0: 0.5, 1: 0.5}, "c": {0: 0.25, 1: 0.25}})
-    assert [d.told for d in equal] == ["not tested", "yes", "yes"]
-    assert [d.real for d in equal] == [False, True, True] and math.isnan(equal[0].adjusted)
+    twice = differences({"a": {0: 0.5, 1: 0.6}, "b": {0: 0.4, 1: 0.4}})
+    assert twice[0].interval is not None and math.isnan(twice[0].p)  # a deviation of two says nothing
+
+
+def test_equal_differences_are_no_certainty() -> None:
+    """p = 0 once. The least spread is the weight of a query; where that is not known there is no test."""
+    thrice = {"a": dict.fromkeys(range(3), 0.5), "b": dict.fromkeys(range(3), 0.5), "c": dict.fromkeys(range(3), 0.25)}
+    assert [d.told for d in differences(thrice)] == ["not tested"] * 3
+    assert all(math.isnan(d.adjusted) for d in differences(thrice))
+    known = differences(thrice, resolution=1 / 64)
+    assert [d.told for d in known] == ["no", "yes", "yes"]
+    assert known[1].p == pytest.approx(2 * stats.t.sf(16 * math.sqrt(3), 2)) and known[0].p == 1
+    one_query = differences({"a": dict.fromkeys(range(3), 0.5), "b": dict.fromkeys(range(3), 0.51)}, resolution=0.01)
+    assert one_query[0].p == pytest.approx(0.2254, abs=1e-4) and not one_query[0].real
 
 
 # How many seeds --------------------------------------------------------------------------------------------------

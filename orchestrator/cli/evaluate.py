@@ -128,8 +128,8 @@ def evaluate(
     Of a training over folds: the mean of its models' metrics, and those of their embeddings side by side (concatenated;
     the tables are of these).
 
-    Intervals are of 95%, by bootstrap over the classes, for classes never seen (after protocol=classification over the
-    images, for new ones of its classes). They do not cover training seeds.
+    Intervals are of 95%, over the classes, for classes never seen (after protocol=classification over the images, for
+    new ones of its classes). They do not cover training seeds.
 
     - `orchestrator evaluate my-search --dataset glyphs`
 

@@ -44,6 +44,12 @@ def compare(
         Path | None,
         typer.Option(metavar="FILE", help="Write the comparison as one page that needs no network.", parser=local_path),
     ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            metavar="DIFFERENCE", help="Test whether two are equal within this difference too, by two one-sided tests."
+        ),
+    ] = None,
     json_: Json = False,
 ) -> None:
     """Compare searches by the tests of their winners: which is better, by how much, and how sure that is.
@@ -60,10 +66,12 @@ def compare(
     from orchestrator.search.models import read_search
 
     check_format(format_, as_json=json_)
+    if margin is not None and not 0 < margin < 1:
+        raise InputError(f"--margin: {margin:g}: need a difference between 0 and 1, such as 0.01")
     places = places_of(storage)
     found = known(places, names[0]) if len(names) == 1 else None
     if found is not None:
-        comparison, searches = compared(found, places), {label: found.member(label) for label in found.labels}
+        comparison, searches = compared(found, places, margin), {label: found.member(label) for label in found.labels}
     else:
         if len(set(names)) < 2:
             what = "is named twice" if len(names) > 1 else "is one search"
@@ -73,7 +81,7 @@ def compare(
         ledgers = {name: read_search(name, storage)[0] for name in names}
         for ledger in ledgers.values():
             tell_notes(ledger)
-        comparison = Comparison.of(" and ".join(names), ledgers, storage=paths.option(storage))
+        comparison = Comparison.of(" and ".join(names), ledgers, storage=paths.option(storage), margin=margin)
         searches = {name: name for name in names}
     if html is not None:
         from orchestrator.report.html.comparison_page import write_comparison

@@ -1,6 +1,6 @@
-"""How reliable a measured mean is: its bootstrap intervals, over the classes and over the queries.
+"""How reliable a measured mean is: its intervals, over the classes and over the queries.
 
-An interval accounts only for what is resampled. The one over classes supports claims about classes never seen; the
+An interval accounts only for what it is over. The one over classes supports claims about classes never seen; the
 one over queries says only what more images of the same classes would give.
 
 Suffixes of array names: Q queries, C classes, M metrics, B resamples.
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import FEWEST_CLASSES, SUFFIXES, Ends, Over
+from orchestrator.evaluation.verdicts import over_classes as mean_over_classes
 
 if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
     from orchestrator.evaluation.metrics import Evaluation
@@ -25,8 +26,7 @@ if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
 Floats = NDArray[np.float64]
 
 CONFIDENCE = 0.95
-RESAMPLES = {"classes": 4000, "queries": 1000}
-"""Few classes need more of them: their quantiles lie far out."""
+RESAMPLES = 1000
 ENTRIES = 1 << 20  # bounds a block of resamples x units
 
 
@@ -34,7 +34,7 @@ def over_queries(
     evaluation: "Evaluation",
     *,
     confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES["queries"],
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Ends]:
     """Interval (low, high) of each retrieval mean over the queries: percentiles of the means of resampled queries.
@@ -54,19 +54,11 @@ def over_queries(
     return dict(zip(evaluation.names, zip(low, high, strict=True), strict=True))
 
 
-def over_classes(
-    evaluation: "Evaluation",
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES["classes"],
-    seed: int = 0,
-) -> dict[str, Ends]:
+def over_classes(evaluation: "Evaluation", *, confidence: float = CONFIDENCE) -> dict[str, Ends]:
     """Interval (low, high) of each retrieval mean over the classes; none with fewer than `FEWEST_CLASSES`.
 
-    A cluster bootstrap: of the C classes that have queries, C are drawn with replacement, each with all its queries,
-    and the mean is taken over the queries drawn: sum of m_c s_c / sum of m_c n_c, with s_c the sum over the n_c queries
-    of class c, which was drawn m_c times. The ends are expanded percentiles: the quantiles a and 1 - a of these means,
-    with a = Phi(-sqrt(C / (C - 1)) t((1 + confidence) / 2, C - 1)), since plain ones are too narrow for few classes.
+    By `verdicts.over_classes`: Student's t with the jackknife's error, without one class at a time, on the scale of log
+    odds. Classes bring all of their queries, and a few that have most of the queries count as the few that they are.
 
     The gallery and the model are held fixed: a query keeps the value that it has among all classes of the test,
     whichever are drawn, and training seeds are not resampled. Other classes also change the gallery: with 30
@@ -74,16 +66,13 @@ def over_classes(
     44 to 53.
 
     Raises:
-        ValueError: confidence is not between 0 and 1, or resamples is not a whole number from 1.
-
-    Sources: Field and Welsh, Bootstrapping Clustered Data, JRSS B 2007; Hesterberg, What Teachers Should Know about
-    the Bootstrap, The American Statistician 2015 (expanded percentiles).
+        ValueError: confidence is not between 0 and 1.
     """
     classes = evaluation.classes()
     counts_C = (classes["queries"].to_numpy() - classes["left_out"].to_numpy()).astype(np.float64)
     known = counts_C > 0
     means_CM = np.column_stack([classes[name].to_numpy(zero_copy_only=False)[known] for name in evaluation.names])
-    found = of_class_means(means_CM, counts_C[known], confidence=confidence, resamples=resamples, seed=seed)
+    found = of_class_means(means_CM, counts_C[known], confidence=confidence)
     return dict(zip(evaluation.names, found, strict=True)) if found else {}
 
 
@@ -93,22 +82,14 @@ def evaluated_classes(evaluation: "Evaluation") -> int:
     return int((classes["queries"].to_numpy() > classes["left_out"].to_numpy()).sum())
 
 
-def of_class_means(
-    means_CM: Floats,
-    counts_C: Floats,
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES["classes"],
-    seed: int = 0,
-) -> list[Ends]:
+def of_class_means(means_CM: Floats, counts_C: Floats, *, confidence: float = CONFIDENCE) -> list[Ends]:
     """The interval of `over_classes` for each column, from the classes' means and numbers of queries; empty with fewer
     classes than `FEWEST_CLASSES`."""
-    _check(confidence, resamples)
+    _check(confidence)
     if len(counts_C) < FEWEST_CLASSES:
         return []
-    means_BM = _resampled(means_CM * counts_C[:, None], counts_C, resamples, seed)
-    low, high = np.quantile(means_BM, _expanded(len(counts_C), confidence), axis=0).tolist()
-    return list(zip(low, high, strict=True))
+    found = [mean_over_classes(means_C, counts_C) for means_C in means_CM.T]
+    return [one.share_ends(confidence) for one in found if one is not None]
 
 
 def _expanded(count: int, confidence: float) -> list[float]:
@@ -138,7 +119,7 @@ def of_auroc(
     groups: "tuple[ArrayLike, ArrayLike] | None" = None,
     *,
     confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES["queries"],
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Ends | None:
     """Interval (low, high) of `metrics.auroc` of scores (I,) and (O,): percentiles over resampled sides.
@@ -199,7 +180,7 @@ def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
     return mean_interval(found) if found else None
 
 
-def _check(confidence: float, resamples: int) -> None:
+def _check(confidence: float, resamples: int = 1) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence: need a number between 0 and 1, got {confidence!r}")
     if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:

@@ -20,7 +20,14 @@ from orchestrator.report.commands import train_command
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
-from orchestrator.report.significance import Difference, differences, how_tested, tests_by_seed
+from orchestrator.report.significance import (
+    Difference,
+    differences,
+    how_tested,
+    resolution_of,
+    tables_by_seed,
+    tests_by_seed,
+)
 from orchestrator.report.tested import Goal, goals, place_of
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -28,6 +35,9 @@ from orchestrator.text import counted, listed, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal for numbers to be comparable, besides the data set's digest."""
+NOT_THE_METHODS = (
+    "Compared are the configurations that these searches found; searches with other seeds may find others."
+)
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a note: it is reported elsewhere, or changes no result."""
 
@@ -136,10 +146,15 @@ class Comparison:
 
     @classmethod
     def of(
-        cls, name: str, ledgers: Mapping[str, Ledger], missing: Sequence[str] = (), storage: str = ""
+        cls,
+        name: str,
+        ledgers: Mapping[str, Ledger],
+        missing: Sequence[str] = (),
+        storage: str = "",
+        margin: float | None = None,
     ) -> "Comparison":
         """Compare searches, known by their labels; `missing` are those that have not begun, `storage` is where they
-        are, if that is not the default.
+        are, if that is not the default, and `margin` the largest difference with which two count as equal.
 
         Raises:
             InputError: they do not measure the same thing; names what differs.
@@ -153,13 +168,19 @@ class Comparison:
             findings = Findings.of(ledger, storage=storage)
             found.append(Member(label, findings, metric, tests_by_seed(ledger, findings.winner, metric)))
         members = sorted(found, key=lambda member: math.inf if member.mean is None else sign * member.mean)
-        compared = differences({member.label: member.tests for member in members})
+        tables = {m.label: tables_by_seed(m.ledger, m.winner, metric) for m in members if m.tests}
+        resolution = max((resolution_of(m.ledger) for m in members), default=0.0)
+        looks = {member.label: member.ledger.looks for member in members}
+        compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
+        verdict = [*_untrained(metric, members), *_verdict(metric, members, compared)]
+        if margin is not None:
+            verdict += [f"{text}." for one in compared if (text := one.equal_text(margin))]
         return cls(
             name=name,
             metric=metric,
             members=tuple(members),
             differences=tuple(compared),
-            verdict=(*_untrained(metric, members), *_verdict(metric, members, compared)),
+            verdict=tuple(verdict),
             outlook=tuple(_outlook(members, compared)),
             notes=tuple(_notes(members, missing)),
         )
@@ -276,8 +297,12 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
     with_best = {d.other: d for d in compared if d.one == best.label}
     open_ = [m for m in others if m.label not in with_best or not with_best[m.label].real]
     how = how_tested(compared)
+    searched = [NOT_THE_METHODS] if any(member.ledger.kind == "search" for member in tested) else []
     if not open_:
-        return [f"Best: {best.label}, {said}, {with_best[others[0].label].text} ahead of {others[0].label} ({how})."]
+        ahead = with_best[others[0].label]
+        beside = [f"{ahead.fixed_text}."] if ahead.fixed_text else []
+        said = f"Best configuration found: {best.label}, {said}, {ahead.text} ahead of {others[0].label} ({how})."
+        return [said, *beside, *searched]
     if how.startswith("no test"):
         following = ", ".join(f"{member.label} {member.text}" for member in others)
         return [f"Ahead: {best.label}, {said}, before {following}; that may be chance ({how})."]
@@ -286,7 +311,9 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
     if beaten := [member for member in others if member not in open_]:
         behind = ", ".join(f"{m.label} ({with_best[m.label].text})" for m in beaten)
         lines.append(f"{best.label} is better than {behind}.")
-    return lines
+    against = [(d.other, d.fixed_text) for d in compared if d.one == best.label and d.fixed_text]
+    lines += [f"Against {other}: {text[:1].lower()}{text[1:]}." for other, text in against]
+    return [*lines, *searched]
 
 
 def _untrained(metric: str, members: Sequence[Member]) -> list[str]:

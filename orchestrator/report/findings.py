@@ -5,7 +5,6 @@
 All of it comes from the journal's ledger alone, so it is available for a search that is running, stopped or finished.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -321,18 +320,10 @@ def _certainty(
     mine, rival, apart = _rival(ledger, winner, between, ahead)
     if mine is not None and rival is not None and apart is not None:
         ours, theirs = mine.metrics[metric], rival.metrics[metric]
-        how = f"({how_tested(between)}: p = {apart.adjusted:.2g})"
-        if math.isnan(apart.adjusted):
-            verdict = "they cannot be told apart, because every seed gives the same"
-        elif not apart.real:
-            verdict = f"seeds do not tell them apart {how}"
-        elif goals(ledger)[0].better(ours.mean, theirs.mean):
-            verdict = f"seeds confirm it {how}"
-        else:
-            verdict = f"over seeds trial {rival.source} is the better one {how}"
+        other, better = f"trial {rival.source}", goals(ledger)[0].better(ours.mean, theirs.mean)
         return (
-            f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against "
-            f"{theirs.mean:.4f} ± {theirs.standard_deviation:.4f} of trial {rival.source}: {verdict}."
+            f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against {theirs.mean:.4f} ± "
+            f"{theirs.standard_deviation:.4f} of {other}: {apart.verdict(how_tested(between), other, better=better)}"
         )
     alone = ""
     if mine is not None:
@@ -436,10 +427,15 @@ def _last_fifth(curve: Sequence[float]) -> int:
 
 
 def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
-    """The gain over the last fifth of a full training, if it is large."""
+    """The gain over the last fifth of a full training, if it is large, and more than the curve's own scatter."""
     curve = winner.curve
     if winner.state != "done" or len(curve) < 3 or winner.best is None:
         return 0.0
     before = ledger.best_of(curve[: len(curve) - _last_fifth(curve)])
     gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
-    return gain if gain > RISING * abs(winner.best) else 0.0
+    if gain <= RISING * abs(winner.best):
+        return 0.0
+    from orchestrator.evaluation.verdicts import SIGNIFICANT, p_rising
+
+    sign = 1.0 if ledger.mode == "max" else -1.0
+    return gain if p_rising([sign * value for value in curve]) < SIGNIFICANT else 0.0

@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.report.claims import in_range
-from orchestrator.report.significance import Difference, from_the_first
+from orchestrator.report.class_tables import ClassTable, class_table
+from orchestrator.report.significance import NO_TEST, Difference, from_the_first, over_what, resolution_of
 from orchestrator.storage.leaderboard import Interval, Point, points_over_seeds
 from orchestrator.storage.ledger import Ledger
 from orchestrator.text import counted, params_text
@@ -51,8 +52,24 @@ def placed_points(ledger: Ledger) -> list[Placed]:
     points = points_over_seeds(ledger)
     if not points:
         return []
-    against = from_the_first({params_text(point.params): point.values for point in points})
+    values = {params_text(point.params): point.values for point in points}
+    tables = {params_text(point.params): _tables(ledger, point) for point in points}
+    against = from_the_first(values, tables, resolution_of(ledger, test=False))
     return [Placed(point, apart) for point, apart in zip(points, [None, *against], strict=True)]
+
+
+def _tables(ledger: Ledger, point: Point) -> dict[int, ClassTable]:
+    """The tables behind a point's values, as far as they were kept: of its trials' best validations."""
+    found = {}
+    for trial_id in point.trial_ids if ledger.metric.startswith("val/") else ():
+        trial = ledger.trials[trial_id]
+        seed = int(trial.params["seed"])
+        if trial.settings.get("protocol") == "classification" or seed not in point.values:
+            continue
+        table = class_table(ledger, trial, ledger.metric.removeprefix("val/"), point.values[seed])
+        if table is not None:
+            found[seed] = table
+    return found
 
 
 def seeds_text(points: Sequence[Placed]) -> str:
@@ -89,7 +106,7 @@ def apart_text(points: Sequence[Placed]) -> str:
     alike = [other.name for other in others if other.told != "yes"]
     how, count = how_compared(points), counted(len(others), "point")
     if not alike:
-        return f"It is better than each of the other {count}, beyond the noise over seeds ({how})."
+        return f"It is better than each of the other {count}, beyond the noise ({how})."
     if len(alike) == len(others):
         return f"None of the other {count} can be told apart from it ({how}): the order may be chance."
     names = ", ".join(alike[:MOST_NAMED]) + (f" and {len(alike) - MOST_NAMED} more" if len(alike) > MOST_NAMED else "")
@@ -100,15 +117,13 @@ def apart_text(points: Sequence[Placed]) -> str:
 
 
 def how_compared(points: Sequence[Placed]) -> str:
-    """`paired t-tests over 5 seeds, Bonferroni's correction for all 28 pairs`"""
+    """`paired t-tests over 18 classes and 5 seeds, Bonferroni's correction for all 28 pairs`"""
     tested = [other.against for other in points[1:] if other.against is not None and other.against.tested]
     if not tested:
-        return "no test: it needs two seeds or more that are not all equal"
-    few, many = min(d.seeds for d in tested), max(d.seeds for d in tested)
-    seeds = counted(many, "seed") if few == many else f"{few} to {many} seeds"
+        return NO_TEST
     pairs = len(points) * (len(points) - 1) // 2
     corrected = f", Bonferroni's correction for all {pairs} pairs" if pairs > 1 else ""
-    return f"paired t-tests over {seeds}{corrected}"
+    return f"paired t-tests over {over_what(tested)}{corrected}"
 
 
 def seed_holds(ledger: Ledger) -> str:

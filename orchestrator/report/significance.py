@@ -1,35 +1,80 @@
-"""Which differences over seeds are real: paired tests, corrected for their number."""
+"""Which differences over seeds are real: paired tests over classes and seeds, corrected for their number."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from orchestrator.report.class_tables import ClassTable, class_table, side_by_side
+from orchestrator.report.learning import held_out_set, test_set
 from orchestrator.report.tested import goals
 from orchestrator.storage.leaderboard import Interval
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.text import counted
 
+if TYPE_CHECKING:
+    from orchestrator.evaluation.verdicts import Estimate
+
 SIGNIFICANT = 0.05
 """The maximum probability that any of the differences reported as real is not."""
+FEWEST_SEEDS = 3
+"""With fewer common seeds there is no verdict."""
+NO_TEST = f"no test: it needs {FEWEST_SEEDS} common seeds or more, that are not all equal"
+
+Values = Mapping[str, Mapping[int, float]]
+"""For each group, its value with each seed."""
+Tables = Mapping[str, Mapping[int, ClassTable]]
+"""For each group, the table behind its value with each seed."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """How much larger `one` is than `other`, over the seeds that both have."""
+    """How much larger `one` is than `other`, over the seeds that both have.
+
+    `fixed` is the estimate on these classes, over training seeds; `crossed` the one over other classes of this kind,
+    too. The verdict is of `crossed` where the tables of the classes are known, else of `fixed`.
+    """
 
     one: str
     other: str
     seeds: int
     mean: float
     interval: Interval | None
-    """Of the mean; none with a single seed."""
-    p: float
-    """Of the paired t-test, two-sided; NaN where it says nothing (one seed, or equal values)."""
-    adjusted: float
-    """The same by Holm's step-down method over all comparisons made."""
+    """Of the mean over the seeds; none with a single seed."""
+    fixed: "Estimate | None" = None
+    crossed: "Estimate | None" = None
+    classes: int = 0
+    """The number of classes of `crossed`."""
+    adjusted: float = math.nan
+    """The verdict's p, corrected for the number of comparisons; NaN where nothing was tested."""
+    fixed_adjusted: float = math.nan
+    """The same of `fixed`."""
+    look: int = 0
+    """Which look it is at runs that may be continued; 0 where they cannot."""
+
+    @property
+    def estimate(self) -> "Estimate | None":
+        """What the verdict is of."""
+        return self.fixed if self.crossed is None else self.crossed
+
+    @property
+    def p(self) -> float:
+        """Of the verdict's test, two-sided; NaN where there is none."""
+        return math.nan if self.estimate is None else self.estimate.p
+
+    @property
+    def fixed_p(self) -> float:
+        """Of the test on these classes."""
+        return math.nan if self.fixed is None else self.fixed.p
+
+    @property
+    def ends(self) -> tuple[float, float] | None:
+        """The verdict's 95% interval, uncorrected; the one over seeds where there is no verdict."""
+        if self.estimate is not None:
+            return self.estimate.ends()
+        return None if self.interval is None else (self.interval.low, self.interval.high)
 
     @property
     def real(self) -> bool:
@@ -37,8 +82,13 @@ class Difference:
         return self.adjusted < SIGNIFICANT
 
     @property
+    def real_on_these(self) -> bool:
+        """Whether it is one on these classes."""
+        return self.fixed_adjusted < SIGNIFICANT
+
+    @property
     def tested(self) -> bool:
-        """Whether it was tested: this needs two seeds, and values that are not all equal."""
+        """Whether it was tested: this needs FEWEST_SEEDS, and values that are not all equal."""
         return not math.isnan(self.adjusted)
 
     @property
@@ -46,47 +96,115 @@ class Difference:
         """Whether it is real: `yes`, `no`, or `not tested`."""
         return ("yes" if self.real else "no") if self.tested else "not tested"
 
+    def equal_text(self, margin: float) -> str:
+        """Whether the two are equal within a margin, by two one-sided tests, in words; empty without a verdict."""
+        if self.estimate is None or not self.estimate.error:
+            return ""
+        from orchestrator.evaluation.verdicts import p_equal
+
+        p = p_equal(self.estimate, margin)
+        said = "are equal" if p < SIGNIFICANT else "are not known to be equal"
+        return f"{self.one} and {self.other} {said} within {margin:g} over {self.over} (two one-sided tests, p {p:.2g})"
+
+    @property
+    def over(self) -> str:
+        """What the verdict is over: `60 classes and 5 seeds`, `5 seeds`."""
+        seeds = counted(self.seeds, "seed")
+        return seeds if self.crossed is None else f"{counted(self.classes, 'class', 'classes')} and {seeds}"
+
     @property
     def text(self) -> str:
         """`+0.0120 (95%: 0.0080 to 0.0160), p 0.004`"""
-        between = "" if self.interval is None else f" (95%: {self.interval.low:+.4f} to {self.interval.high:+.4f})"
+        between = "" if self.ends is None else f" (95%: {self.ends[0]:+.4f} to {self.ends[1]:+.4f})"
         chance = "" if math.isnan(self.adjusted) else f", p {self.adjusted:.2g}"
         return f"{self.mean:+.4f}{between}{chance}"
+
+    def verdict(self, how: str, other: str, *, better: bool) -> str:
+        """Whether it confirms that the one is the better of the two, in a sentence or two after a colon; `how` it was
+        tested, `other` what the other one is called."""
+        judges = "seeds" if self.crossed is None else "classes and seeds"
+        if not self.tested:
+            few = self.seeds < FEWEST_SEEDS
+            why = (
+                f"with {counted(self.seeds, 'common seed')}" if few else "because every seed gives the same difference"
+            )
+            return f"they cannot be told apart, {why}{f'; {FEWEST_SEEDS} are needed' if few else ''}."
+        how = f"({how}: p = {self.adjusted:.2g})"
+        if not self.real:
+            said = f"{judges} do not tell them apart {how}."
+        elif better:
+            said = f"{judges} confirm it {how}."
+        else:
+            said = f"over {judges} {other} is the better one {how}."
+        return f"{said} {self.fixed_text}." if self.fixed_text else said
+
+    @property
+    def fixed_text(self) -> str:
+        """The second sentence, where the verdict is over classes too; else empty."""
+        if self.crossed is None or self.fixed is None or math.isnan(self.fixed_adjusted):
+            return ""
+        low, high = self.fixed.ends()
+        apart = "they differ" if self.real_on_these else "they cannot be told apart either"
+        if self.real_on_these and self.real:
+            apart = "they differ, too"
+        return (
+            f"On these {counted(self.classes, 'class', 'classes')}, over training seeds, {apart}: {self.mean:+.4f} "
+            f"(95%: {low:+.4f} to {high:+.4f}), p {self.fixed_adjusted:.2g}"
+        )
 
     @property
     def plain(self) -> dict[str, Any]:
         """For JSON."""
+        low, high = (None, None) if self.ends is None else self.ends
+        fixed = (None, None) if self.fixed is None else self.fixed.ends()
         return {
             "one": self.one,
             "other": self.other,
             "seeds": self.seeds,
+            "classes": self.classes or None,
+            "look": self.look or None,
             "difference": self.mean,
-            "low": None if self.interval is None else self.interval.low,
-            "high": None if self.interval is None else self.interval.high,
-            "p": None if math.isnan(self.p) else self.p,
-            "adjusted_p": None if math.isnan(self.adjusted) else self.adjusted,
+            "low": low,
+            "high": high,
+            "p": _number(self.p),
+            "adjusted_p": _number(self.adjusted),
             "real": self.real if self.tested else None,
+            "on_these_classes": {
+                "low": fixed[0],
+                "high": fixed[1],
+                "p": _number(self.fixed_p),
+                "adjusted_p": _number(self.fixed_adjusted),
+            },
         }
 
 
-def differences(values: Mapping[str, Mapping[int, float]]) -> list[Difference]:
+def _number(p: float) -> float | None:
+    return None if math.isnan(p) else p
+
+
+def differences(
+    values: Values, tables: Tables | None = None, resolution: float = 0.0, looks: Mapping[str, int] | None = None
+) -> list[Difference]:
     """Every pair of the groups compared by seed, in the groups' order; pairs without a common seed are left out.
 
-    With d the differences over n common seeds, t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom. Where d
-    does not vary, p is 0, or NaN if it is 0 throughout.
-
-    Args:
-        values: for each group, its value with each seed.
-
-    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scandinavian Journal of Statistics, 1979.
+    Tested by `verdicts.crossed` where `tables` has a table behind each value, else by `verdicts.over_seeds`, and
+    corrected by Holm's method. `resolution` is the weight of one query in a recall. `looks` are the groups whose runs
+    may be continued, and how often each was looked at: that is paid for, too (`verdicts.paid`).
     """
-    pairs = (_difference(one, other, values) for one, other in combinations(values, 2))
+    from orchestrator.evaluation.verdicts import holm, paid
+
+    pairs = (_difference(one, other, values, tables or {}, resolution) for one, other in combinations(values, 2))
     found = [difference for difference in pairs if difference is not None]
-    adjusted = holm([difference.p for difference in found])
-    return [replace(difference, adjusted=p) for difference, p in zip(found, adjusted, strict=True)]
+    if looks is not None:
+        found = [replace(one, look=max(1, looks.get(one.one, 1), looks.get(one.other, 1))) for one in found]
+    adjusted, fixed = (
+        holm([paid(p, one.look) if one.look else p for p, one in zip(ps, found, strict=True)])
+        for ps in ([one.p for one in found], [one.fixed_p for one in found])
+    )
+    return [replace(one, adjusted=p, fixed_adjusted=q) for one, p, q in zip(found, adjusted, fixed, strict=True)]
 
 
-def from_the_first(values: Mapping[str, Mapping[int, float]]) -> list[Difference | None]:
+def from_the_first(values: Values, tables: Tables | None = None, resolution: float = 0.0) -> list[Difference | None]:
     """The first group, the best, against each other one; None where they have no common seed.
 
     Which group is the best is known from the same values, so that each p is multiplied by the number of all pairs,
@@ -94,58 +212,93 @@ def from_the_first(values: Mapping[str, Mapping[int, float]]) -> list[Difference
     """
     names = list(values)
     pairs = len(names) * (len(names) - 1) // 2
-    found = [_difference(names[0], other, values) for other in names[1:]]
+    found = [_difference(names[0], other, values, tables or {}, resolution) for other in names[1:]]
     return [
-        one if one is None else replace(one, adjusted=min(1.0, pairs * one.p)) if one.p == one.p else one
+        None
+        if one is None
+        else replace(one, adjusted=_at_most_one(pairs * one.p), fixed_adjusted=_at_most_one(pairs * one.fixed_p))
         for one in found
     ]
 
 
-def _difference(one: str, other: str, values: Mapping[str, Mapping[int, float]]) -> Difference | None:
+def _at_most_one(p: float) -> float:
+    return p if math.isnan(p) else min(1.0, p)
+
+
+def _difference(one: str, other: str, values: Values, tables: Tables, resolution: float) -> Difference | None:
     """A pair over the seeds that both have, p not adjusted; None without such a seed."""
     seeds = sorted(values[one].keys() & values[other].keys())
     if not seeds:
         return None
     apart = [values[one][seed] - values[other][seed] for seed in seeds]
-    mean, p, interval = statistics.fmean(apart), math.nan, None
-    if len(seeds) > 1:
-        interval = Interval.of(apart)
-        error = interval.standard_deviation / math.sqrt(len(seeds))
-        if error > 0:
-            from scipy.special import stdtr  # of Student's t; scipy.stats, which calls it, takes long to import
+    interval = Interval.of(apart) if len(seeds) > 1 else None
+    plain = Difference(one, other, len(seeds), statistics.fmean(apart), interval)
+    if len(seeds) < FEWEST_SEEDS:
+        return plain
+    import numpy as np
 
-            p = float(2 * stdtr(len(seeds) - 1, -abs(mean) / error))
-        elif mean:
-            p = 0.0
-    return Difference(one, other, len(seeds), mean, interval, p, p)
+    from orchestrator.evaluation.verdicts import crossed, over_seeds
 
-
-def holm(ps: Sequence[float]) -> list[float]:
-    """The adjusted p of each of m tests, in their order: the i-th smallest is max over j <= i of (m - j + 1) p_(j), at
-    most 1. NaN stays and is not counted as a test."""
-    adjusted = [math.nan] * len(ps)
-    ranked = sorted((p, place) for place, p in enumerate(ps) if not math.isnan(p))
-    largest = 0.0
-    for rank, (p, place) in enumerate(ranked):
-        largest = max(largest, min(1.0, (len(ranked) - rank) * p))
-        adjusted[place] = largest
-    return adjusted
+    fixed = over_seeds(np.asarray(apart), resolution)
+    cells = side_by_side(tables.get(one, {}), tables.get(other, {}), seeds)
+    both = None if cells is None else crossed(*cells, resolution)
+    return replace(plain, fixed=fixed, crossed=both, classes=0 if cells is None or both is None else len(cells[0]))
 
 
 def how_tested(compared: Sequence[Difference]) -> str:
-    """`paired t-test over 5 seeds, Holm's correction for 3 comparisons`"""
+    """`paired t-test over 60 classes and 5 seeds, Holm's correction for 3 comparisons`"""
     tests = [difference for difference in compared if not math.isnan(difference.p)]
     if not tests:
-        return "no test: it needs two seeds or more that are not all equal"
+        return NO_TEST
+    corrected = f", Holm's correction for {len(tests)} comparisons" if len(tests) > 1 else ""
+    return f"paired t-test over {over_what(tests)}{corrected}{_paid_text(max(one.look for one in tests))}"
+
+
+def _paid_text(look: int) -> str:
+    """`; look 2, so that p is taken 3.6 times`"""
+    from orchestrator.evaluation.verdicts import FIRST_LOOK, NEXT_LOOK
+
+    return f"; look {look}, so that p is taken {1 / (FIRST_LOOK * NEXT_LOOK ** (look - 1)):.1f} times" if look else ""
+
+
+def over_what(tests: Sequence[Difference]) -> str:
+    """`60 classes and 3 to 5 seeds`, `5 seeds on these classes`"""
     few, many = min(d.seeds for d in tests), max(d.seeds for d in tests)
     seeds = counted(many, "seed") if few == many else f"{few} to {many} seeds"
-    corrected = f", Holm's correction for {len(tests)} comparisons" if len(tests) > 1 else ""
-    return f"paired t-test over {seeds}{corrected}"
+    classes = [d.classes for d in tests if d.crossed is not None]
+    if not classes:
+        return f"{seeds} on these classes"
+    few, many = min(classes), max(classes)
+    among = counted(many, "class", "classes") if few == many else f"{few} to {many} classes"
+    some = "" if len(classes) == len(tests) else " (where their tables were kept)"
+    return f"{among}{some} and {seeds}"
 
 
 def tests_by_seed(ledger: Ledger, trial: TrialRecord | None, metric: str) -> dict[int, float]:
     """A trial's values of a metric in its tests (`Ledger.tests_of`), by seed."""
-    return {int(run.settings.get("seed", 0)): run.test[metric] for run in ledger.tests_of(trial) if metric in run.test}
+    return {_seed(run): run.test[metric] for run in ledger.tests_of(trial) if metric in run.test}
+
+
+def tables_by_seed(ledger: Ledger, trial: TrialRecord | None, metric: str) -> dict[int, ClassTable]:
+    """The tables of the classes behind `tests_by_seed`, as far as they were kept. None where a test is of new images
+    of the classes trained on: nothing is claimed for other classes then."""
+    runs = [run for run in ledger.tests_of(trial) if metric in run.test and _of_classes(run)]
+    tables = {_seed(run): class_table(ledger, run, metric, run.test[metric]) for run in runs}
+    return {seed: table for seed, table in tables.items() if table is not None}
+
+
+def _seed(run: TrialRecord) -> int:
+    return int(run.settings.get("seed", 0))
+
+
+def _of_classes(run: TrialRecord) -> bool:
+    return run.settings.get("protocol") != "classification"
+
+
+def resolution_of(ledger: Ledger, *, test: bool = True) -> float:
+    """The weight of one query of the test, or of the held-out set; 0 where its size is not known."""
+    of = test_set(ledger) if test else held_out_set(ledger, ledger.winner())
+    return 0.0 if of is None else of.one_query
 
 
 def between_confirmed(ledger: Ledger, metric: str | None = None) -> list[Difference]:
@@ -153,7 +306,8 @@ def between_confirmed(ledger: Ledger, metric: str | None = None) -> list[Differe
     what it selects on."""
     metric = metric or goals(ledger)[0].metric
     sources = {run.source for run in ledger.finals.values()}
-    found = {
-        trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in ledger.ranking() if trial.trial_id in sources
-    }
-    return differences({trial_id: values for trial_id, values in found.items() if values})
+    confirmed = [trial for trial in ledger.ranking() if trial.trial_id in sources]
+    values = {trial.trial_id: tests_by_seed(ledger, trial, metric) for trial in confirmed}
+    tables = {trial.trial_id: tables_by_seed(ledger, trial, metric) for trial in confirmed} if len(values) > 1 else {}
+    tested = {name: tests for name, tests in values.items() if tests}
+    return differences(tested, tables, resolution_of(ledger), dict.fromkeys(tested, ledger.looks))

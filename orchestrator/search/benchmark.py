@@ -117,8 +117,8 @@ def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
     return {label: read_journal(path)[1] for label, path in journals.items() if has_started(path)}
 
 
-def compared(benchmark: Benchmark, places: Places) -> "Comparison":
-    """The comparison so far; InputError if no search has begun."""
+def compared(benchmark: Benchmark, places: Places, margin: float | None = None) -> "Comparison":
+    """The comparison so far, `margin` as `Comparison.of` takes it; InputError if no search has begun."""
     from orchestrator.report.comparison import Comparison
 
     started = members(benchmark, places)
@@ -129,6 +129,7 @@ def compared(benchmark: Benchmark, places: Places) -> "Comparison":
         started,
         [label for label in benchmark.labels if label not in started],
         paths.option(places.storage),
+        margin,
     )
 
 

@@ -71,7 +71,7 @@ class Conductor:
         self.slots = slots
         self.resources = dict(resources or {})
         self.listener: Listener = listener or (lambda event, trial: None)
-        self.ledger = Ledger()
+        self.ledger = Ledger(folder=folder)
         self.study = Study(search, folder / "study.journal")
         self.waiting: list[TrialRecord] = []
         self.dropped: dict[str, tuple[str, ...]] = {}

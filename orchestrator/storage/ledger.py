@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError
@@ -130,6 +131,11 @@ class Ledger:
     finals: dict[str, TrialRecord] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list, compare=False)
     """Notes on what could not be checked in its journal, or was skipped."""
+    looks: int = 0
+    """How often it has ended with more tested final runs than before."""
+    _tested: int = field(default=0, repr=False)
+    folder: Path | None = field(default=None, compare=False, repr=False)
+    """Where its journal and its trials' files lie; None for events alone."""
     # redundant with the above, so that the cost of an event does not grow with the number of trials
     _taken: int = field(default=0, repr=False)
     """The number of events so far."""
@@ -182,6 +188,8 @@ class Ledger:
             self.config = event.get("config", self.config)
         elif kind == "search_ended":
             self.state, self.ended, self.reason = event["state"], event["time"], event.get("reason")
+            tested = sum(bool(run.test) for run in self.finals.values())
+            self.looks, self._tested = self.looks + (tested > self._tested), max(tested, self._tested)
         elif kind == "trial_started":
             self._start(event)
         elif kind == "validation":

@@ -51,6 +51,6 @@ def read_journal(path: Path) -> tuple[list[dict[str, Any]], Ledger]:
         where = f"{paths.shown(path)}:{len(events) + 1}"
         how = how_to_repair(path.parent.name, len(events))
         raise InputError(f"{where}: {counted(lost, 'line')} missing, that were sent to MLflow{how}")
-    ledger.notes = notes
+    ledger.notes, ledger.folder = notes, path.parent
     ledger.rename(path.parent.name)
     return events, ledger

@@ -22,9 +22,9 @@ from orchestrator.report.html.elements import (
 )
 from orchestrator.report.html.rendering import Live, rendered
 from orchestrator.report.power import SEEDS_TO_FORECAST
-from orchestrator.report.significance import Difference
+from orchestrator.report.significance import Difference, over_what
 from orchestrator.storage.atomic import write_whole
-from orchestrator.text import counted, params_text, span
+from orchestrator.text import params_text, span
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a63d2", "#7f7f7f")
 """Okabe and Ito's colours, for colour-blind readers, on light and dark."""
@@ -113,15 +113,15 @@ def _effects(comparison: Comparison) -> Plot | None:
     shown = ordered[:MOST_PAIRS]
     data: list[Figure] = []
     for place, d in enumerate(shown[::-1]):
-        ends = [] if d.interval is None else [d.interval.low, d.interval.high]
+        ends = [] if d.ends is None else list(d.ends)
         point: Figure = {"type": "scatter", "mode": "markers", "x": [d.mean], "y": [place], "showlegend": False}
         colour = "var(--ink)" if d.real else "var(--soft)"
         point["marker"] = {"color": colour, "size": 10, "symbol": "circle" if d.real else "circle-open"}
         if ends:
             bar: Figure = {"type": "data", "symmetric": False, "array": [ends[1] - d.mean]}
             point["error_x"] = bar | {"arrayminus": [d.mean - ends[0]], "color": colour, "thickness": 2}
-        told = Markup("{} less {}, over {}: %{{x:+.4f}}").format(d.one, d.other, counted(d.seeds, "seed"))
-        between = "" if d.interval is None else f" (95%: {d.interval.low:+.4f} to {d.interval.high:+.4f})"
+        told = Markup("{} less {}, over {}: %{{x:+.4f}}").format(d.one, d.other, d.over)
+        between = "" if d.ends is None else f" (95%: {d.ends[0]:+.4f} to {d.ends[1]:+.4f})"
         told += between + Markup("<extra></extra>")
         data.append(point | {"meta": [d.one, d.other], "hovertemplate": told})
     line = {"type": "line", "xref": "x", "yref": "paper", "x0": 0, "x1": 0, "y0": 0, "y1": 1}
@@ -137,7 +137,9 @@ def _effects(comparison: Comparison) -> Plot | None:
         "shapes": [line | {"line": {"color": "var(--soft)", "dash": "dash", "width": 1}}],
         "margin": {"l": 150, "r": 16, "t": 16, "b": 48},
     }
-    said = "The mean difference over the seeds that both have, and its 95% interval (Student's t, uncorrected)."
+    tests = [d for d in comparison.differences if d.tested]
+    over = over_what(tests) if tests else "the seeds that both have"
+    said = f"The mean difference, and its 95% interval over {over} (Student's t, uncorrected)."
     said += " Filled: the test below says that it is real."
     if len(shown) < len(ordered):
         said += f" {len(shown)} of {len(ordered)} pairs are drawn; the table has all."
@@ -148,7 +150,7 @@ def _effects(comparison: Comparison) -> Plot | None:
 
 def _effect_row(d: Difference) -> list[Any]:
     """A difference, and as a multiple of the standard deviation of the pairs' differences where that can be known."""
-    ends = (None, None) if d.interval is None else (d.interval.low, d.interval.high)
+    ends = (None, None) if d.ends is None else d.ends
     spread = 0.0 if d.interval is None else d.interval.standard_deviation
     known = spread > 0 and d.seeds >= SEEDS_TO_FORECAST
     relative = number_cell(f"{d.mean / spread:.2f}", d.mean / spread) if known else None

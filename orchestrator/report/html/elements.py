@@ -143,7 +143,7 @@ def difference_table(name: str, compared: Sequence[Difference], what: str) -> Fo
     """Which differences over seeds are real."""
     rows = []
     for d in compared:
-        ends = (None, None) if d.interval is None else (d.interval.low, d.interval.high)
+        ends = (None, None) if d.ends is None else d.ends
         chance = None if math.isnan(d.adjusted) else number_cell(f"{d.adjusted:.2g}", d.adjusted)
         rows.append([d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), chance, d.told])
     heads = [what, "against", "seeds", "difference", "low", "high", "p", "real"]

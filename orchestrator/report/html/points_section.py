@@ -53,8 +53,8 @@ def points_table(findings: Findings) -> Folded | None:
 
 
 def _ends(placed: Placed) -> tuple[float | None, float | None]:
-    between = None if placed.against is None else placed.against.interval
-    return (None, None) if between is None else (between.low, between.high)
+    between = None if placed.against is None else placed.against.ends
+    return (None, None) if between is None else between
 
 
 def over_seeds(findings: Findings, setting: Searched, name: str) -> Plot | None:

@@ -1,0 +1,264 @@
+"""What verdicts claim, and what they keep: error, coverage and power by simulation, where the truth is known.
+
+    python benchmarks/verdicts.py [table] [--searches 4000] [--only pair grid ...]
+    python benchmarks/verdicts.py looks
+
+Each kind of verdict is a function of the generator, the numbers of classes and of seeds, and `shift`, the true
+difference; it makes class tables of many searches and returns what the product's functions say of them: whether a
+difference is claimed, and whether the 95% interval holds the truth. The worst of several worlds is printed: class
+deviations of a difference of 0.02 to 0.08, seed deviations of 0.002 to 0.03, 20 queries of a class, whose recall is a
+count; normal and skewed classes. Power is for a difference of 0.04 in the middle world.
+"""
+
+import argparse
+from collections.abc import Callable
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from orchestrator.evaluation.intervals import of_class_means
+from orchestrator.evaluation.verdicts import (
+    CONFIDENCE,
+    SIGNIFICANT,
+    Parts,
+    crossed_of,
+    half_width,
+    holm,
+    over_seeds_of,
+    paid,
+    two_sided,
+)
+
+Floats = NDArray[np.float64]
+Rng = np.random.Generator
+QUERIES = 20
+BLOCK = 500
+EFFECT = 0.04
+CLASSES, SEEDS = (18, 60, 100), (3, 5, 10)
+
+
+class World(NamedTuple):
+    """Deviations of a difference of two methods, over classes, over seeds, and in each cell."""
+
+    of_class: float
+    of_seed: float
+    of_cell: float
+    skewed: bool = False
+
+
+MIDDLE = World(0.05, 0.004, 0.03)
+WORLDS = (
+    World(0.02, 0.004, 0.03),
+    MIDDLE,
+    World(0.08, 0.002, 0.03),
+    World(0.03, 0.01, 0.02),
+    World(0.03, 0.03, 0.02),
+    World(0.05, 0.004, 0.03, True),
+)
+
+
+class Outcome(NamedTuple):
+    """Of R simulated verdicts; None for what they do not say."""
+
+    claimed: NDArray[np.bool_]
+    held: NDArray[np.bool_] | None = None
+
+
+Kind = Callable[[Rng, int, int, World, float, int], Outcome]
+
+
+def tables(rng: Rng, shape: tuple[int, int, int], world: World, arms: int, shift: float) -> Floats:
+    """Recalls (arms, R, C, S) of R searches' methods, alike over the population of classes; the first is better by
+    `shift`."""
+    searches, classes, seeds = shape
+    half = 1 / np.sqrt(2)  # so that a difference of two has the world's deviations
+    size = (arms, searches, classes, 1)
+    of_class = rng.standard_exponential(size) - 1 if world.skewed else rng.standard_normal(size)
+    values = rng.normal(0.5, 0.1, (1, searches, classes, 1)) + half * (
+        world.of_class * of_class
+        + world.of_seed * rng.standard_normal((arms, searches, 1, seeds))
+        + world.of_cell * rng.standard_normal((arms, searches, classes, seeds))
+    )
+    values[0] += shift
+    # most queries have the same result with another method or seed: what is left is the rounding to whole queries
+    return np.asarray(np.round(values * QUERIES + rng.uniform(-0.5, 0.5, values.shape)) / QUERIES)
+
+
+def judged(estimates: tuple[Floats, Parts], truth: float) -> tuple[Floats, NDArray[np.bool_]]:
+    """p of R tests, and whether their 95% intervals hold the truth."""
+    mean, parts = estimates
+    return two_sided(mean, parts), np.abs(mean - truth) <= half_width(parts, CONFIDENCE)
+
+
+def _crossed(apart: Floats) -> tuple[Floats, Parts]:
+    classes, seeds = apart.shape[-2:]
+    return crossed_of(apart, np.full((classes, seeds), float(QUERIES)), 1 / (QUERIES * classes))
+
+
+def pair(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """Two configurations, over other classes and other seeds."""
+    one, other = tables(rng, (searches, classes, seeds), world, 2, shift)
+    p, held = judged(_crossed(one - other), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
+def three(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """Any of the three pairs of three, by Holm's method; for the power, the best against the second."""
+    values = tables(rng, (searches, classes, seeds), world, 3, shift)
+    ps = np.array([judged(_crossed(values[a] - values[b]), 0.0)[0] for a, b in combinations(range(3), 2)])
+    adjusted = np.array([holm(column.tolist()) for column in ps.T])
+    return Outcome((adjusted[:, 0] if shift else adjusted.min(axis=1)) < SIGNIFICANT)
+
+
+def grid(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """The best of a grid of four by the same values, against the others: Bonferroni's correction for all six pairs."""
+    values = tables(rng, (searches, classes, seeds), world, 4, shift)
+    order = np.argsort(-values.mean(axis=(2, 3)), axis=0)
+    values = np.take_along_axis(values, order[:, :, None, None], axis=0)
+    ps = np.array([6 * judged(_crossed(values[0] - values[k]), 0.0)[0] for k in range(1, 4)])
+    return Outcome(ps.min(axis=0) < SIGNIFICANT)
+
+
+def fixed(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """Two configurations on the classes that were tested, over other seeds: their true difference is that of these."""
+    deviation = float(np.hypot(world.of_seed, world.of_cell / np.sqrt(classes)))
+    queries = QUERIES * classes
+    apart = np.round(rng.normal(shift, deviation, (searches, seeds)) * queries) / queries
+    p, held = judged(over_seeds_of(apart, 1 / queries), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
+def counts(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """The same on 60 queries, of which a seed moves one or none: differences that are often equal."""
+    deviation = rng.choice([0.4, 0.7, 1.0, 2.0], (searches, 1))
+    apart = np.round(60 * shift + deviation * rng.standard_normal((searches, seeds))) / 60
+    p, held = judged(over_seeds_of(apart, 1 / 60), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
+def as_before(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """For comparison: the t-test over seeds, said of unseen classes."""
+    one, other = tables(rng, (searches, classes, seeds), world, 2, shift)
+    p, held = judged(over_seeds_of((one - other).mean(axis=1)), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
+def bootstrap(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """For comparison: percentiles of Owen's bootstrap, classes and seeds drawn independently."""
+    one, other = tables(rng, (searches, classes, seeds), world, 2, shift)
+    rows = rng.multinomial(classes, np.full(classes, 1 / classes), 400) / classes
+    columns = rng.multinomial(seeds, np.full(seeds, 1 / seeds), 400) / seeds
+    low, high = np.quantile(((rows @ (one - other)) * columns).sum(axis=2), [0.025, 0.975], axis=1)
+    return Outcome((low > 0) | (high < 0), (low <= shift) & (shift <= high))
+
+
+def one_test(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """The interval of one test over classes, of equal sizes."""
+    odds = 0.4 + rng.standard_normal((classes, searches))
+    means = rng.binomial(QUERIES, 1 / (1 + np.exp(-odds))) / QUERIES
+    ends = np.array(of_class_means(means, np.full(classes, float(QUERIES))))
+    return Outcome(np.zeros(searches, bool), (ends[:, 0] <= TRUTHS[0]) & (TRUTHS[0] <= ends[:, 1]))
+
+
+def unequal(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """The same where large classes are the hard ones: lognormal sizes, a correlation of -0.7 with the log odds."""
+    drawn = (hard_when_large(rng, classes) for _ in range(searches))
+    ends = np.array([of_class_means(means[:, None], sizes)[0] for means, sizes in drawn])
+    return Outcome(np.zeros(searches, bool), (ends[:, 0] <= TRUTHS[1]) & (TRUTHS[1] <= ends[:, 1]))
+
+
+def hard_when_large(rng: Rng, classes: int) -> tuple[Floats, Floats]:
+    """Means and sizes of classes."""
+    z = rng.standard_normal(classes)
+    sizes = np.maximum(2, np.round(20 * np.exp(z)))
+    odds = 0.3 - 0.7 * z + np.sqrt(0.51) * rng.standard_normal(classes)
+    return rng.binomial(sizes.astype(int), 1 / (1 + np.exp(-odds))) / sizes, sizes
+
+
+def _truths() -> tuple[float, float]:
+    rng = np.random.default_rng(0)
+    equal = float((1 / (1 + np.exp(-(0.4 + rng.standard_normal(2_000_000))))).mean())
+    means, sizes = hard_when_large(rng, 2_000_000)
+    return equal, float((means * sizes).sum() / sizes.sum())
+
+
+TRUTHS = _truths()
+KINDS: dict[str, tuple[Kind, str]] = {
+    "pair": (pair, "two configurations, classes and seeds"),
+    "three": (three, "three configurations, Holm"),
+    "grid": (grid, "best of a grid of four"),
+    "fixed": (fixed, "two configurations, these classes"),
+    "counts": (counts, "the same, 60 queries"),
+    "one_test": (one_test, "one test over classes"),
+    "unequal": (unequal, "one test, large classes hard"),
+    "as_before": (as_before, "*for comparison:* t-test over seeds"),
+    "bootstrap": (bootstrap, "*for comparison:* bootstrap's percentiles"),
+}
+INTERVALS_ONLY = ("one_test", "unequal")
+
+
+SCHEDULES: tuple[tuple[int, ...], ...] = (
+    (5,),
+    (5, 10),
+    (5, 30),
+    (5, 10, 20, 30),
+    (3, 5, 10, 20, 60),
+    tuple(range(3, 31)),
+)
+
+
+def looks(searches: int) -> None:
+    """How often a difference that is none is found at any of several looks at a growing number of seeds."""
+    draws = np.random.default_rng(0).standard_normal((searches, 60))
+    print("| looked at after | without a price | paid for |\n| --- | ---: | ---: |")
+    for schedule in SCHEDULES:
+        found = np.zeros((2, searches), bool)
+        for look, seeds in enumerate(schedule, start=1):
+            p = two_sided(*over_seeds_of(draws[:, :seeds]))
+            found |= np.array([p, p * paid(1e-9, look) / 1e-9]) < SIGNIFICANT
+        print(f"| {', '.join(map(str, schedule))} seeds | {found[0].mean():.1%} | {found[1].mean():.1%} |")
+
+
+def rates(
+    kind: Kind, classes: int, seeds: int, world: World, shift: float, searches: int
+) -> tuple[float, float | None]:
+    """The share of searches in which a difference was claimed, and in which the interval held the truth."""
+    rng = np.random.default_rng([classes, seeds, searches])
+    blocks = [kind(rng, classes, seeds, world, shift, min(BLOCK, searches)) for _ in range(-(-searches // BLOCK))]
+    claimed = np.concatenate([block.claimed for block in blocks])
+    held = [block.held for block in blocks if block.held is not None]
+    return float(claimed.mean()), float(np.concatenate(held).mean()) if held else None
+
+
+def table(searches: int, only: list[str]) -> None:
+    """One line for each kind, number of classes and number of seeds."""
+    print(
+        "| verdict | classes | seeds | error claimed | simulated, worst | coverage claimed | simulated, worst | power |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, (kind, what) in KINDS.items():
+        if only and name not in only:
+            continue
+        for classes in CLASSES:
+            for seeds in SEEDS if name not in INTERVALS_ONLY else (1,):
+                worlds = WORLDS if name not in (*INTERVALS_ONLY, "counts") else (MIDDLE,)
+                found = [rates(kind, classes, seeds, world, 0.0, searches) for world in worlds]
+                error = "" if name in INTERVALS_ONLY else f"{max(claimed for claimed, _ in found):.1%}"
+                held = [rate for _, rate in found if rate is not None]
+                power = ""
+                if error:
+                    power = f"{rates(kind, classes, seeds, MIDDLE, EFFECT, searches // 2)[0]:.0%}"
+                cells = [what, classes, seeds, "5%" if error else "", error, "95%" if held else ""]
+                cells += [f"{min(held):.1%}" if held else "", power]
+                print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("table", "looks"), default="table")
+    parser.add_argument("--searches", type=int, default=4000)
+    parser.add_argument("--only", nargs="*", default=[], choices=list(KINDS))
+    asked = parser.parse_args()
+    looks(25 * asked.searches) if asked.what == "looks" else table(asked.searches, asked.only)

@@ -1,0 +1,86 @@
+"""The classes of a test or a validation, from the table that every training keeps: what intervals over classes need."""
+
+import contextlib
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.trial_files import fetch_trial
+from orchestrator.storage.trial_folder import INSIGHT, model_folders
+
+if TYPE_CHECKING:
+    from orchestrator.evaluation.verdicts import Floats
+
+NEAR = 1e-6
+"""A table belongs to a value if its mean over queries is as near: another evaluation's table is not used."""
+
+
+@dataclass(frozen=True)
+class ClassTable:
+    """The mean of a metric over the queries of each class, and how many these are, by the class's name."""
+
+    means: Mapping[str, float]
+    counts: Mapping[str, float]
+
+    @property
+    def mean(self) -> float:
+        """Over all queries."""
+        total = math.fsum(self.counts[name] * mean for name, mean in self.means.items())
+        return total / math.fsum(self.counts.values())
+
+
+def class_table(ledger: Ledger, run: TrialRecord, name: str, value: float) -> ClassTable | None:
+    """The table behind a run's value of a metric (`map_at_r`); of a training over folds, the mean of the folds' tables.
+    None where none was kept, or none of that value."""
+    if ledger.folder is None:
+        return None
+    place = ledger.folder / "trials" / run.trial_id
+    with contextlib.suppress(OSError):
+        fetch_trial(place, INSIGHT)
+    found = []
+    try:
+        for folder in model_folders(place):
+            with (folder / INSIGHT / "classes.csv").open(newline="", encoding="utf-8") as file:
+                rows = [row for row in csv.DictReader(file) if row[name]]
+            means = {row["class"]: float(row[name]) for row in rows}
+            counts = {row["class"]: float(row["queries"]) for row in rows}
+            if len(means) < max(2, len(rows)) or min(counts.values()) <= 0:
+                return None
+            found.append(ClassTable(means, counts))
+    except (OSError, KeyError, ValueError, TypeError, csv.Error):
+        return None
+    table = found[0] if len(found) == 1 else _mean_of(found)
+    return table if table is not None and abs(table.mean - value) <= NEAR else None
+
+
+def _mean_of(tables: Sequence[ClassTable]) -> ClassTable | None:
+    first = tables[0].counts
+    if not tables or any(dict(table.counts) != dict(first) for table in tables):
+        return None
+    means = {name: math.fsum(table.means[name] for table in tables) / len(tables) for name in first}
+    return ClassTable(means, first)
+
+
+def side_by_side(
+    one: Mapping[int, ClassTable], other: Mapping[int, ClassTable], seeds: Sequence[int]
+) -> "tuple[Floats, Floats] | None":
+    """The differences of two points and the numbers of queries, (C, S), over the classes that they were tested on with
+    these seeds; a count is 0 where a seed did not test a class. None where a table is missing, or with a seed the two
+    were tested on different queries."""
+    import numpy as np
+
+    if not all(seed in one and seed in other for seed in seeds):
+        return None
+    if any(dict(one[seed].counts) != dict(other[seed].counts) for seed in seeds):
+        return None
+    names = sorted({name for seed in seeds for name in one[seed].counts})
+    values, counts = (np.zeros((len(names), len(seeds))) for _ in range(2))
+    for column, seed in enumerate(seeds):
+        for row, name in enumerate(names):
+            if name in one[seed].counts:
+                values[row, column] = one[seed].means[name] - other[seed].means[name]
+                counts[row, column] = one[seed].counts[name]
+    return values, counts

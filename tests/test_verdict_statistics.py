@@ -1,0 +1,280 @@
+"""From class tables and seeds to an interval and a verdict: by definition, by simulation, and from a search's files."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from test_search_page import made, spread
+
+from orchestrator.evaluation.verdicts import (
+    Estimate,
+    crossed,
+    crossed_of,
+    over_seeds,
+    over_seeds_of,
+    p_equal,
+    p_rising,
+    paid,
+    summarised,
+    two_sided,
+)
+from orchestrator.report.class_tables import class_table
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.findings import Findings
+from orchestrator.report.significance import between_confirmed, how_tested
+from orchestrator.storage.ledger import Ledger
+
+rng = np.random.default_rng
+
+
+def cells(seed: int, classes: int, seeds: int, of_class: float, of_seed: float, of_cell: float) -> np.ndarray:
+    """Differences of two methods, (C, S), that are alike over classes and seeds."""
+    draw = rng(seed)
+    shift = of_class * draw.standard_normal((classes, 1)) + of_seed * draw.standard_normal((1, seeds))
+    return shift + of_cell * draw.standard_normal((classes, seeds))
+
+
+def test_the_error_is_that_of_the_pigeonhole_bootstrap() -> None:
+    """Classes and seeds drawn independently, many times; the closed form differs by the degrees of freedom alone."""
+    values, draw = cells(0, 30, 12, 0.05, 0.02, 0.04), rng(1)
+    rows = draw.multinomial(30, np.full(30, 1 / 30), 40_000) / 30
+    columns = draw.multinomial(12, np.full(12, 1 / 12), 40_000) / 12
+    drawn = np.einsum("bc,cs,bs->b", rows, values, columns)
+    m = values.mean()
+    a, b = values.mean(axis=1) - m, values.mean(axis=0) - m
+    rest = values - m - a[:, None] - b
+    biased = (a**2).mean() / 30 + (b**2).mean() / 12 + (rest**2).mean() / 360
+    assert drawn.var() == pytest.approx(biased, rel=0.03)
+    found = crossed(values, np.full(values.shape, 8.0))
+    parts = ((a**2).sum() / 29 / 30, 29), ((b**2).sum() / 11 / 12, 11)
+    assert found is not None and found.mean == pytest.approx(m) and found.parts == pytest.approx(np.array(parts))
+    assert found.error**2 == pytest.approx(biased, rel=0.1)
+    half = math.sqrt(sum(stats.t.ppf(0.975, freedom) ** 2 * part for part, freedom in parts))
+    assert found.ends() == pytest.approx((m - half, m + half))
+    half = math.sqrt(sum(stats.t.ppf(1 - found.p / 2, freedom) ** 2 * part for part, freedom in parts))
+    assert half == pytest.approx(abs(m))
+
+
+@pytest.mark.parametrize("classes, seeds", [(18, 3), (18, 10), (60, 5), (100, 3)])
+def test_methods_that_are_alike_are_rarely_called_different(classes: int, seeds: int) -> None:
+    """Alike over the population of classes, with class deviations of 0.05: at 5% no more than 6% (and what 2,000
+    draws may be off). A test that holds the classes fixed errs in a sixth of them and more."""
+    values = np.array([cells(seed, classes, seeds, 0.05, 0.004, 0.03) for seed in range(2000)])
+    counts = np.full((classes, seeds), 20.0)
+    assert (two_sided(*crossed_of(values, counts)) < 0.05).mean() <= 0.05 + 0.01
+    assert (two_sided(*over_seeds_of(values.mean(axis=1))) < 0.05).mean() > 0.15
+    loud = np.array([cells(seed, classes, seeds, 0.03, 0.03, 0.02) for seed in range(4000)])  # seeds vary most
+    assert (two_sided(*crossed_of(loud, counts)) < 0.05 / 6).mean() <= 0.05 / 6 + 0.004
+    one = crossed(values[7], counts)
+    assert one is not None and one.mean == pytest.approx(values[7].mean())
+
+
+@pytest.mark.parametrize("queries", [60, 1920])
+def test_counts_that_happen_to_be_equal_are_no_certainty(queries: int) -> None:
+    """Recalls of two equal arms, each seed a few queries off: the t-test errs where differences do not vary."""
+    for seeds in (3, 5):
+        wrong = 0
+        for seed in range(1500):
+            apart = np.round(rng(seed).normal(0, 0.6, seeds)) / queries
+            found = over_seeds(apart, 1 / queries)
+            assert found is not None and not math.isnan(found.p)
+            wrong += found.p < 0.05
+        assert wrong / 1500 <= 0.05
+    assert over_seeds(np.array([0.01, 0.01]), 1 / queries) is None
+
+
+# From a search's files -------------------------------------------------------------------------------------------
+
+
+def keep_table(folder: Path, trial_id: str, means: np.ndarray, counts: np.ndarray) -> float:
+    """Write the table that a test keeps; its mean over queries."""
+    place = folder / "trials" / trial_id / "insight"
+    place.mkdir(parents=True)
+    with (place / "classes.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["label", "class", "queries", "recall_at_1", "map_at_r"])
+        writer.writerows(
+            [[i, f"class, {i}", int(n), x, x] for i, (x, n) in enumerate(zip(means.tolist(), counts, strict=True))]
+        )
+    return float((means * counts).sum() / counts.sum())
+
+
+def confirmed(folder: Path, apart: np.ndarray, **changes: Any) -> Ledger:
+    """A search whose trials 0000 and 0001 differ by `apart` (C, S) on the classes of their tests."""
+    classes, seeds = apart.shape
+    counts, base = np.arange(classes) % 7 + 3.0, 0.5 + cells(9, classes, seeds, 0.05, 0.01, 0.01)
+    tests = {
+        source: [
+            keep_table(folder, f"final-{source}-seed-{s}", base[:, s] + sign * apart[:, s] / 2, counts)
+            for s in range(seeds)
+        ]
+        for source, sign in (("0000", 1), ("0001", -1))
+    }
+    ledger = made(folder, spread(3), finals=tests, **changes)
+    ledger.folder = folder
+    return ledger
+
+
+def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> None:
+    """The seeds agree on these classes; that other classes would is not known. Both are said."""
+    draw = rng(2)
+    apart = 0.004 + 0.06 * draw.standard_normal((18, 1)) + 0.001 * draw.standard_normal((18, 4))
+    apart += 0.02 - apart.mean()  # trial 0001 leads by held-out classes, 0000 by these
+    ledger = confirmed(tmp_path, apart)
+    (found,) = between_confirmed(ledger)
+    counts = np.repeat((np.arange(18) % 7 + 3.0)[:, None], 4, axis=1)
+    expected = crossed(-apart, counts)
+    assert expected is not None and found.crossed is not None
+    assert (found.classes, found.seeds) == (18, 4) and found.p == pytest.approx(expected.p)
+    assert found.real_on_these and not found.real and found.ends == pytest.approx(expected.ends())
+    said = Findings.of(ledger).certainty
+    assert (
+        "classes and seeds do not tell them apart (paired t-test over 18 classes and 4 seeds; look 1, so that p is"
+        in said
+    )
+    assert "On these 18 classes, over training seeds, they differ: -0.0" in said
+    ledger.folder = None  # of a journal alone: the seeds' verdict, and no more is claimed
+    (alone,) = between_confirmed(ledger)
+    assert alone.real and alone.crossed is None
+    said = Findings.of(ledger).certainty
+    assert "over seeds trial 0000 is the better one (paired t-test over 4 seeds on these classes; look 1" in said
+
+
+def test_a_table_of_another_evaluation_is_not_used(tmp_path: Path) -> None:
+    ledger = confirmed(tmp_path, np.full((6, 3), 0.02) + 0.01 * rng(0).standard_normal((6, 3)))
+    run = ledger.finals["final-0000-seed-1"]
+    value = run.test["map_at_r"]
+    found = class_table(ledger, run, "map_at_r", value)
+    assert found is not None and found.mean == pytest.approx(value) and len(found.means) == 6
+    assert class_table(ledger, run, "map_at_r", value + 1e-4) is None
+    assert class_table(ledger, run, "nmi", value) is None
+    path = tmp_path / "trials" / run.trial_id / "insight" / "classes.csv"
+    path.write_text(path.read_text().replace("class, 1", "class, 0"))  # two rows of one class
+    assert class_table(ledger, run, "map_at_r", value) is None
+    assert between_confirmed(ledger)[0].crossed is None
+
+
+def test_searches_are_compared_over_classes_and_seeds(tmp_path: Path) -> None:
+    draw = rng(5)
+    alike = 0.05 * draw.standard_normal((18, 1)) + 0.002 * draw.standard_normal((18, 4)) + np.zeros((18, 4))
+    for name, apart, real in (("alike", alike - alike.mean() + 0.012, False), ("apart", 0 * alike + 0.2, True)):
+        folder = tmp_path / name
+        ledger = confirmed(folder, apart + 0.001 * draw.standard_normal((18, 4)))
+        ledgers = {}
+        for label, source in (("one", "0000"), ("other", "0001")):
+            finals = {key: run for key, run in ledger.finals.items() if run.source == source}
+            tests = [run.test["map_at_r"] for run in finals.values()]
+            best = spread(3).index(max(spread(3), key=lambda p: p["delta"]))
+            part = made(folder / label, spread(3), lambda p: p["delta"], finals={f"{best:04d}": tests})
+            part.folder = folder / label
+            for seed, run in enumerate(finals.values()):
+                table = folder / "trials" / run.trial_id
+                (folder / label / "trials").mkdir(exist_ok=True)
+                table.rename(folder / label / "trials" / f"final-{best:04d}-seed-{seed}")
+            ledgers[label] = part
+        found = Comparison.of("x", ledgers)
+        assert found.differences[0].crossed is not None and found.differences[0].real is real
+        assert any("paired t-test over 18 classes and 4 seeds" in line for line in found.verdict)
+        assert found.verdict[0].startswith("Best configuration found: one" if real else "Not distinguishable")
+        assert found.verdict[-1].startswith("Compared are the configurations")
+        assert any("n these 18 classes, over training seeds, they differ" in line for line in found.verdict)
+        said = Comparison.of("x", ledgers, margin=0.3 if real else 0.01).verdict[-1]
+        assert f"one and other {'are' if real else 'are not known to be'} equal within 0" in said
+
+
+# Looks, equality, data sets, curves ------------------------------------------------------------------------------
+
+
+def test_looking_again_is_paid_for() -> None:
+    """A search whose final runs grow from 5 to 10, 20 and 30 seeds until the difference is real: without the price it
+    errs in a seventh of them."""
+    draws = rng(3).standard_normal((20_000, 30))
+    free, priced = np.zeros(20_000, bool), np.zeros(20_000, bool)
+    for look, seeds in enumerate((5, 10, 20, 30), start=1):
+        p = two_sided(*over_seeds_of(draws[:, :seeds]))
+        free |= p < 0.05
+        priced |= np.array([paid(one, look) for one in p.tolist()]) < 0.05
+    assert free.mean() > 0.13 and priced.mean() <= 0.053
+    assert math.isnan(paid(math.nan, 1)) and paid(0.9, 3) == 1 and paid(0.035, 1) == pytest.approx(0.05)
+
+
+def test_the_journal_knows_the_looks(tmp_path: Path) -> None:
+    ledger = confirmed(tmp_path, np.full((8, 3), 0.03) + 0.01 * rng(1).standard_normal((8, 3)))
+    assert ledger.looks == 1
+    (once,) = between_confirmed(ledger)
+    assert once.look == 1 and once.adjusted == pytest.approx(min(1, once.p / 0.7))
+    end: dict[str, Any] = {"event": "search_ended", "state": "done", "time": 1, "best": None, "reason": None}
+    ledger.apply({"event": "search_resumed", "time": 1})
+    ledger.apply(end)
+    assert ledger.looks == 1  # nothing new was seen
+    more = {"event": "trial_started", "trial_id": "final-0000-seed-9", "kind": "final", "params": {}, "time": 1}
+    ledger.apply(more | {"source": "0000", "config": {"seed": 9}})
+    ledger.apply({"event": "result", "trial_id": "final-0000-seed-9", "metrics": {"test/map_at_r": 0.5}})
+    ledger.apply(end)
+    assert ledger.looks == 2
+    (again,) = between_confirmed(ledger)
+    assert again.adjusted == pytest.approx(min(1, again.p / 0.28)) and again.p == once.p
+    assert how_tested([again]).endswith("; look 2, so that p is taken 3.6 times")
+
+
+def test_equal_within_a_margin_is_shown_not_assumed() -> None:
+    """At a true difference of the margin it is called equal in 5% at most; little data proves nothing."""
+    called = {0.0: 0, 0.02: 0}
+    for truth in called:
+        for seed in range(1000):
+            found = over_seeds(truth + 0.01 * rng(seed).standard_normal(10))
+            assert found is not None
+            called[truth] += p_equal(found, 0.02) < 0.05
+    assert called[0.02] <= 65 and called[0.0] > 900
+    vague = over_seeds(np.array([-0.05, 0.0, 0.05]))
+    assert vague is not None and vague.p > 0.9 and p_equal(vague, 0.02) > 0.2
+    one = over_seeds(np.array([0.001, 0.002, 0.004, 0.001]))
+    assert one is not None
+    expected = stats.ttest_1samp([0.001, 0.002, 0.004, 0.001], 0.005, alternative="less").pvalue
+    assert p_equal(one, 0.005) == pytest.approx(expected)
+
+
+def test_a_summary_over_data_sets_covers() -> None:
+    """Differences that vary from data set to data set; an average that takes them as equal covers far less."""
+    held = plain = 0
+    for seed in range(600):
+        draw = rng(seed)
+        errors = draw.uniform(0.004, 0.02, 5)
+        values = 0.02 + 0.02 * draw.standard_normal(5) + errors * draw.standard_normal(5)
+        found = summarised([Estimate(y, ((e**2, 50.0),)) for y, e in zip(values.tolist(), errors, strict=True)])
+        assert found is not None and 0 <= found.heterogeneity < 1
+        low, high = found.estimate.ends()
+        held += low <= 0.02 <= high
+        weights = 1 / errors**2
+        plain += abs((weights * values).sum() / weights.sum() - 0.02) <= 1.96 / math.sqrt(weights.sum())
+    assert held / 600 >= 0.93 and plain / 600 < 0.75
+    alike = summarised([Estimate(0.1, ((0.01**2, 9.0),)), Estimate(0.1, ((0.02**2, 9.0),))])
+    assert alike is not None and alike.deviation == 0 and alike.heterogeneity == 0
+    assert alike.estimate.error == pytest.approx(1 / math.sqrt(1 / 0.01**2 + 1 / 0.02**2))
+    assert summarised([Estimate(0.1, ((0.01, 9.0),))]) is None
+
+
+def test_a_summary_solves_its_equation() -> None:
+    y, e = np.array([0.05, -0.01, 0.02, 0.08]), np.array([0.01, 0.012, 0.008, 0.02])
+    found = summarised([Estimate(a, ((b**2, 9.0),)) for a, b in zip(y.tolist(), e.tolist(), strict=True)])
+    assert found is not None and found.deviation > 0
+    w = 1 / (e**2 + found.deviation**2)
+    assert found.estimate.mean == pytest.approx((w * y).sum() / w.sum())
+    assert (w * (y - found.estimate.mean) ** 2).sum() == pytest.approx(3, rel=1e-6)
+
+
+def test_a_flat_curve_s_scatter_is_no_rise() -> None:
+    """A last value above all before it, by more than 1%: 7% of flat curves have it."""
+    draws = 0.6 + 0.01 * rng(4).standard_normal((3000, 10))
+    gained = draws[:, 8:].max(axis=1) > 1.01 * draws[:, :8].max(axis=1)
+    rises = np.array([p_rising(curve) < 0.05 for curve in draws.tolist()])
+    assert gained.mean() > 0.06 and (gained & rises).mean() < 0.02
+    truly = draws + 0.02 * np.arange(10)
+    assert np.mean([p_rising(curve) < 0.05 for curve in truly.tolist()]) > 0.95
+    assert p_rising([0.1, 0.2]) == 1 and p_rising([0.3, 0.2, 0.1]) == 1
+    curve = [0.1, 0.5, 0.55, 0.57, 0.6, 0.64]
+    assert p_rising(curve) == pytest.approx(stats.linregress(range(4), curve[-4:], alternative="greater").pvalue)
