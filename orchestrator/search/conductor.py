@@ -112,7 +112,7 @@ class Conductor:
                 stop = value is not None and self.study.report(trial_id, event["validation"], value)
                 if stop and not event.get("finished"):
                     stopped.add(trial_id)
-            elif event["event"] == "trial_ended" and not self._goes_on(self.ledger.trials[trial_id]):
+            elif event["event"] == "trial_ended" and not self.ledger.trials[trial_id].goes_on:
                 self.study.tell(trial_id, event["state"], self.ledger.trials[trial_id].second)
         self.ledger.rename(self.search.name)
         self.elapsed_before = self.ledger.elapsed
@@ -128,11 +128,6 @@ class Conductor:
                 trial.state = "interrupted"
                 self.waiting.append(trial)
         self.waiting += self.ledger.retried()
-
-    @staticmethod
-    def _goes_on(trial: TrialRecord) -> bool:
-        """Whether a resume continues a trial that has ended."""
-        return trial.state == "interrupted" or trial.retryable
 
     def next(self) -> Work | None:
         """The next trial; None if no trial can be started now."""
@@ -399,9 +394,9 @@ class Conductor:
         self.clocks.pop(trial.trial_id, None)
         kind: dict[str, Any] = {} if failure is None else {"failure": failure}
         self._record("trial_ended", trial_id=trial.trial_id, state=state, reason=reason, **kind)
-        if trial.kind == "trial" and not self._goes_on(trial):
+        if trial.kind == "trial" and not trial.goes_on:
             self.study.tell(trial.trial_id, state, trial.second)
-        if not self._goes_on(trial):
+        if not trial.goes_on:
             for folder in model_folders(self.trial_folder(trial)):
                 remove_unfinished(folder)
             self.to_tidy[trial.trial_id] = trial

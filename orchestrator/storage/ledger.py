@@ -95,6 +95,11 @@ class TrialRecord:
         """Whether it failed only because of a broken GPU: a resume tries it again."""
         return self.state == "failed" and self.failure == "device"
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a resume continues it after its end."""
+        return self.state == "interrupted" or self.retryable
+
 
 @dataclass
 class Ledger:
