@@ -5,18 +5,21 @@ A GPU's switches can be set and read without one: here they are read in the midd
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 from test_contract import Centres, training_of
 from torch import Tensor
 
+from orchestrator.check.subject import HELD_OUT_ROWS, MADE, Run, Subject
 from orchestrator.config.training import Training
+from orchestrator.data.store import Store
 from orchestrator.method import Batch, Engine, Outputs, registry, total
 from orchestrator.networks.embedding import EmbeddingNetwork
 from orchestrator.training import engine as engine_module
 from orchestrator.training import precision
+from orchestrator.training.embed import run_network
 
 SWITCHES = {  # convolutions and products of the network in TF32
     "float32": (True, False),
@@ -118,6 +121,16 @@ def test_planted_a_loss_that_is_rounded(data_folder: Path, monkeypatch: pytest.M
     monkeypatch.setattr(engine_module, "arithmetic", lambda name, device, products: whole(name, device))
     training_of(Probed, data_folder, None, take=1, precision="tf32")
     assert ("loss, backward", True, True) in seen
+
+
+@pytest.mark.parametrize(("name", "products"), [("bf16", False), ("tf32", True)])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_evaluation_rounds_as_the_training_does_but_never_to_half(name: str, products: bool, normalized: bool) -> None:
+    run = Run(Subject(Probed, {}))
+    run.learner.float().precision = name
+    seen.clear()
+    found = run_network(run.learner, cast(Store, MADE), HELD_OUT_ROWS, torch.device("cpu"), normalized=normalized)
+    assert seen == {("network", True, products)} and found["embedding"].dtype == torch.float32
 
 
 def test_the_three_float32_are_the_same_on_a_cpu(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

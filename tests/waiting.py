@@ -91,6 +91,7 @@ ASKED = {
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """The stand-in, where a training or a test chooses a device other than the CPU."""
+    monkeypatch.setattr("orchestrator.method.generator_on", lambda rng, _: rng)  # the stand-in has no generators
     with standin.installed() as device:
         for module in (loop, embed):
             monkeypatch.setattr(module, "choose_device", lambda name: standin.CPU if name == "cpu" else device)

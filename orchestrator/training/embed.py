@@ -31,6 +31,7 @@ from orchestrator.training.distributed import broadcast_object, gather, on_first
 from orchestrator.training.feed import feed
 from orchestrator.training.learner import Given, Learner, described
 from orchestrator.training.model_file import Bare, load_learner, save_diagnostics, save_table
+from orchestrator.training.precision import arithmetic
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
 
 EVALUATION_BATCH = 256
@@ -46,7 +47,7 @@ def run_network(
     *,
     normalized: bool = True,
 ) -> Outputs:
-    """The outputs (len(rows), ...) for these images in eval mode, divided among the ranks.
+    """The outputs (len(rows), ...) for these images in eval mode, divided among the ranks, never in half precision.
 
     Without a `reader` the images are used as they are in the store.
     """
@@ -58,8 +59,9 @@ def run_network(
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
     wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
-    for _, images, _ in feed(reader or Reader(store), wanted, device, dtype=dtype):
-        blocks.append(learner.outputs(images) if normalized else learner.network(images))
+    with arithmetic(learner.precision, device):
+        for _, images, _ in feed(reader or Reader(store), wanted, device, dtype=dtype):
+            blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)
     return {name: gather(torch.cat([block[name] for block in blocks]))[: len(rows)] for name in blocks[0]}
 
