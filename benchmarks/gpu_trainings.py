@@ -20,9 +20,8 @@ import os
 import tempfile
 import time
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, cast
 from unittest import mock
@@ -150,26 +149,7 @@ def spawned(processes: int) -> ProcessPoolExecutor:
 # Steps -------------------------------------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def in_precision(name: str) -> Iterator[dict[str, Any]]:
-    """The settings of a precision; where TF32 is none of them, torch's own switch."""
-    from pydantic import ValidationError
-
-    from orchestrator.config.training import Training
-
-    try:
-        Training.model_validate({"precision": name})
-        yield {"precision": name}
-    except ValidationError:
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high")
-        try:
-            yield {"precision": "float32"}
-        finally:
-            torch.set_float32_matmul_precision(before)
-
-
-def rate(store: Any, settings: dict[str, Any], reader: Any, *, fixed: bool) -> tuple[float, float]:
+def rate(store: Any, settings: dict[str, Any], reader: Any) -> tuple[float, float]:
     """Images a second of a training, its first window of steps left out, and the GiB of the GPU that torch held."""
     from orchestrator.config.training import resolve_experiment
     from orchestrator.training import loop, splits
@@ -177,7 +157,7 @@ def rate(store: Any, settings: dict[str, Any], reader: Any, *, fixed: bool) -> t
 
     experiment = resolve_experiment(settings, "gpu")
     cuda = settings["device"] == "cuda"
-    order: AbstractContextManager[Any] = repeatable(settings["device"]) if fixed else contextlib.nullcontext()
+    order = repeatable(settings["device"], deterministic=experiment.training.deterministic is not False)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -208,26 +188,25 @@ def steps(device: str) -> None:
     figures = Figures()
     backbones, precisions = (("resnet50", "vit_small"), PRECISIONS) if cuda else (("small_cnn",), ("float32",))
     with tempfile.TemporaryDirectory() as folder:
-        store = store_of(Path(folder), "photographs", 2048 if cuda else 32)
+        store = store_of(Path(folder), "photographs", 512 if cuda else 32)
         figures["images of a batch"] = 4 * size["images_per_class"]
+        figures["threads that prepare photographs"] = fixed["loader_threads"]
         for repeat in (True, False):
             for backbone in backbones:
                 for precision in precisions:
                     for source, reader in (("memory", Kept), ("store", Reader)) if repeat else (("memory", Kept),):
                         name = f"{backbone}, {precision}, {'repeatable' if repeat else 'in any order'}, from {source}"
-                        _one_rate(figures, name, store, {**fixed, "backbone": backbone}, precision, reader, repeat)
-        last = {**fixed, "backbone": backbones[0], "channels_last": True}
+                        more = {"backbone": backbone, "precision": precision, "deterministic": repeat}
+                        _one_rate(figures, name, store, fixed | more, reader)
+        last = {"backbone": backbones[0], "precision": precisions[-1], "channels_last": True}
         name = f"{backbones[0]}, {precisions[-1]}, channels last, repeatable, from memory"
-        _one_rate(figures, name, store, last, precisions[-1], Kept, True)
+        _one_rate(figures, name, store, fixed | last, Kept)
 
 
-def _one_rate(
-    figures: Figures, name: str, store: Any, settings: dict[str, Any], precision: str, reader: Any, repeat: bool
-) -> None:
+def _one_rate(figures: Figures, name: str, store: Any, settings: dict[str, Any], reader: Any) -> None:
     """A network that cannot be built or run here takes none of the others with it."""
     try:
-        with in_precision(precision) as more:
-            images, memory = rate(store, settings | more, reader, fixed=repeat)
+        images, memory = rate(store, settings, reader)
     except Exception as error:
         figures[f"{name}: failed"] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         return

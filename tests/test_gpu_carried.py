@@ -27,13 +27,13 @@ def hidden(folder: Path, names: list[str]) -> dict[str, str]:
     (folder / "sitecustomize.py").write_text(
         f"""
 import sys
+from importlib.machinery import PathFinder
 
-class Hides:
+class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {names!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+        return None if name.split(".")[0] in {names!r} else PathFinder.find_spec(name, path, target)
 
-sys.meta_path.insert(0, Hides())
+sys.meta_path[sys.meta_path.index(PathFinder)] = Finder()
 """
     )
     return os.environ | {"PYTHONPATH": str(folder)}
@@ -53,7 +53,7 @@ def test_what_a_part_lacks_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["environment", "everything", "sharing", "energy"])
+@pytest.mark.parametrize("part", ["everything", "energy"])
 def test_parts_run_without_what_only_searches_need(part: str, tmp_path: Path) -> None:
     result = run(tmp_path, part, HIDDEN)
     assert (result.outcome, result.why) == (TRIED, "") and result.figures
