@@ -191,6 +191,7 @@ def evaluate(
     from orchestrator.training.folds import evaluate_folds
     from orchestrator.training.model_file import Bare, saved_model
     from orchestrator.training.splits import rows_to_test
+    from orchestrator.training.trained_on import overlap
 
     store = open_dataset(dataset, places.data, say=say)
     saved: dict[str, Any] = {}
@@ -261,6 +262,8 @@ def evaluate(
 
     for line in remarks(store):
         echo(f"note: {line}", err=True)
+    if saved and not same_data:
+        echo(f"note: the model was trained on {_data_of(saved)}, another than this {dataset}", err=True)
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:
@@ -280,7 +283,20 @@ def evaluate(
         _show_metrics(title, by_group, done if json_ else None)
         return
     columns: dict[str, Mapping[str, float | str]]
-    found, said, columns, claimed = evaluated(rows_to_test(training, store))
+    rows = rows_to_test(training, store)
+    seen_before = (
+        None if untrained or claim != "classes" else overlap([saved_model(one) for one in models], store, rows)
+    )
+    with_seen: Mapping[str, float] = {}
+    if seen_before is not None:
+        echo(f"warning: {seen_before}", err=True)
+        if _measurable(store, seen_before.unseen):
+            tested = f"test classes new to the model ({seen_before.tested - len(seen_before.classes)})"
+            with_seen = evaluated(rows)[1]["metrics"]
+            rows = seen_before.unseen
+        else:
+            tested = "classes of which none is new to the model"
+    found, said, columns, claimed = evaluated(rows)
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:
@@ -311,6 +327,9 @@ def evaluate(
         )
         write_html("--gallery", gallery, lambda path: write_model_page(shown, path), "page of the model")
     done |= {"split": "test"} | said
+    if seen_before is not None:
+        counts = {"classes": len(seen_before.classes), "images": seen_before.pictures, "names": seen_before.classes}
+        done["seen_in_training"] = counts | {"metrics_with_them": dict(with_seen)}
     title = f"{model} on {dataset}, {tested}{word}, {len(found.queries)} queries{how}"
     units = f"{said['classes']} classes" if claim == "classes" else f"{said['queries']} images"
     if "no_interval" in said:
@@ -320,7 +339,21 @@ def evaluate(
     else:
         columns = {column: _with_ends(values, claimed[column]) for column, values in columns.items()}
         title += f"; in brackets 95% over {units}"
+    if with_seen and seen_before is not None:
+        columns[f"with the {len(seen_before.classes)} trained on"] = with_seen
     _show_metrics(title, columns, done if json_ else None)
+
+
+def _data_of(saved: Mapping[str, Any]) -> str:
+    name = saved["experiment"].get("dataset")
+    return f"the data set {name} of digest {str(saved.get('dataset_digest'))[:12]}"
+
+
+def _measurable(store: Any, rows: Any) -> bool:
+    """Whether something can be measured on these rows."""
+    from orchestrator.data.measured import Measured
+
+    return len(rows) > 0 and Measured.of(store, [rows]) is not None
 
 
 def _untrained(named: str, dataset: str, words: list[str], places: "Places") -> dict[str, Any] | None:

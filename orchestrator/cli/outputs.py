@@ -269,6 +269,16 @@ class Metrics(BaseModel):
     intervals_over_queries: dict[str, Ends] = {}
     no_interval: str | None = None
     groups: list["Group"] = []
+    seen_in_training: "Seen | None" = None
+
+
+class Seen(BaseModel):
+    """Test classes and images that a model was trained or selected on; `metrics` are without these classes."""
+
+    classes: int
+    images: int
+    names: list[str]
+    metrics_with_them: dict[str, float]
 
 
 class Group(BaseModel):

@@ -40,6 +40,7 @@ from orchestrator.training.model_file import model_state, new_learner, save_diag
 from orchestrator.training.optimizer import LearningRates, build_optimizer
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
+from orchestrator.training.trained_on import trained_on
 from orchestrator.training.window import Window
 
 SMALLEST_SCALE = 2.0**-64
@@ -116,8 +117,11 @@ def fit(
     average = Average(learner, training.ema_decay)
     step = 0
 
+    chosen_on = split.validation if training.selection != "test" else split.validation[:0]
+    trained = trained_on(store, [images.rows, meta.rows, chosen_on])
+
     def model() -> dict[str, Any]:
-        return model_state(experiment, store, learner) | {"learner": average.weights()}
+        return model_state(experiment, store, learner, trained) | {"learner": average.weights()}
 
     def state() -> dict[str, Any]:
         return {

@@ -105,14 +105,17 @@ def _write(content: bytes, file: BinaryIO) -> None:
     file.write(content)
 
 
-def model_state(experiment: Experiment, store: Store, learner: Learner) -> dict[str, Any]:
-    """What is needed to rebuild the learner and use it."""
+def model_state(
+    experiment: Experiment, store: Store, learner: Learner, trained: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """What is needed to rebuild the learner and use it; `trained`: what it was trained on, of `trained_on`."""
     return {
         "format": 1,
         "experiment": experiment.flat(),
         "dataset_digest": store.manifest["digest"],
         "channels": store.channels,
         "kept": kept_settings(store.manifest),
+        **({} if trained is None else {"trained_on": dict(trained)}),
         "num_classes": learner.method.task.num_classes,
         "num_samples": learner.method.task.num_samples,
         "learner": learner.state_dict(),
