@@ -305,7 +305,8 @@ def test_seeds_that_tell_or_do_not(commands: Commands) -> None:
 
 
 def test_a_forecast_needs_four_seeds_and_says_how_many(commands: Commands) -> None:
-    """The number of seeds by simulation: paired t-tests, of three comparisons, find the difference 80% of the time."""
+    """The number of seeds by simulation: paired t-tests, of three comparisons, at a second look, find the difference
+    80% of the time."""
     import numpy as np
     from scipy import stats
 
@@ -326,7 +327,7 @@ def test_a_forecast_needs_four_seeds_and_says_how_many(commands: Commands) -> No
 
     def found(seeds: int) -> float:
         drawn = rng.normal(mean, deviation, (20_000, seeds))
-        return float((stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.05 / 3).mean())
+        return float((stats.ttest_1samp(drawn, 0, axis=1).pvalue < 0.28 * 0.05 / 3).mean())
 
     assert found(int(asked)) >= 0.79 and found(int(asked) - 1) < 0.81
     assert f"takes about {asked} seeds" in step.why

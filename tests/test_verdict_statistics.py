@@ -22,10 +22,11 @@ from orchestrator.evaluation.verdicts import (
     summarised,
     two_sided,
 )
-from orchestrator.report.class_tables import class_table
+from orchestrator.report.class_tables import ClassTable, class_table
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
-from orchestrator.report.significance import between_confirmed, how_tested
+from orchestrator.report.power import seeds_needed
+from orchestrator.report.significance import between_confirmed, differences, how_tested
 from orchestrator.storage.ledger import Ledger
 
 rng = np.random.default_rng
@@ -278,3 +279,32 @@ def test_a_flat_curve_s_scatter_is_no_rise() -> None:
     assert p_rising([0.1, 0.2]) == 1 and p_rising([0.3, 0.2, 0.1]) == 1
     curve = [0.1, 0.5, 0.55, 0.57, 0.6, 0.64]
     assert p_rising(curve) == pytest.approx(stats.linregress(range(4), curve[-4:], alternative="greater").pvalue)
+
+
+def test_no_number_of_seeds_makes_up_for_classes() -> None:
+    """Seeds lower their own part of the variance; the power that is promised is kept, by simulation."""
+    draw, classes = rng(8), 60
+    tables = {"a": {}, "b": {}}  # type: dict[str, dict[int, ClassTable]]
+    for of_class, decided in ((0.12, True), (0.04, False)):
+        shift, values = of_class * draw.standard_normal((classes, 1)), {"a": {}, "b": {}}  # type: Any, Any
+        shift += 0.018 - shift.mean()
+        for seed in range(5):
+            apart = shift[:, 0] + (seed - 2) * 0.008 + 0.01 * draw.standard_normal(classes)
+            for name, sign in (("a", 1), ("b", -1)):
+                means = {str(c): 0.5 + sign * apart[c] / 2 for c in range(classes)}
+                tables[name][seed] = ClassTable(means, dict.fromkeys(means, 9.0))
+                values[name][seed] = tables[name][seed].mean
+        (found,) = differences(values, tables)
+        needed = seeds_needed(found, 1)
+        assert found.crossed is not None and needed is not None and needed.classes_decide is decided
+        if decided:
+            assert needed.text.startswith("more test classes")
+            continue
+        assert needed.seeds is not None
+        (v_classes, f_classes), (v_seeds, _) = found.crossed.parts
+        searches, seeds = 20_000, needed.seeds
+        part = v_seeds * 5 / seeds
+        parts = [(part * draw.chisquare(seeds - 1, searches) / (seeds - 1), np.float64(seeds - 1))]
+        parts += [(v_classes * draw.chisquare(f_classes, searches) / f_classes, np.float64(f_classes))]
+        drawn = found.mean + math.sqrt(v_classes + part) * draw.standard_normal(searches)
+        assert 0.77 < (two_sided(drawn, parts) < 0.05).mean() < 0.9

@@ -226,9 +226,14 @@ before. Looks see the same runs, and so agree mostly: all together err in at mos
 to 27% (after 5 and 10 seeds; after 3, 5, 10, 20 and 60; after each number from 3 to 30)."""
 
 
+def share_of_look(look: int) -> float:
+    """The share of SIGNIFICANT that a look, counted from 1, may spend."""
+    return FIRST_LOOK * NEXT_LOOK ** (look - 1)
+
+
 def paid(p: float, look: int) -> float:
     """The p of a test that is made for the `look`-th time on a growing number of runs: at most 1; NaN stays."""
-    return p if math.isnan(p) else min(1.0, p / (FIRST_LOOK * NEXT_LOOK ** (look - 1)))
+    return p if math.isnan(p) else min(1.0, p / share_of_look(look))
 
 
 def p_equal(estimate: Estimate, margin: float) -> float:

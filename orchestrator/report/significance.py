@@ -256,9 +256,9 @@ def how_tested(compared: Sequence[Difference]) -> str:
 
 def _paid_text(look: int) -> str:
     """`; look 2, so that p is taken 3.6 times`"""
-    from orchestrator.evaluation.verdicts import FIRST_LOOK, NEXT_LOOK
+    from orchestrator.evaluation.verdicts import share_of_look
 
-    return f"; look {look}, so that p is taken {1 / (FIRST_LOOK * NEXT_LOOK ** (look - 1)):.1f} times" if look else ""
+    return f"; look {look}, so that p is taken {1 / share_of_look(look):.1f} times" if look else ""
 
 
 def over_what(tests: Sequence[Difference]) -> str:
