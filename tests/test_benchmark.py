@@ -125,8 +125,10 @@ def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_
         assert len(member.tests) == SEEDS == len(member.ledger.finals)
         assert member.ledger.tags[BENCHMARK] == "b"
     verdict = result.comparison.verdict
-    assert verdict[0].startswith("Best: pfml, map_at_r 0.5") and "ahead of proxy_anchor" in verdict[0]
-    assert "paired t-test over 5 seeds, Holm's correction for 3 comparisons" in verdict[0]
+    assert (
+        verdict[0].startswith("Best configuration found: pfml, map_at_r 0.5") and "ahead of proxy_anchor" in verdict[0]
+    )
+    assert "paired t-test over 5 seeds on these classes, Holm's correction for 3 comparisons" in verdict[0]
     assert all(difference.real for difference in result.comparison.differences)
     html = result.page.read_text("utf-8")
     heads = re.findall(r'<h2 id="(\w+)-title">', html)

@@ -84,7 +84,7 @@ def test_the_run_leads_to_the_searches_and_back(tmp_path: Path) -> None:
         {"report/report.html"},
     )
     told = run["tags"][NOTE]
-    assert told.startswith("Best: pfml, map\\_at\\_r 0.5")
+    assert told.startswith("Ahead: pfml, map\\_at\\_r 0.5"), "three seeds of queries alike decide nothing"
     for label in LABELS:
         link = f"[{label.replace('_', chr(92) + '_')}](#/experiments/1/runs/{searches[f'mine-{label}']})"
         assert f"| {link} | done | 0." in told
@@ -93,7 +93,7 @@ def test_the_run_leads_to_the_searches_and_back(tmp_path: Path) -> None:
         winner = Cursor.load(journals[label].parent / cursor_name(ADDRESS)).runs[WINNER]
         assert f"[{WINNER}](#/experiments/1/runs/{winner})" in back
     assert store.notes["1"].startswith(
-        f"**[mine](#/experiments/1/runs/{run_id})**, the benchmark described last\n\nBest: pfml"
+        f"**[mine](#/experiments/1/runs/{run_id})**, the benchmark described last\n\nAhead: pfml"
     )
     assert "](search:" not in told and "**" not in store.notes["1"].partition("\n\n")[2]
 

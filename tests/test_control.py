@@ -130,7 +130,11 @@ def test_a_status_tells_the_best_validation_before_any_trial_has_ended(tmp_path:
     assert f"so far   {metric} 0.4000 by 0000 after 3 validations; no trial has won yet\n" in said.getvalue()
     events.append({"event": "trial_ended", "trial_id": "0001", "state": "done", "reason": None, "time": 5})
     found = status(Ledger.of(events), tmp_path)
-    assert found["so_far"] is None and found["best"]["trial_id"] == "0001"
+    assert found["best"]["trial_id"] == "0001"
+    assert found["so_far"] == {"trial_id": "0000", "validations": 3, "best": 0.4}, "a running trial is above the best"
+    events.append({"event": "trial_ended", "trial_id": "0000", "state": "done", "reason": None, "time": 6})
+    found = status(Ledger.of(events), tmp_path)
+    assert found["so_far"] is None and found["best"]["trial_id"] == "0000"
     assert status(Ledger.of([STARTED]), tmp_path)["so_far"] is None
 
 

@@ -507,7 +507,8 @@ def test_each_process_of_a_group_tests_what_the_first_has_written(
     work = Work("final", SETTINGS, str(data_folder), trial(storage, "final"), test=True)
     environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
     one, other = pair.run(results_of, work, environment | {"ORCHESTRATOR_CACHE": str(tmp_path / "here")})
-    assert one[-1].finished and 0 < one[-1].test["map_at_r"] <= 1 and one[-1].test == other[-1].test
+    assert one[-1].finished and 0 < one[-1].test["map_at_r"] <= 1
+    assert other[-1].test.items() <= one[-1].test.items(), "the first process evaluates; it alone records the intervals"
     fetch_trial(local(trial(storage, "final")))
     assert (local(trial(storage, "final")) / "insight" / "classes.csv").exists()
 

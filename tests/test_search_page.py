@@ -431,7 +431,7 @@ def test_the_command_trains_the_winner_again(tmp_path: Path) -> None:
 
 
 def test_the_note_links_runs_and_fits(tmp_path: Path) -> None:
-    ledger = made(tmp_path, spread(40), finals={"0012": [0.5, 0.51], "0008": [0.5, 0.52]})
+    ledger = made(tmp_path, spread(40), finals={"0009": [0.5, 0.51], "0008": [0.5, 0.52]})
     text = note(Findings.of(ledger))
     assert text.startswith("Best: trial ") and len(text) < 5000
     assert "**How far from the papers?**" in text
@@ -539,9 +539,7 @@ def test_exports(tmp_path: Path, form: Any) -> None:
         assert r"| test map\_at\_r (95% over queries) | test recall\_at\_1 |" in text
     else:
         assert line.startswith(rf"\textbf{{{trial}}}") and r"\textbf{0.5100 $\pm$ 0.0141 (0.5000 to 0.5200)}" in line
-        assert (
-            text.count(r"\textbf") == line.count(r"\textbf") and r"\toprule" in text and r"proxies\_per\_class" in text
-        )
+        assert text.count(r"\textbf") == line.count(r"\textbf") and r"\toprule" in text and "proxies per class" in text
 
 
 hostile_text = st.text(st.sampled_from(list("<>&\"'`|\\/{}%$#_^~\n\u2028[]()!- ab1")), min_size=1, max_size=30)

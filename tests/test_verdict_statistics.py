@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 from test_search_page import made, spread
 
+from orchestrator.evaluation.rising import p_rising, upper_tail
 from orchestrator.evaluation.verdicts import (
     Estimate,
     crossed,
@@ -17,7 +18,6 @@ from orchestrator.evaluation.verdicts import (
     over_seeds,
     over_seeds_of,
     p_equal,
-    p_rising,
     paid,
     summarised,
     two_sided,
@@ -278,6 +278,8 @@ def test_a_flat_curve_s_scatter_is_no_rise() -> None:
     assert np.mean([p_rising(curve) < 0.05 for curve in truly.tolist()]) > 0.95
     assert p_rising([0.1, 0.2]) == 1 and p_rising([0.3, 0.2, 0.1]) == 1
     curve = [0.1, 0.5, 0.55, 0.57, 0.6, 0.64]
+    for t, freedom in ((0.0, 1), (2.5, 1), (1.3, 2), (6.0, 3), (0.7, 8), (2.2, 31)):
+        assert upper_tail(t, freedom) == pytest.approx(stats.t.sf(t, freedom), rel=1e-9)
     assert p_rising(curve) == pytest.approx(stats.linregress(range(4), curve[-4:], alternative="greater").pvalue)
 
 

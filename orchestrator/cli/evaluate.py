@@ -149,7 +149,6 @@ def evaluate(
     """
     from orchestrator.config.training import resolve_experiment
     from orchestrator.data.catalog import open_dataset
-    from orchestrator.data.remarks import remarks
     from orchestrator.evaluation.claims import claim_of, too_few
     from orchestrator.networks.backbones import BACKBONES
     from orchestrator.search.models import find_models
@@ -260,15 +259,21 @@ def evaluate(
             said["no_interval"] = too_few(classes)
         return found, said, {column: one.metrics for column, one in shown.items()}, intervals[claim]
 
-    for line in remarks(store):
-        echo(f"note: {line}", err=True)
-    if saved and not same_data:
-        echo(f"note: the model was trained on {_data_of(saved)}, another than this {dataset}", err=True)
+    def tell() -> None:
+        """What a reader of the numbers should know of their data."""
+        from orchestrator.data.remarks import remarks
+
+        for line in remarks(store):
+            echo(f"note: {line}", err=True)
+        if saved.get("dataset_digest") and not same_data:
+            echo(f"note: the model was trained on {_data_of(saved)}, another than this {dataset}", err=True)
+
     if class_groups is not None:
         groups = _class_groups(store, class_groups)
         if same_data:
             echo("note: the model was trained on classes of this data set: these are not new to it", err=True)
         parts = {name: evaluated(rows) for name, rows in groups.items()}
+        tell()
         done["groups"] = [
             said | {"classes": name, "number_of_classes": said["classes"]} for name, (_, said, *_) in parts.items()
         ]
@@ -297,6 +302,7 @@ def evaluate(
         else:
             tested = "classes of which none is new to the model"
     found, said, columns, claimed = evaluated(rows)
+    tell()
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:

@@ -97,12 +97,26 @@ class Apart(BaseModel):
     one: str
     other: str
     seeds: int
+    classes: int | None
+    """Over which it was tested, with the seeds; none where no tables were kept, or nothing is claimed for others."""
+    look: int | None
+    """Where runs may be continued: how often they were looked at, which p pays for."""
     difference: float
     low: float | None
     high: float | None
     p: float | None
     adjusted_p: float | None
     real: bool | None
+    on_these_classes: "OnTheseClasses | None"
+
+
+class OnTheseClasses(BaseModel):
+    """The same difference over training seeds alone, on the classes that were tested."""
+
+    low: float | None
+    high: float | None
+    p: float | None
+    adjusted_p: float | None
 
 
 class SeedValue(BaseModel):

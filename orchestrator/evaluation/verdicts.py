@@ -9,8 +9,7 @@ from here; pages, notes, `compare` and MLflow render it.
 - `crossed`: over both;
 - `holm`, `paid`: what several comparisons, and several looks at one, cost;
 - `p_equal`: whether a difference is smaller than a margin;
-- `summarised`: one difference from those on several data sets;
-- `p_rising`: whether a curve still rises beyond its own scatter.
+- `summarised`: one difference from those on several data sets.
 
 `benchmarks/verdicts.py` simulates each: docs/statistics.md has its table. Suffixes of array names: C classes, S seeds.
 """
@@ -290,19 +289,3 @@ def summarised(estimates: Sequence[Estimate]) -> Summary | None:
     typical = freedom * weighted(0.0)[2] / (weighted(0.0)[2] ** 2 - float((1 / v_K**2).sum()))
     variance = max(1.0, squares / freedom) / weight
     return Summary(Estimate(mean, ((variance, float(freedom)),)), math.sqrt(tau2), tau2 / (tau2 + typical))
-
-
-def p_rising(values: Sequence[float]) -> float:
-    """Of the one-sided t-test that a line through the last half of a curve (four values at least) rises; 1 with fewer
-    than three values."""
-    tail = np.asarray(values[-max(4, len(values) // 2 + 1) :], np.float64)
-    count = len(tail)
-    if count < 3:
-        return 1.0
-    x = np.arange(count) - (count - 1) / 2
-    slope = float((x * tail).sum() / (x**2).sum())
-    left = float(((tail - tail.mean() - slope * x) ** 2).sum()) / (count - 2)
-    if slope <= 0:
-        return 1.0
-    error = math.sqrt(max(left, ROUNDING**2) / float((x**2).sum()))
-    return float(two_sided(np.float64(slope), [(np.float64(error**2), np.float64(count - 2))])) / 2

@@ -17,6 +17,7 @@ from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
 from orchestrator.evaluation.claims import is_end
 from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
+from orchestrator.evaluation.rising import p_rising
 from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.commands import train_command
@@ -27,7 +28,7 @@ from orchestrator.report.leading import Favoured, favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
-from orchestrator.report.significance import Difference, between_confirmed, how_tested
+from orchestrator.report.significance import SIGNIFICANT, Difference, between_confirmed, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.report.stopping import Stop, stops
 from orchestrator.report.tested import goals, is_held_out, place_of
@@ -435,7 +436,5 @@ def _still_rising(ledger: Ledger, winner: TrialRecord) -> float:
     gain = abs(winner.best - before) if ledger.better(winner.best, before) else 0.0
     if gain <= RISING * abs(winner.best):
         return 0.0
-    from orchestrator.evaluation.verdicts import SIGNIFICANT, p_rising
-
     sign = 1.0 if ledger.mode == "max" else -1.0
     return gain if p_rising([sign * value for value in curve]) < SIGNIFICANT else 0.0

@@ -191,10 +191,12 @@ def differences(
     corrected by Holm's method. `resolution` is the weight of one query in a recall. `looks` are the groups whose runs
     may be continued, and how often each was looked at: that is paid for, too (`verdicts.paid`).
     """
-    from orchestrator.evaluation.verdicts import holm, paid
-
     pairs = (_difference(one, other, values, tables or {}, resolution) for one, other in combinations(values, 2))
     found = [difference for difference in pairs if difference is not None]
+    if not found:
+        return []
+    from orchestrator.evaluation.verdicts import holm, paid
+
     if looks is not None:
         found = [replace(one, look=max(1, looks.get(one.one, 1), looks.get(one.other, 1))) for one in found]
     adjusted, fixed = (

@@ -223,8 +223,7 @@ class Ledger:
         if known is not None:
             known.state, known.reason, known.ended, known.failure = "running", None, None, None
             known.restarted.append(event["time"])
-            known.resources = event.get("resources", known.resources)
-            known.note = event.get("note", known.note)
+            known.resources, known.note = event.get("resources", known.resources), event.get("note", known.note)
             self._unfinished[trial_id] = known
             return
         trial = TrialRecord(trial_id, len(group), event["kind"], event["params"], event["time"])
@@ -233,15 +232,13 @@ class Ledger:
             raise InputError(f"its source '{trial.source}' was never started")
         trial.among, trial.stop_after = len(self.trials), event.get("stop_after")
         trial.settings, trial.idle = event.get("config", {}), event.get("idle")
-        trial.resources = event.get("resources", {})
-        trial.epochs_planned = event.get("config", {}).get("epochs", 0)
+        trial.resources, trial.epochs_planned = event.get("resources", {}), trial.settings.get("epochs", 0)
         group[trial_id] = self._unfinished[trial_id] = trial
 
     def _validate(self, trial: TrialRecord, event: Mapping[str, Any]) -> None:
         if event["validation"] <= trial.validations:
             return
-        trial.validations = event["validation"]
-        trial.seconds += event["seconds"]
+        trial.validations, trial.seconds = event["validation"], trial.seconds + event["seconds"]
         trial.last_metrics = event["metrics"]
         trial.unordered = tuple(event.get("unordered", trial.unordered))
         if trial.first_loss is None:
@@ -358,15 +355,11 @@ class Ledger:
         return str(self.config.get("settings", {}).get("selection", "validation"))
 
     def final_runs_of(self, trial: TrialRecord | None) -> list[TrialRecord]:
-        """The final runs that retrain a trial, whatever became of them; records from before sources were written are
-        known by their point."""
+        """The final runs that retrain a trial, whatever became of them; old records know them by their point."""
         if trial is None:
             return []
-        return [
-            run
-            for run in self.finals.values()
-            if run.source == trial.trial_id or (run.source is None and run.point == trial.point)
-        ]
+        by_point = [run for run in self.finals.values() if run.source is None and run.point == trial.point]
+        return [run for run in self.finals.values() if run.source == trial.trial_id] + by_point
 
     def tests_of(self, trial: TrialRecord | None) -> list[TrialRecord]:
         """The tested runs of a trial, the only ones whose numbers are its test: its final runs; without final runs the

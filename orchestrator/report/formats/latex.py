@@ -21,7 +21,9 @@ def _leaderboard(ledger: Ledger) -> str:
     if findings.points:
         heads, rows = over_seeds(findings)
         points = [(row, [place == 0] * len(row)) for place, row in enumerate(rows)]
-        return _latex_table(list(map(_paper, heads)), points, _caption(ledger, "points of a grid"), left=0)
+        seeds = max(len(placed.point.values) for placed in findings.points)
+        caption = f"{_subject(ledger)}: points of a grid, each over {seeds} seeds. Bold: the best by its mean."
+        return _latex_table(list(map(_paper, heads)), points, caption, left=0)
     heads, leading = leaders(findings)
     leading = [found for found in leading if found[0].best is not None or found[0].test]
     values = {
@@ -35,7 +37,7 @@ def _leaderboard(ledger: Ledger) -> str:
     for trial, cells, chosen in leading:
         bold = [trial.trial_id in alike[head] if head in alike else chosen for head in heads]
         lines.append(([cells[place] for place in kept], [bold[place] for place in kept]))
-    return _latex_table([_paper(heads[place]) for place in kept], lines, _caption(ledger, "trials"), left=1)
+    return _latex_table([_paper(heads[place]) for place in kept], lines, _caption(ledger), left=1)
 
 
 def _best(tests: Mapping[str, Mapping[int, float]], metric: Metric | None) -> set[str]:
@@ -50,13 +52,19 @@ def _best(tests: Mapping[str, Mapping[int, float]], metric: Metric | None) -> se
     return {best} | {name for name in means if frozenset((name, best)) in apart}
 
 
-def _caption(ledger: Ledger, what: str) -> str:
-    """What was measured on what, and how to read the table: two lines."""
+def _subject(ledger: Ledger) -> str:
+    """`pfml on cub200 (resnet50)`"""
     settings = next((trial.settings for trial in ledger.everyone()), {})
+    return f"{ledger.method} on {ledger.dataset} ({settings.get('backbone', 'unknown backbone')})"
+
+
+def _caption(ledger: Ledger) -> str:
+    """What was measured on what, and how to read the table: two lines."""
     where = "selected on the test classes" if ledger.selection == "test" else "on classes never seen in training"
     return (
-        f"{ledger.method} on {ledger.dataset} ({settings.get('backbone', 'unknown backbone')}): {what}, tests {where}. "
-        "Bold: the best test, and those not told apart from it by paired tests over seeds (5%); the chosen trial."
+        f"{_subject(ledger)}: trials, tests {where}. "
+        "Bold: the best test, and those not told apart from it on these classes by paired tests over seeds (5%); the "
+        "chosen trial."
     )
 
 
@@ -133,7 +141,7 @@ def _comparison(comparison: Comparison) -> str:
     where = "selected on the test classes" if one.selection == "test" else "on classes never seen in training"
     caption = (
         f"{one.dataset}: the best point of each search, tested {where} (mean ± deviation over seeds). Bold: the best, "
-        "and those not told apart from it by paired tests over seeds (5%)."
+        "and those not told apart from it on these classes by paired tests over seeds (5%)."
     )
     return _latex_table(list(map(_paper, heads)), marked, caption, left=2)
 
