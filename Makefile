@@ -24,8 +24,8 @@ test: setup ## all quick tests, PROCESSES=2 files at a time
 	@echo "== running the tests"
 	@$(PYTEST) -m "not slow" $(TESTS)
 
-test-slow: setup ## the tests that take minutes, PROCESSES=2 files at a time: half of it is waiting
-	@$(PYTEST) -m slow $(TESTS)
+test-slow: setup ## the tests that take minutes, PROCESSES=2 files at a time: half of it is waiting; MINUTES=60 of them
+	@$(PYTEST) -m slow $(if $(MINUTES),--minutes $(MINUTES)) $(TESTS)
 
 gpu: ## all that needs a GPU, in at most nine minutes; PART=5 or PART=5-, WHEELS=folder (benchmarks/gpu.py)
 	@$(if $(wildcard $(BIN)/python),$(BIN)/python,python3) benchmarks/gpu.py $(if $(PART),--part $(PART)) \

@@ -5,6 +5,7 @@ import csv
 import multiprocessing
 import os
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -34,6 +35,18 @@ with contextlib.suppress(ModuleNotFoundError):  # a GPU machine may lack what th
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-goldens", action="store_true", help="write tests/goldens anew instead of comparing")
+    parser.addoption("--minutes", type=float, help="begin no test later; those left out are skipped and named")
+
+
+BEGAN = time.monotonic()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before any fixture: nothing begins after `--minutes`."""
+    minutes = item.config.getoption("--minutes")
+    if minutes is not None and time.monotonic() - BEGAN > 60 * minutes:
+        pytest.skip(f"left out: {minutes:g} minutes were over")
 
 
 LONGEST = [
