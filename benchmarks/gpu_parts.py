@@ -23,7 +23,10 @@ IMAGES_TOO = (*OURS, "torchvision")
 TESTS = (*OURS, "matplotlib", "pytest")
 SEARCH = (*OURS, "ray", "optuna", "mlflow", "typer", "rich", "matplotlib")
 STARVATION = ("gpu_starvation.py", "--rounds", "2", "--images", "1024")
-ON_CPU = ("--images", "32", "--steps", "2", "--windows", "1", "--rounds", "1", "--threads", "1")
+ON_CPU = (
+    *("--images", "32", "--steps", "2", "--windows", "1", "--rounds", "1", "--threads", "1"),
+    *("--precision", "float32"),  # many processors have no bf16: it takes ten times as long there
+)
 PARTS = (
     Part("environment", "torch finds the GPU and computes on it", 40, script=("gpu_figures.py", "environment")),
     Part(
