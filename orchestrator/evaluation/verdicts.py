@@ -11,7 +11,7 @@ from here; pages, notes, `compare` and MLflow render it.
 - `p_equal`: whether a difference is smaller than a margin;
 - `summarised`: one difference from those on several data sets.
 
-`benchmarks/verdicts.py` simulates each: benchmarks/verdicts.md has its table. Suffixes of array names: C classes, S seeds.
+`benchmarks/verdicts.py` simulates each, into benchmarks/verdicts.md. Suffixes of array names: C classes, S seeds.
 """
 
 import math
