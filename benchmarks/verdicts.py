@@ -18,10 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from orchestrator.evaluation.claims import CONFIDENCE, SIGNIFICANT
 from orchestrator.evaluation.intervals import of_class_means
 from orchestrator.evaluation.verdicts import (
-    CONFIDENCE,
-    SIGNIFICANT,
     Parts,
     crossed_of,
     half_width,

@@ -7,6 +7,11 @@ from typing import Any, Literal
 Over = Literal["classes", "queries"]
 Ends = tuple[float, float]
 
+CONFIDENCE = 0.95
+SIGNIFICANT = 0.05
+"""The maximum probability that any of the differences reported as real is not."""
+FEWEST_SEEDS = 3
+"""With fewer common seeds there is no verdict: a deviation of two values says nothing."""
 FEWEST_CLASSES = 5
 """With fewer, no interval over classes is claimed: their deviation is hardly known."""
 SUFFIXES = ("_low", "_high")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.evaluation.claims import FEWEST_CLASSES, SUFFIXES, Ends, Over
+from orchestrator.evaluation.claims import CONFIDENCE, FEWEST_CLASSES, SUFFIXES, Ends, Over
 from orchestrator.evaluation.verdicts import over_classes as mean_over_classes
 
 if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
 
 Floats = NDArray[np.float64]
 
-CONFIDENCE = 0.95
 RESAMPLES = 1000
 ENTRIES = 1 << 20  # bounds a block of resamples x units
 

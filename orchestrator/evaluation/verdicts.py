@@ -21,20 +21,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from orchestrator.evaluation.claims import Ends
+from orchestrator.evaluation.claims import CONFIDENCE, FEWEST_SEEDS, Ends
+from orchestrator.evaluation.rising import ROUNDING
 
 Floats = NDArray[np.float64]
 
-CONFIDENCE = 0.95
-SIGNIFICANT = 0.05
-"""The maximum probability that any of the differences reported as real is not."""
-FEWEST_PAIRS = 3
-"""With fewer common seeds there is no verdict: a deviation of two values says nothing."""
-
 SMALLEST = 1e-12
 """The smallest p of several parts."""
-ROUNDING = 1e-9
-"""Values that differ by less are equal."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +111,12 @@ def two_sided(apart: Floats | np.float64, parts: Parts) -> Floats:
 
 
 def over_seeds(values_S: Floats, resolution: float = 0.0) -> Estimate | None:
-    """The mean over training seeds, on the classes that were tested; None with fewer than FEWEST_PAIRS.
+    """The mean over training seeds, on the classes that were tested; None with fewer than FEWEST_SEEDS.
 
     error = max(sd, resolution) / sqrt(S), with S - 1 degrees of freedom. `resolution` is the weight of one query: a
     recall is a count, and equal counts with a few seeds do not mean that others would be equal, too.
     """
-    if len(values_S) < FEWEST_PAIRS:
+    if len(values_S) < FEWEST_SEEDS:
         return None
     return _estimate(*over_seeds_of(values_S, resolution))
 
@@ -150,7 +143,7 @@ def over_classes(values_C: Floats, counts_C: Floats) -> Estimate | None:
 
 def crossed(values_CS: Floats, counts_CS: Floats, resolution: float = 0.0) -> Estimate | None:
     """The mean over queries, over other classes of this kind and other training seeds; None with fewer than
-    FEWEST_PAIRS seeds or two classes. A class that a seed did not test has a count of 0 there.
+    FEWEST_SEEDS seeds or two classes. A class that a seed did not test has a count of 0 there.
 
     Classes and seeds are two crossed samples. The variance has two parts, each by the jackknife as in `over_classes`:
     of the classes' means over seeds, and of the seeds' means over classes (at least resolution^2 / S). It is that of
@@ -161,7 +154,7 @@ def crossed(values_CS: Floats, counts_CS: Floats, resolution: float = 0.0) -> Es
     Source: Owen, The pigeonhole bootstrap, Annals of Applied Statistics 2007.
     """
     classes, seeds = values_CS.shape
-    if seeds < FEWEST_PAIRS or classes < 2 or not counts_CS.any():
+    if seeds < FEWEST_SEEDS or classes < 2 or not counts_CS.any():
         return None
     return _estimate(*crossed_of(values_CS, counts_CS, resolution))
 

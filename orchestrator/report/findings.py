@@ -15,7 +15,7 @@ from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.training import VALIDATE_EVERY
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
-from orchestrator.evaluation.claims import is_end
+from orchestrator.evaluation.claims import SIGNIFICANT, is_end
 from orchestrator.evaluation.measures import HEADLINES, PAPER_HEADLINES
 from orchestrator.evaluation.rising import p_rising
 from orchestrator.report import learning
@@ -28,7 +28,7 @@ from orchestrator.report.leading import Favoured, favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
-from orchestrator.report.significance import SIGNIFICANT, Difference, between_confirmed, how_tested
+from orchestrator.report.significance import Difference, between_confirmed, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.report.stopping import Stop, stops
 from orchestrator.report.tested import goals, is_held_out, place_of

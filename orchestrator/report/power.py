@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from orchestrator.report.significance import SIGNIFICANT, Difference
+from orchestrator.evaluation.claims import SIGNIFICANT
+from orchestrator.report.significance import Difference
 
 POWER = 0.8
 """The chance to find an existing difference with the forecast number of seeds."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.evaluation.claims import FEWEST_SEEDS, SIGNIFICANT
 from orchestrator.report.class_tables import ClassTable, class_table, side_by_side
 from orchestrator.report.learning import held_out_set, test_set
 from orchestrator.report.tested import goals
@@ -17,10 +18,6 @@ from orchestrator.text import counted
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Estimate
 
-SIGNIFICANT = 0.05
-"""The maximum probability that any of the differences reported as real is not."""
-FEWEST_SEEDS = 3
-"""With fewer common seeds there is no verdict."""
 NO_TEST = f"no test: it needs {FEWEST_SEEDS} common seeds or more, that are not all equal"
 
 Values = Mapping[str, Mapping[int, float]]
