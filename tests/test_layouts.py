@@ -124,7 +124,7 @@ def test_the_full_number_of_classes_is_prepared_trained_on_and_tested(
     layout = LAYOUTS[name]
     layout.write(tmp_path / "source")
     trees.publish(monkeypatch, tmp_path / "source")
-    own: dict[str, Any] = {} if layout.importer in ARCHIVES else {"name": "mine"}
+    own: dict[str, Any] = {} if layout.importer in ARCHIVES else {"name": "mine", "allow_duplicates": True}
     store = prepare(layout.importer, tmp_path / "source", tmp_path / "data", workers=2, **own)
     assert store.manifest["splits"] == layout.splits
     if layout.importer in ARCHIVES:
