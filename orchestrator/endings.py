@@ -5,7 +5,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import signal
 import stat
 import sys
@@ -14,7 +13,7 @@ import threading
 import traceback
 from typing import Any
 
-from orchestrator.errors import visible
+from orchestrator.errors import redact, visible
 
 
 class OutputFailed(OSError):
@@ -133,7 +132,7 @@ def leave(code: object) -> None:
 def unforeseen(error: BaseException) -> int:
     """Print one line about an internal error and write the traceback to a file; returns the exit code."""
     what = " ".join(traceback.format_exception_only(error)[-1].split())
-    what = re.sub(r"://[^\s'\"]*@", "://***@", what)  # an address may contain a password
+    what = redact(what)
     where = ""
     with (
         contextlib.suppress(OSError),
@@ -141,7 +140,7 @@ def unforeseen(error: BaseException) -> int:
             "w", prefix="orchestrator-error-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
         ) as file,
     ):
-        file.write("".join(traceback.format_exception(error)))
+        file.write(redact("".join(traceback.format_exception(error))))
         where = f"; where it happened is written in {file.name}"
     print(f"error: unexpected: {visible(what[:500])}{where}", file=sys.stderr)
     return 1

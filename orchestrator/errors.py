@@ -60,6 +60,26 @@ class InputError(ValueError):
         self.problems = problems
 
 
+ADDRESS = re.compile(r"\b(?!sqlite:)([a-zA-Z][\w+.-]*://)([^\s'\"]*)")
+
+
+def redact(text: str) -> str:
+    """A text in which `***` stands for the user part, the query and the fragment of each address: any may be secret.
+
+    `http://***@host:5000/x?***`. A password may contain `@`, `?` and `#` as they are; if it is not clear where it ends,
+    nothing of the address is left. Addresses of SQLite are paths and stay.
+    """
+
+    def hidden(address: re.Match[str]) -> str:
+        user, at, rest = address[2].rpartition("@")
+        if re.search("[?#]", user):
+            return f"{address[1]}***"
+        shown = re.sub("([?#]).*", r"\1***", rest, count=1)
+        return f"{address[1]}{'***@' if at else ''}{shown}"
+
+    return ADDRESS.sub(hidden, text)
+
+
 COMMAND_OR_OPTION = re.compile(r"\borchestrator [^;)]*|(?<![\w-])--([a-z][a-z-]*)")
 IN_PYTHON = {"set": "settings", "range": "space"}
 """Options whose argument in Python has another name than the option."""

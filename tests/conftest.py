@@ -123,6 +123,16 @@ def no_wait_for_the_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def addresses_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The trackers that tests name are not remembered for the user who runs them."""
+    file = tmp_path_factory.mktemp("trackers") / "trackers.txt"
+    with pytest.MonkeyPatch.context() as patch:
+        with contextlib.suppress(ImportError):  # a GPU machine may lack a package
+            patch.setattr("orchestrator.tracking.address._given_addresses", lambda: file)
+        yield
+
+
 @pytest.fixture(scope="session")
 def data_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the small glyphs, drawn once, and embeddings of their classes' names."""

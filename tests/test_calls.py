@@ -108,12 +108,12 @@ class Counting:
 
 
 def test_calls_to_mlflow(tmp_path: Path) -> None:
-    """A trial whose events are sent together takes four; one that is followed live, one more for each time."""
+    """A trial whose events are sent together takes three; one that is followed live, one more for each time."""
     calls = Counter[str]()
     store = MLflowStore(f"sqlite:///{tmp_path / 'mlflow.db'}", tmp_path / "artifacts")
     store.connect()
     store._client = Counting(store._client, calls)
-    created = {"create_run": 1, "log_batch": 1, "log_dict": 1}
+    created = {"create_run": 1, "log_batch": 1}
     with Journal(tmp_path / "search" / "journal.jsonl") as journal:
         sender = Sender(journal.path, store, None, "a database")
         start_search(journal)

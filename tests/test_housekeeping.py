@@ -26,6 +26,7 @@ from orchestrator.storage.presence import DRIVER
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.s3 import Bucket
 from orchestrator.tracking import trackers
+from orchestrator.tracking.address import tracking_address
 from orchestrator.tracking.store import MemoryStore, TrackingError
 
 
@@ -232,7 +233,11 @@ def test_its_runs_are_deleted_or_it_is_said_why_not(
     store = MemoryStore()
     store.runs = {"run0": {}, "run1": {}, "run2": {}}
     monkeypatch.setattr(trackers, "MLflowStore", lambda uri, root: store)
+    cursor(search(places, "one"), "http://host:5000")  # a stranger's record is not obeyed
+    (kept,) = delete("one", places).runs
+    assert kept.runs == 0 and "only this storage names that address" in str(kept.problem) and len(store.runs) == 3
     cursor(search(places, "one"), "http://host:5000")
+    tracking_address("http://host:5000", places)
     code, out, said = run(capsys, "delete", "one", "--yes", "--storage", str(places.storage))
     assert (code, out) == (0, "deleted search 'one'\n")
     assert said == "2 runs deleted in MLflow at http://host:5000; mlflow gc frees their files\n"
@@ -250,7 +255,7 @@ def test_its_runs_are_deleted_or_it_is_said_why_not(
     }
     cursor(search(places, "one"), "http://***@host:5000")
     (found,) = delete("one", places).runs
-    assert found.problem == "its password is not recorded: give --tracking-uri"
+    assert found.problem == "its secret parts are not recorded: give --tracking-uri"
     cursor(search(places, "one"), "http://host:5000")
     assert delete("one", places, keep_runs=True).runs == []
 

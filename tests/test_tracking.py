@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,11 +19,14 @@ import psutil
 import pytest
 from recorded import record
 
+from orchestrator.errors import InputError, redact
 from orchestrator.storage.journal import Journal, JournalError
+from orchestrator.storage.places import Places
 from orchestrator.tracking.address import (
     check_tracking_uri,
     default_tracking_uri,
-    redact,
+    is_trusted,
+    tracking_address,
     ui_command,
     ui_environment,
     web_address,
@@ -512,10 +516,29 @@ def test_accepted_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_redact() -> None:
     assert redact("http://me:pa@s/s@host:5000/x") == "http://***@host:5000/x"
     assert redact("postgresql+psycopg2://me:pw@host/db") == "postgresql+psycopg2://***@host/db"
-    assert redact("mysql://host/db?user=me&password=pw&x=1") == "mysql://host/db?user=me&password=***&x=1"
+    assert redact("mysql://host/db?user=me&password=pw&x=1") == "mysql://host/db?***"
     assert redact("failed: 'https://me:pw@host/a', see http://b/c") == "failed: 'https://***@host/a', see http://b/c"
+    assert redact("http://host/x?apikey=s#part s3://b/c#d") == "http://host/x?*** s3://b/c#***"
+    assert redact("http://me:p?w#d@host/x") == redact("http://host/x?mail=a@b") == "http://***"  # where does it end?
     for plain in ("http://host:5000", "sqlite:////home/me@work/mlflow.db", "no address"):
         assert redact(plain) == plain
+
+
+def test_an_address_that_only_a_journal_names_is_asked_for(tmp_path: Path) -> None:
+    places = Places(tmp_path / "runs")
+    own = default_tracking_uri(places.storage)
+    for recorded in ("http://stranger:5000", f"sqlite:///{tmp_path}/victim.db"):
+        path = places.search("one") / recorded[-9:] / "journal.jsonl"
+        with Journal(path) as journal:
+            start_search(journal)
+            record(journal, "search_resumed", tags={}, tracking_uri=recorded)
+        with pytest.raises(InputError, match=f"{re.escape(recorded)}, which only its journal names: if you trust it"):
+            tracking_address(None, places, path)
+        assert tracking_address(recorded, places, path) == recorded  # the user's word is remembered
+        assert tracking_address(None, places, path) == recorded
+    with Journal(path) as journal:
+        record(journal, "search_resumed", tags={}, tracking_uri=own)
+    assert tracking_address(None, places, path) == own and not is_trusted(own)
 
 
 def test_addresses_and_server_command(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import say, waiting
 from orchestrator.cli.terminal import Terminal
-from orchestrator.errors import InputError, shown
+from orchestrator.errors import InputError, redact, shown
 from orchestrator.storage.files import output_place
 
 LICENCE = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+-]*")
@@ -109,7 +109,7 @@ def export(
     with waiting("reading the model"):
         from orchestrator.data.catalog import open_dataset
         from orchestrator.search.models import find_models, owner_of
-        from orchestrator.tracking.address import redact, tracking_address
+        from orchestrator.tracking.address import tracking_address
 
         places = places_of(storage)
         models = find_models(run, places)

@@ -32,7 +32,7 @@ from orchestrator.cli.options import (
 )
 from orchestrator.cli.output import show_comparison, tell_notes, write_html
 from orchestrator.cli.terminal import Terminal, echo, has_screen
-from orchestrator.errors import InputError, missing_part
+from orchestrator.errors import InputError, missing_part, redact
 from orchestrator.storage import paths
 
 
@@ -160,7 +160,6 @@ def ui(
     from orchestrator.tracking.address import (
         check_tracking_uri,
         default_tracking_uri,
-        redact,
         ui_command,
         ui_environment,
     )

@@ -15,7 +15,7 @@ from rich.text import Text
 from orchestrator.cli.options import DEFAULT_STORAGE, Json, SearchName, Storage, TrackingUri, benchmark_of, places_of
 from orchestrator.cli.output import tell_notes
 from orchestrator.cli.terminal import Terminal, echo
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError, redact, suggestion
 from orchestrator.storage import paths
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def sync(
     from orchestrator.storage.presence import driver
     from orchestrator.storage.reading import read_journal
     from orchestrator.text import counted
-    from orchestrator.tracking.address import redact, tracking_address
+    from orchestrator.tracking.address import tracking_address
     from orchestrator.tracking.loggers import LOGGERS
     from orchestrator.tracking.trackers import sync, write_log
 

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from orchestrator.cli.states import STYLES, Fitting, short
 from orchestrator.config.search import Search
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, redact
 from orchestrator.evaluation.measures import BESIDE, HEADLINES
 from orchestrator.report import learning
 from orchestrator.report.claims import between, in_range, means, single_tests
@@ -34,7 +34,7 @@ from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
 from orchestrator.storage.places import PAGE
 from orchestrator.storage.reading import read_journal
 from orchestrator.text import counted, params_text, value_text
-from orchestrator.tracking.address import default_tracking_uri, redact, web_address
+from orchestrator.tracking.address import default_tracking_uri, web_address
 from orchestrator.tracking.views import MOST_COMPARED, View, comparison_path, report_path, run_path, view_path
 
 RECENT = 12

@@ -1,25 +1,35 @@
-"""The address of the tracker: defaults, checks, removal of credentials."""
+"""The address of the tracker: the default, checks, and which of those that a storage names are used.
 
+A journal or a cursor may be a stranger's. An address that only they name is not used: credentials would go there.
+"""
+
+import contextlib
 import difflib
 import re
+import shlex
 import sys
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, redact
 from orchestrator.storage import paths
-from orchestrator.storage.files import what_is
+from orchestrator.storage.files import read_small, what_is
 from orchestrator.storage.places import Places, writable
 from orchestrator.storage.reading import read_journal
 from orchestrator.tracking.store import TrackingError
 
 
 def tracking_address(given: str | None, places: Places, journal: Path | None = None) -> str:
-    """The tracker to use: the one given, else the one that the search ran with last, else the default."""
+    """The tracker to use: the one given, which is remembered; else the one that the search ran with last, if this user
+    has given it before; else the default.
+
+    InputError for an address that only the journal names, and for one that was recorded without its secret parts.
+    """
     if given:
         uri = check_tracking_uri(given)
-        if uri.startswith("sqlite:"):
-            writable(Path(uri.removeprefix("sqlite:///")).parent, "--tracking-uri (or MLFLOW_TRACKING_URI)")
+        if uri.startswith(SQLITE):
+            writable(database_path(uri).parent, "--tracking-uri (or MLFLOW_TRACKING_URI)")
+        _remember(redact(uri))
         return uri
     before = None
     if journal is not None:
@@ -27,9 +37,36 @@ def tracking_address(given: str | None, places: Places, journal: Path | None = N
         before = begun[-1].get("tracking_uri") if begun else None
     if before and "***" in before:
         raise InputError(
-            f"--tracking-uri: the search was tracked at {before}, whose password is not recorded: give the address"
+            f"--tracking-uri: the search was tracked at {before}, whose secret parts are not recorded: give the address"
         )
-    return before or default_tracking_uri(places.storage)
+    own = default_tracking_uri(places.storage)
+    if before and before != own and not is_trusted(before):
+        raise InputError(
+            f"--tracking-uri: the search was tracked at {before}, which only its journal names: if you trust it, give "
+            f"--tracking-uri {shlex.quote(before)}; else --tracking-uri {shlex.quote(own)}"
+        )
+    return before or own
+
+
+def is_trusted(recorded: str) -> bool:
+    """Whether this user has given the address on this machine: what a storage names may be a stranger's."""
+    try:
+        return recorded in read_small(_given_addresses()).decode().splitlines()
+    except (OSError, ValueError):
+        return False
+
+
+def _remember(address: str) -> None:
+    """Add an address to those that the user has given; if that cannot be written, it will be asked for again."""
+    if not is_trusted(address):
+        with contextlib.suppress(OSError):
+            _given_addresses().parent.mkdir(parents=True, exist_ok=True)
+            with _given_addresses().open("a") as file:
+                file.write(f"{address}\n")
+
+
+def _given_addresses() -> Path:
+    return paths.cache_folder() / "trackers.txt"
 
 
 def recorded_address(uri: str, places: Places) -> str | None:
@@ -41,12 +78,13 @@ def recorded_address(uri: str, places: Places) -> str | None:
 def note_tracking(uri: str, places: Places) -> None:
     """Print where MLflow's database is, if a user could expect it in the storage."""
     if paths.address_of(places.storage) is not None and uri == default_tracking_uri(places.storage):
-        where = uri.removeprefix("sqlite:///")
+        where = database_path(uri)
         print(f"note: MLflow's database is on this machine: {where}; --tracking-uri names a server", file=sys.stderr)
 
 
 SERVER_SCHEMES = ("http", "https")
 DATABASE_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql")
+SQLITE = "sqlite:///"
 
 
 def one_line(error: BaseException) -> str:
@@ -56,7 +94,17 @@ def one_line(error: BaseException) -> str:
 
 def default_tracking_uri(storage: Path) -> str:
     """The sqlite file `mlflow.db` in `storage`, as an absolute address."""
-    return f"sqlite:///{storage.resolve() / 'mlflow.db'}"
+    return database_uri(storage.resolve() / "mlflow.db")
+
+
+def database_uri(path: Path) -> str:
+    """The address of a SQLite file, in which `%`, `?` and `#` of its path are escaped."""
+    return SQLITE + re.sub("[%?#]", lambda sign: quote(sign[0]), str(path.absolute()))
+
+
+def database_path(uri: str) -> Path:
+    """The file of SQLite at an address."""
+    return Path(unquote(uri.removeprefix(SQLITE)))
 
 
 def check_tracking_uri(uri: str) -> str:
@@ -66,7 +114,7 @@ def check_tracking_uri(uri: str) -> str:
         TrackingError: a `file:` store, a bare path, an unknown scheme, an http address without a host.
     """
     shown, example = redact(uri), "sqlite:////absolute/path/mlflow.db or http://host:5000"
-    if not uri.startswith("sqlite:///") and "***@" not in shown:
+    if not uri.startswith(SQLITE) and "***@" not in shown:
         shown = re.sub(r"\S*@", "***@", shown)  # a password must not be shown with a misspelt or missing scheme either
     scheme, found, rest = uri.strip().partition("://")
     dialect = scheme.partition("+")[0]
@@ -80,10 +128,12 @@ def check_tracking_uri(uri: str) -> str:
     if dialect == "sqlite":
         path = rest.removeprefix("/")
         if scheme != "sqlite" or not rest.startswith("/") or not path.strip("/") or "?" in path:
-            raise TrackingError(f"tracking URI {shown!r}: needs a file; give sqlite:////absolute/path/mlflow.db")
-        if problem := _no_database(Path(path)):
+            escaped = "; a ? of its path is %3F, a % is %25" if "?" in path else ""
+            example = "sqlite:////absolute/path/mlflow.db"
+            raise TrackingError(f"tracking URI {shown!r}: needs a file; give {example}{escaped}")
+        if problem := _no_database(database_path(uri.strip())):
             raise TrackingError(f"tracking URI {shown!r}: {problem}; give sqlite:////absolute/path/mlflow.db")
-        return f"sqlite:///{Path(path).absolute()}"
+        return database_uri(database_path(uri.strip()))
     try:
         parts = urlsplit(uri.strip())
         host, _ = parts.hostname, parts.port
@@ -110,13 +160,6 @@ def _no_database(path: Path) -> str | None:
     except OSError as error:
         return str(error.strerror)
     return None if begins in (b"", b"SQLite format 3\0") else "is a file, but not a SQLite database"
-
-
-def redact(uri: str) -> str:
-    """`uri`, or any text with addresses in it, without user names, passwords and secret query values."""
-    # Up to the last @ of the word: unquoted passwords may contain @ and /.
-    text = re.sub(r"\b(?!sqlite:)([a-zA-Z][\w+.-]*://)[^\s'\"]*@", r"\1***@", uri)
-    return re.sub(r"(?i)([?&][^=&\s]*(?:password|passwd|pwd|token|secret)[^=&\s]*=)[^&\s'\"]*", r"\1***", text)
 
 
 def web_address(tracking_uri: str, port: int) -> str:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from orchestrator.tracking.address import SERVER_SCHEMES, check_tracking_uri, one_line, redact
+from orchestrator.errors import redact
+from orchestrator.tracking.address import SERVER_SCHEMES, SQLITE, check_tracking_uri, database_path, one_line
 from orchestrator.tracking.projection import (
     NOTE,
     PARAM_CHARACTERS,
@@ -43,6 +44,7 @@ class MLflowStore:
         self.uri = check_tracking_uri(uri)
         self.artifact_root = artifact_root
         self._client: Any = None
+        self._artifact_uris: dict[str, str] = {}  # of new runs
 
     def connect(self) -> None:
         reach(self.uri)  # fails within seconds, before the slow import
@@ -85,9 +87,9 @@ class MLflowStore:
             return None
         root = self.artifact_root
         if root is None:
-            if not self.uri.startswith("sqlite:"):
+            if not self.uri.startswith(SQLITE):
                 raise TrackingError(f"MLflow at {redact(self.uri)}: a database needs a folder for artifacts")
-            root = Path(self.uri.removeprefix("sqlite:///")).parent / "artifacts"
+            root = database_path(self.uri).parent / "artifacts"
         return (root.resolve() / re.sub(r"[^\w.-]", "_", name)).as_uri()
 
     def find(self, experiment_id: str, key: Mapping[str, str]) -> str | None:
@@ -99,8 +101,9 @@ class MLflowStore:
 
     def create(self, experiment_id: str, identity: Identity, parent: str | None) -> str:
         tags = identity.key | ({"mlflow.parentRunId": parent} if parent else {})
-        with self._errors():
+        with self._errors(), _once():
             run = self._client.create_run(experiment_id, identity.start_time, tags, run_name=identity.name)
+        self._artifact_uris[str(run.info.run_id)] = str(run.info.artifact_uri)
         return str(run.info.run_id)
 
     def check(self, run_id: str) -> None:
@@ -126,8 +129,18 @@ class MLflowStore:
                 self._client.log_batch(run_id, metrics=metrics[part], synchronous=True)
 
     def log_config(self, run_id: str, config: dict[str, Any]) -> None:
+        import yaml  # type: ignore[import-untyped]  # MLflow has it
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        uri = self._artifact_uris.pop(run_id, None)
         with self._errors():
-            self._client.log_dict(run_id, config, "config.yaml")
+            if uri is None:
+                self._client.log_dict(run_id, config, "config.yaml")
+                return
+            with tempfile.TemporaryDirectory() as folder:  # the client would first ask where the run's files go
+                file = Path(folder) / "config.yaml"
+                file.write_text(yaml.dump(config, default_flow_style=False, allow_unicode=True), encoding="utf-8")
+                get_artifact_repository(uri, tracking_uri=self.uri).log_artifact(str(file))
 
     def log_artifact(self, run_id: str, path: Path, folder: str) -> None:
         if not path.exists():
@@ -162,14 +175,15 @@ class MLflowStore:
             # must differ from its artifact folders' names: MLflow would confuse the two
             name = "-".join(str(about[part]) for part in ("search", "method") if part in about) or "model"
             settings = {key: value for key, value in about.get("settings", {}).items() if value is not None}
-            model = self._client.create_logged_model(
-                experiment_id,
-                name.replace(".", "-"),
-                run_id,
-                tags,
-                mlflow_texts(settings, PARAM_CHARACTERS),
-                model_type="embedding",
-            )
+            with _once():
+                model = self._client.create_logged_model(
+                    experiment_id,
+                    name.replace(".", "-"),
+                    run_id,
+                    tags,
+                    mlflow_texts(settings, PARAM_CHARACTERS),
+                    model_type="embedding",
+                )
             with tempfile.TemporaryDirectory() as folder:  # the copy gets its ids, which each tracker assigns
                 copy = Path(folder) / "model"
                 shutil.copytree(path, copy)
@@ -227,9 +241,10 @@ class MLflowStore:
             known = [v for v in self._client.search_model_versions(f"name = '{name}'") if v.source == source]
             version = known[0] if known else None
             if version is None:
-                version = self._client.create_model_version(
-                    name, source, run_id, description=description, model_id=model_id
-                )
+                with _once():
+                    version = self._client.create_model_version(
+                        name, source, run_id, description=description, model_id=model_id
+                    )
             self._client.set_registered_model_alias(name, alias, version.version)
             return str(version.version)
 
@@ -273,14 +288,29 @@ def _server_version(uri: str) -> str:
 
 
 QUIET = {
-    # Only our own retries: a repeated creation would make two runs, so ours looks the run up first.
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    # after 0, 4, 8 and 16 s, or when the server's Retry-After says; a creation is not repeated (`_once`)
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "4",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_LOGGING_LEVEL": "CRITICAL",
 }
+
+
+@contextlib.contextmanager
+def _once() -> Iterator[None]:
+    """A creation that the server may have done before it failed is not repeated by MLflow: it would make two."""
+    name = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+    before = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def quiet() -> None:
@@ -297,9 +327,9 @@ def _open_client(uri: str) -> Any:
 
     for name in ("mlflow", "alembic", "sqlalchemy", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    if not uri.startswith("sqlite:"):
+    if not uri.startswith(SQLITE):
         return MlflowClient(tracking_uri=uri)
-    database = Path(uri.removeprefix("sqlite:///"))
+    database = database_path(uri)
     database.parent.mkdir(parents=True, exist_ok=True)
     # Several processes migrating one new file would break it: one at a time.
     with open(database.with_name(database.name + ".lock"), "wb") as file:

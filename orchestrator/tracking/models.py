@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from orchestrator.tracking.address import redact
+from orchestrator.errors import redact
 from orchestrator.tracking.mlflow_store import MLflowStore, quiet
 from orchestrator.tracking.store import Lost, Refused, TrackingError
 

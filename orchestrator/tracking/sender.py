@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator.errors import redact
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, read_events
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
-from orchestrator.tracking.address import one_line, redact
+from orchestrator.tracking.address import one_line
 from orchestrator.tracking.projection import NOTE, TAG_CHARACTERS, Projection, Update
 from orchestrator.tracking.store import Lost, Refused, RunStore, TrackingError
 
@@ -62,11 +63,14 @@ class Sender:
         self.refused: list[str] = []
         self.no_views: str | None = None
         self.sent = 0  # events acknowledged by this sender
+        self.runs_written = 0  # of all rounds: how far it got, also where a round was cut short
         self._projection: Projection | None = None
         self._updates: dict[str | None, Update] = {}  # folded, not acknowledged
         self._end = self._ahead = Position()  # the cursor's place, and its place once the updates are acknowledged
         self._before = journal.stat().st_size if journal.exists() else 0  # bytes that another process may have sent
         self._new: set[str | None] = set()  # trials that began after that: their runs do not exist
+        self._all_new = False  # the search's own run did not exist
+        self._begun: set[str | None] = set()  # runs whose creation was tried
 
     def backlog(self) -> int:
         """Events in the journal that were not sent yet."""
@@ -95,7 +99,7 @@ class Sender:
             raise TrackingError(f"{where}: {error.strerror or one_line(error)}") from None
 
     def _forget(self) -> None:
-        self.cursor, self._projection, self._updates = Cursor(), None, {}
+        self.cursor, self._projection, self._updates, self._all_new = Cursor(), None, {}, False
 
     def _replay(self) -> Projection:
         """The projection of all acknowledged events; a cursor of another journal or store is dropped."""
@@ -132,7 +136,7 @@ class Sender:
         return bool(events)
 
     def _write(self, projection: Projection) -> None:
-        """Write the updates and advance the cursor; after any failure the same updates are written again."""
+        """Write the updates and advance the cursor; after any failure those that are left are written again."""
         cursor = self.cursor
         cursor.search_id = projection.search_id
         if cursor.experiment_id is None:
@@ -140,6 +144,8 @@ class Sender:
         # Trials first, so that the search's run ends last; `_run` creates it when its first child needs it.
         for trial_id in sorted(self._updates, key=lambda trial: trial is None):
             self._write_run(trial_id, self._updates[trial_id], projection)
+            del self._updates[trial_id]
+            self.runs_written += 1
         self.sent += self._ahead.number - cursor.events
         cursor.events, cursor.offset = self._ahead.number, self._ahead.offset
         self._updates, self._end = {}, self._ahead
@@ -210,8 +216,12 @@ class Sender:
             parent = self._run(None, projection) if trial_id is not None else None
             identity = projection.identities[trial_id]
             # look it up if it may exist: from an earlier process, or from a creation that failed midway
-            found = None if trial_id in self._new else self.store.find(experiment_id, identity.key)
-            self._new.discard(trial_id)
+            is_new = trial_id in self._new or (trial_id is not None and self._all_new)
+            is_new = is_new and trial_id not in self._begun
+            found = None if is_new else self.store.find(experiment_id, identity.key)
+            self._begun.add(trial_id)
+            if trial_id is None:
+                self._all_new = found is None  # no trial's run is older than the search's own
             runs[trial_id] = found or self.store.create(experiment_id, identity, parent)
         return runs[trial_id]
 

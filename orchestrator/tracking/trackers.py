@@ -8,24 +8,34 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import orchestrator
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, redact
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
 from orchestrator.storage.paths import shown
 from orchestrator.storage.places import Places
-from orchestrator.tracking.address import check_tracking_uri, default_tracking_uri, one_line, redact
+from orchestrator.tracking.address import (
+    SQLITE,
+    check_tracking_uri,
+    database_path,
+    default_tracking_uri,
+    is_trusted,
+    one_line,
+)
 from orchestrator.tracking.loggers.base import Logger
 from orchestrator.tracking.mlflow_store import MLflowStore
 from orchestrator.tracking.sender import Sender, cursor_name, lines_after
 from orchestrator.tracking.store import Lost, MemoryStore, Refused, TrackingError
 
 LONGEST_BACKOFF_SECONDS = 30.0
+ATTEMPTS = 4
+"""Of `sync`, without any progress between them."""
 START_SECONDS = 5.0
 """How long MLflow's import waits for those of the first trials."""
 
@@ -268,7 +278,8 @@ class Deletion:
 
 def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = None) -> list[Deletion]:
     """Delete the runs of a search, at each tracker that it was sent to; `tracking_uri` is needed for one with a
-    password. Never raises: a tracker that does not answer is a `problem`."""
+    password, and for one that the user has never given here. Never raises: a tracker that does not answer is a
+    `problem`."""
     found = []
     for path in sorted(journal_path.parent.glob("tracking-*.json")):
         cursor = Cursor.load(path)
@@ -289,17 +300,20 @@ def delete_runs(journal_path: Path, places: Places, tracking_uri: str | None = N
 
 
 def _address_now(recorded: str, places: Places, given: str | None) -> str:
-    """The address of a tracker that is recorded without its password, or from before the storage was moved."""
+    """The address of a tracker that is recorded without its secret parts, or from before the storage was moved or
+    copied: a database that the user has never given is the storage's own."""
     if given and redact(given) == recorded:
         return given
     if "***" in recorded:
-        raise TrackingError("its password is not recorded: give --tracking-uri")
-    if recorded.startswith("sqlite:///") and not Path(recorded.removeprefix("sqlite:///")).exists():
-        own = places.storage / "mlflow.db"
-        if not own.exists():
-            raise TrackingError("there is no such database any more")
-        return default_tracking_uri(places.storage)
-    return recorded
+        raise TrackingError("its secret parts are not recorded: give --tracking-uri")
+    if is_trusted(recorded):
+        return recorded
+    own = default_tracking_uri(places.storage)
+    if not recorded.startswith(SQLITE):
+        raise TrackingError("only this storage names that address, so nothing is sent there; delete its runs in MLflow")
+    if not database_path(own).exists():
+        raise TrackingError("there is no such database in this storage")
+    return own
 
 
 def mlflow_sender(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> Sender:
@@ -350,12 +364,25 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
         if not lock(journal):
             raise TrackingError(f"{journal_path}: the search is running and sends its events itself")
         sender = mlflow_sender(journal_path, tracking_uri, artifact_root)
-        try:
-            sender.send()
-        except TrackingError:
-            sender.send()  # retry: the database may have been replaced, or the connection stale
+        _send_patiently(sender)
     cursor = sender.cursor
     return SyncReport(sender.sent, len(cursor.runs), cursor.experiment_id, cursor.runs.get(None), sender.refused)
+
+
+def _send_patiently(sender: Sender) -> None:
+    """Send all, going on where a fault of the server cut it short: after 1, 2, 4 and 8 seconds without progress it is
+    given up, and at once where nothing was ever written (but once: the database may have been replaced)."""
+    written, failures = 0, 0
+    while True:
+        try:
+            return sender.send()
+        except TrackingError:
+            failures = 1 if sender.runs_written > written else failures + 1
+            written = sender.runs_written
+            if failures > (ATTEMPTS if written else 1):
+                raise
+        if written:
+            time.sleep(2.0 ** (failures - 1))
 
 
 def write_log(journal_path: Path, logger: Logger, folder: Path) -> SyncReport:
