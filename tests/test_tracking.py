@@ -4,8 +4,10 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -617,6 +619,32 @@ def test_sqlite_holds_exactly_the_projection(
     head = f"**[first](#/experiments/{report.experiment_id}/runs/{report.parent_run_id})**, the search described last"
     said = client.get_experiment(str(report.experiment_id)).tags["mlflow.note.content"]
     assert said == f"{head}\n\nBest: trial 0003."
+
+
+def test_a_storage_that_is_copied_keeps_its_files_to_itself(tmp_path: Path) -> None:
+    old, new = Places(tmp_path / "a" / "runs"), Places(tmp_path / "100%20 #?é" / "runs")
+    path = old.search("first") / "journal.jsonl"
+    old.storage.mkdir(parents=True)
+    with contextlib.closing(sqlite3.connect(old.storage / "mlflow.db")) as half:  # as a killed process may leave it
+        half.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        half.execute("INSERT INTO alembic_version VALUES ('451aebb31d03'), ('none')")
+        half.commit()
+    with Journal(path) as journal:
+        write_first_half(journal)
+    sync(path, default_tracking_uri(old.storage), old.artifacts)
+    assert (old.storage / "mlflow.db.unfinished").exists() and not list(old.storage.glob("*.part"))
+    kept = {file.relative_to(old.storage) for file in old.artifacts.rglob("*") if file.is_file()}
+    assert len(kept) > 2
+
+    shutil.copytree(old.storage, new.storage)
+    with Journal(new.search("first") / "journal.jsonl") as journal:
+        write_second_half(journal)
+        memory = MemoryTracker(journal.path)
+        memory.notify()
+    sync(journal.path, tracking_address(None, new, journal.path), new.artifacts)
+    assert {file.relative_to(old.storage) for file in old.artifacts.rglob("*") if file.is_file()} == kept
+    shutil.rmtree(old.storage)
+    assert stored(default_tracking_uri(new.storage)) == projected(memory)  # with the files of each run
 
 
 def test_events_go_on_behind_a_torn_line_and_gone_artifacts(journal: Journal, tmp_path: Path) -> None:

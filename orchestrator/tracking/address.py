@@ -16,6 +16,7 @@ from orchestrator.storage import paths
 from orchestrator.storage.files import read_small, what_is
 from orchestrator.storage.places import Places, writable
 from orchestrator.storage.reading import read_journal
+from orchestrator.tracking.own_database import follow
 from orchestrator.tracking.store import TrackingError
 
 
@@ -179,6 +180,8 @@ def ui_command(tracking_uri: str, artifact_root: Path, port: int) -> list[str]:
     uri = check_tracking_uri(tracking_uri)
     if urlsplit(uri).scheme in SERVER_SCHEMES:
         raise TrackingError(f"tracking URI {redact(uri)!r} is a server already: open it in a browser")
+    if uri.startswith(SQLITE):
+        follow(database_path(uri), artifact_root)
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--default-artifact-root", artifact_root.resolve().as_uri()]
     # Every user of the machine can see a command line; pass credentials in the environment only.

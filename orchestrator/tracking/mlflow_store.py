@@ -1,11 +1,11 @@
 """MLflow as a store of runs."""
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
 import re
+import shlex
 import shutil
 import socket
 import tempfile
@@ -16,7 +16,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.errors import redact
-from orchestrator.tracking.address import SERVER_SCHEMES, SQLITE, check_tracking_uri, database_path, one_line
+from orchestrator.tracking.address import (
+    SERVER_SCHEMES,
+    SQLITE,
+    check_tracking_uri,
+    database_path,
+    database_uri,
+    one_line,
+)
+from orchestrator.tracking.own_database import follow, opened
 from orchestrator.tracking.projection import (
     NOTE,
     PARAM_CHARACTERS,
@@ -51,6 +59,8 @@ class MLflowStore:
         if self._client is None:
             with self._errors(never=False):
                 self._client = _open_client(self.uri)
+                if self.uri.startswith(SQLITE) and self.artifact_root is not None:
+                    follow(database_path(self.uri), self.artifact_root)
 
     @contextlib.contextmanager
     def _errors(self, never: bool = True) -> Iterator[None]:
@@ -78,7 +88,8 @@ class MLflowStore:
                 found = self._client.get_experiment_by_name(name)
             if found.lifecycle_stage != "active":
                 command = f"mlflow experiments restore --experiment-id {found.experiment_id}"
-                raise TrackingError(f"experiment {name!r} was deleted in MLflow: `{command}` brings it back")
+                where = f"MLFLOW_TRACKING_URI={shlex.quote(redact(self.uri))}"
+                raise TrackingError(f"experiment {name!r} was deleted in MLflow: `{where} {command}` brings it back")
             return str(found.experiment_id)
 
     def _artifacts(self, name: str) -> str | None:
@@ -329,13 +340,7 @@ def _open_client(uri: str) -> Any:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     if not uri.startswith(SQLITE):
         return MlflowClient(tracking_uri=uri)
-    database = database_path(uri)
-    database.parent.mkdir(parents=True, exist_ok=True)
-    # Several processes migrating one new file would break it: one at a time.
-    with open(database.with_name(database.name + ".lock"), "wb") as file:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file.fileno(), fcntl.LOCK_EX)
-        return MlflowClient(tracking_uri=uri)
+    return opened(database_path(uri), lambda file: MlflowClient(tracking_uri=database_uri(file)))
 
 
 def reach(uri: str) -> None:
