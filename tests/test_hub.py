@@ -77,6 +77,17 @@ def test_all_that_load_it_give_the_same_embeddings(exported: tuple[Path, Source,
     torch.testing.assert_close(names["embed"](source.images), source.embeddings, **CLOSE)
 
 
+def test_a_name_of_a_file_and_of_a_search_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("birds").write_bytes(b"")
+    assert find_models("birds", Places(tmp_path)) == [Path("birds")] and capsys.readouterr().err == ""
+    (tmp_path / "searches" / "birds").mkdir(parents=True)
+    assert find_models("birds", Places(tmp_path)) == [Path("birds")]
+    assert "'birds' is a path and a search: the path is taken" in capsys.readouterr().err
+
+
 def test_its_card_and_config_say_what_is_known(exported: tuple[Path, Source, set[str]]) -> None:
     folder, source, more = exported
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

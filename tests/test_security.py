@@ -141,15 +141,24 @@ def test_no_secret_in_the_help() -> None:
 
 
 def test_the_token_is_its_owners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from orchestrator.execution.ray_start import keep_token
+    from orchestrator.execution.ray_start import a_token
+
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.setenv("HOME", "/dev/null/nowhere")  # as one that cannot be written
+    with a_token():
+        kept = Path(os.environ["RAY_AUTH_TOKEN_PATH"])
+        assert len(kept.read_text()) >= 32 and kept.stat().st_mode & 0o777 == 0o600
+    assert not kept.exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ
 
     monkeypatch.setenv("HOME", str(tmp_path))
-    keep_token()
+    with a_token():
+        assert "RAY_AUTH_TOKEN_PATH" not in os.environ
     token = tmp_path / ".ray" / "auth_token"
     made = token.read_text()
     assert len(made) >= 32 and token.stat().st_mode & 0o777 == 0o600
     token.chmod(0o644)
-    keep_token()
+    with a_token():
+        pass
     assert token.read_text() == made and token.stat().st_mode & 0o777 == 0o600
     assert [path.name for path in token.parent.iterdir()] == ["auth_token"]
 

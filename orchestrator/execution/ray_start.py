@@ -41,8 +41,7 @@ OWN: dict[str, Any] = {
 @contextlib.contextmanager
 def own_cluster(ray_output: bool = False) -> Iterator[None]:
     """A cluster on this machine for this process, ended after the block. Raises ClusterFailed if it does not start."""
-    with prepared(ray_output), scratch():
-        keep_token()
+    with prepared(ray_output), scratch(), a_token():
         servers: list[psutil.Process] = []
         try:
             with one_node():
@@ -112,9 +111,9 @@ def start(servers: list[psutil.Process], **options: Any) -> None:
                 second = _told(error)
                 if second != reason:
                     reason = f"{reason}; then {second}"
+    remedy = "Try again when it is less busy, or with" if is_busy() else "Try again with"
     raise ClusterFailed(
-        f"Ray did not start on this machine ({reason}): {machine()}. Try again when it is less busy, or with "
-        "--ray-output to see more"
+        f"Ray did not start on this machine ({reason}): {machine()}. {remedy} --ray-output to see more"
     ) from first
 
 
@@ -147,6 +146,12 @@ def _end(servers: list[psutil.Process]) -> None:
         servers.clear()
 
 
+def is_busy() -> bool:
+    """Whether this machine lacks processors or memory for a start."""
+    memory = psutil.virtual_memory()
+    return os.getloadavg()[0] > 2 * (os.cpu_count() or 1) or memory.available < 0.05 * memory.total
+
+
 def machine() -> str:
     """How busy this machine is: `load 30.1 on 2 CPUs, 0.4 of 8.0 GB of memory free, 3.1 GB free in /tmp`."""
     memory, folder = psutil.virtual_memory(), tempfile.gettempdir()
@@ -157,14 +162,36 @@ def machine() -> str:
     return ", ".join(told)
 
 
-def keep_token() -> None:
-    """Create Ray's token on this machine, readable only by its owner; Ray's own would be readable by everybody."""
-    path = Path.home() / ".ray" / "auth_token"
-    with contextlib.suppress(OSError):  # then Ray finds another way, or reports an error
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # with mode 600
-                file.write(secrets.token_hex(32))
-                file.flush()
-                os.link(file.name, path)  # atomic, and never replaces another token
+@contextlib.contextmanager
+def a_token() -> Iterator[None]:
+    """Ray's token on this machine, readable only by its owner; Ray's own would be readable by everybody.
+
+    It is kept in the home folder; where nothing can be written there, it is in a temporary file for this block.
+    """
+    try:
+        _keep_token(Path.home() / ".ray" / "auth_token")
+    except (OSError, RuntimeError):  # no home at all is a RuntimeError
+        if os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+            yield
+            return
+        with tempfile.NamedTemporaryFile("w", prefix="orchestrator-token-") as file:  # with mode 600
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.environ["RAY_AUTH_TOKEN_PATH"] = file.name
+            try:
+                yield
+            finally:
+                os.environ.pop("RAY_AUTH_TOKEN_PATH", None)
+        return
+    yield
+
+
+def _keep_token(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        with tempfile.NamedTemporaryFile("w", dir=path.parent) as file:  # with mode 600
+            file.write(secrets.token_hex(32))
+            file.flush()
+            os.link(file.name, path)  # atomic, and never replaces another token
+    if path.stat().st_mode & 0o77:
         path.chmod(0o600)

@@ -1,10 +1,11 @@
 """Finding model files, and the search that a model belongs to."""
 
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.errors import InputError, suggestion
+from orchestrator.errors import InputError, suggestion, visible
 from orchestrator.report.leading import final_of
 from orchestrator.storage import trial_files
 from orchestrator.storage.cursors import recorded_runs
@@ -28,15 +29,19 @@ def find_models(named: str, places: Places, *, also: Iterable[str] = ()) -> list
     `SEARCH/TRIAL`, or an MLflow run id; of a training over folds, one per fold. `also`: other names that may be meant,
     for the message."""
     path = Path(named).expanduser()
-    if path.is_file():
-        return [path]
-    if path.is_dir():
-        return [path / HUB_WEIGHTS] if (path / HUB_WEIGHTS).is_file() else _models_in(path, named)
     searches = places.storage / "searches"
     name, _, trial_id = named.partition("/")
     if NAME.fullmatch(name):
         refresh(searches / name / JOURNAL)
-    if (searches / name).is_dir():
+    is_search = bool(NAME.fullmatch(name)) and (searches / name).is_dir()
+    if path.exists() and is_search:
+        text = f"note: '{named}' is a path and a search: the path is taken; for the search name a trial, {name}/TRIAL"
+        print(visible(text), file=sys.stderr)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        return [path / HUB_WEIGHTS] if (path / HUB_WEIGHTS).is_file() else _models_in(path, named)
+    if is_search:
         if not trial_id:
             ledger, _ = read_search(name, places.storage)
             ranking = [trial for trial in ledger.ranking() if trial.best is not None or trial.test]
