@@ -28,7 +28,7 @@ from orchestrator.storage import paths
 from orchestrator.storage.places import Places
 from orchestrator.training.device import choose_device
 from orchestrator.training.loop import Clock, fit
-from orchestrator.training.memory import PeakMemory
+from orchestrator.training.memory import PeakMemory, freed_memory_kept
 from orchestrator.training.repeatable import repeatable
 from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import known
@@ -186,6 +186,7 @@ def _seconds(
     threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
     changes = {"validate_every": f"{steps} steps", "epochs": 2 * STEPS, "threads": threads}
     validations = fit(replace(experiment, training=experiment.training.model_copy(update=changes)), store, split)
-    with counted or contextlib.nullcontext():
-        next(validations)
-    return next(validations).seconds
+    with freed_memory_kept(choose_device(experiment.training.device).type):  # as in a trial
+        with counted or contextlib.nullcontext():
+            next(validations)
+        return next(validations).seconds

@@ -30,6 +30,7 @@ from orchestrator.training.device import choose_device, own_device
 from orchestrator.training.distributed import broadcast_object, gather, on_first, rank, world_size
 from orchestrator.training.feed import feed
 from orchestrator.training.learner import Given, Learner, described
+from orchestrator.training.memory import freed_memory_kept
 from orchestrator.training.model_file import Bare, load_learner, save_diagnostics, save_table
 from orchestrator.training.precision import arithmetic
 from orchestrator.training.splits import leave_out, new_reader, rows_to_test
@@ -59,7 +60,7 @@ def run_network(
     dtype = next(learner.parameters()).dtype
     blocks: list[Outputs] = []
     wanted = (Request(mine[start : start + EVALUATION_BATCH]) for start in range(0, size, EVALUATION_BATCH))
-    with arithmetic(learner.precision, device):
+    with arithmetic(learner.precision, device), freed_memory_kept(device.type):
         for _, images, _ in feed(reader or Reader(store), wanted, device, dtype=dtype):
             blocks.append(learner.outputs(images) if normalized else learner.network(images))
     learner.train(was_training)

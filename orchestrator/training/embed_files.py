@@ -20,6 +20,7 @@ from orchestrator.method import Method
 from orchestrator.training.device import choose_device
 from orchestrator.training.embed import retrieval_of
 from orchestrator.training.learner import Learner
+from orchestrator.training.memory import freed_memory_kept
 from orchestrator.training.model_file import load_learner, saved_model
 
 BATCH = 64
@@ -72,7 +73,7 @@ def embed_files(
     found, queries, items, left_out = [], [], [], {}
     shape: tuple[Path, torch.Size] | None = None
     done = 0
-    with ThreadPoolExecutor(THREADS) as pool:
+    with freed_memory_kept(chosen.type), ThreadPoolExecutor(THREADS) as pool:
         for block in _blocks(files):
             images = []
             for path, image in zip(block, pool.map(read, block), strict=True):

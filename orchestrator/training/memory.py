@@ -1,7 +1,8 @@
-"""The memory that the tensors of a training take at once, and the memory that a training on a CPU keeps."""
+"""The memory that the tensors of a training take at once, and the memory that a network on a CPU keeps."""
 
 import contextlib
 import ctypes
+import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,9 @@ TRIM_THRESHOLD, MMAP_THRESHOLD, MMAP_MAX = -1, -3, -4
 AFTERWARDS = {MMAP_MAX: 65536, MMAP_THRESHOLD: 32 * 2**20, TRIM_THRESHOLD: 64 * 2**20}
 """What is set at the end. The last two grow up to here by themselves, but no longer once one of them was set."""
 
+_blocks, _counting = 0, threading.Lock()
+"""How many blocks of `freed_memory_kept` this process is in: it sets what holds for the whole process."""
+
 
 @contextlib.contextmanager
 def memory_given_back(device: torch.device) -> Iterator[None]:
@@ -34,8 +38,9 @@ def memory_given_back(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def freed_memory_kept(device_type: str) -> Iterator[None]:
-    """In this block of a training on a CPU, the memory of a freed tensor is used for the next one; at its end all of it
-    is returned to the system.
+    """In this block, in which a network runs on a CPU, the memory of a freed tensor is used for the next one.
+
+    At the end of the outermost block all of it is returned to the system.
 
     glibc gives a large block back to the system when it is freed, and gets it again page by page, each filled with
     zeros: that can take a third of a step. What is computed is the same. Without glibc, or on a GPU, nothing changes.
@@ -46,14 +51,21 @@ def freed_memory_kept(device_type: str) -> Iterator[None]:
     if device_type != "cpu" or not hasattr(library, "mallopt"):
         yield
         return
-    library.mallopt(MMAP_MAX, 0)
-    library.mallopt(TRIM_THRESHOLD, -1)
+    global _blocks
+    with _counting:
+        _blocks += 1
+        if _blocks == 1:
+            library.mallopt(MMAP_MAX, 0)
+            library.mallopt(TRIM_THRESHOLD, -1)
     try:
         yield
     finally:
-        for parameter, value in AFTERWARDS.items():
-            library.mallopt(parameter, value)
-        library.malloc_trim(0)
+        with _counting:
+            _blocks -= 1
+            if _blocks == 0:
+                for parameter, value in AFTERWARDS.items():
+                    library.mallopt(parameter, value)
+                library.malloc_trim(0)
 
 
 class PeakMemory(TorchDispatchMode):  # type: ignore[no-untyped-call]
