@@ -16,7 +16,7 @@ from orchestrator.config.limits import cpus
 from orchestrator.config.resolve import resolve_search, single_training
 from orchestrator.data.store import Row, Store, write_store
 from orchestrator.errors import InputError
-from orchestrator.search.defaults import suited
+from orchestrator.search.defaults import PHOTOGRAPHS, suited
 from orchestrator.search.preflight import check_data
 from orchestrator.storage.places import Places
 
@@ -119,6 +119,12 @@ def test_photographs_are_known_by_their_sizes(
     found, because = suited(search, store)
     assert because == ({} if augmentation is None else {"augmentation": augmentation})
     assert found.settings.get("augmentation") == (None if augmentation is None else "random_crop_224")
+    sized = single_training("x", {"method": "pfml", "dataset": "own", "image_size": 96})  # judged by what follows
+    if augmentation is None:
+        with pytest.raises(InputError, match="image_size: 96: is for photographs, and augmentation: affine cuts none"):
+            suited(sized, store)
+    else:
+        assert suited(sized, store)[0].example().training.augmentation == PHOTOGRAPHS
 
 
 @pytest.mark.parametrize(

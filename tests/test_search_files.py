@@ -122,7 +122,7 @@ def test_settings_go_to_their_owners() -> None:
             "super_classes_per_batch: 2: is not read by batches: class_balanced: take hierarchical, or leave it out",
         ),
         (
-            {"method": "pfml", "image_size": 96},
+            {"method": "pfml", "image_size": 96, "augmentation": "affine"},
             "is for photographs, and augmentation: affine cuts none",
         ),
         ({"method": "pfml", "image_size": 8}, "image_size: 8: should be at least 16"),

@@ -350,11 +350,8 @@ class Training(BaseModel):
     @model_validator(mode="after")
     def _whole_patches(self) -> Self:
         if self.image_size is not None:
-            if self.augmentation not in CROPS:
-                raise ValueError(
-                    f"image_size: {self.image_size}: is for photographs, and augmentation: {self.augmentation} cuts "
-                    f"none: take {listed(list(CROPS))}, or leave it out"
-                )
+            if "augmentation" in self.model_fields_set:  # else the data set chooses one: `suited`
+                check_cut(self.image_size, self.augmentation)
             patch = architecture_of(self.backbone).patch
             if patch is not None and self.image_size % patch:
                 raise ValueError(not_whole(self.image_size, self.backbone, patch))
@@ -453,6 +450,15 @@ class Experiment:
     def flat(self) -> dict[str, Any]:
         """All settings under their names, as plain values; `resolve_experiment` takes them back."""
         return {"method": self.method, **self.training.model_dump(), **self.config.model_dump()}
+
+
+def check_cut(image_size: int | None, augmentation: str) -> None:
+    """ValueError for an image size with an augmentation that cuts no photographs."""
+    if image_size is not None and augmentation not in CROPS:
+        raise ValueError(
+            f"image_size: {image_size}: is for photographs, and augmentation: {augmentation} cuts none: take "
+            f"{listed(list(CROPS))}, or leave it out"
+        )
 
 
 def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.config.search import Search
-from orchestrator.config.training import Training
+from orchestrator.config.training import Training, check_cut
 from orchestrator.data.store import Store
+from orchestrator.errors import InputError
 from orchestrator.training.splits import data_splits
 
 PHOTOGRAPHS = "random_crop_224"
@@ -46,9 +47,13 @@ def suited(search: Search, store: Store) -> tuple[Search, dict[str, str]]:
             changes["classes_per_batch"] = shared[-1] if shared else classes
             held_out = ", besides those held out" if training.validation_share else ""
             because["classes_per_batch"] = f"{store.name} has {classes} classes to train on{held_out}"
-    if not changes:
-        return search, {}
-    return search.model_copy(update={"settings": {**search.settings, **changes}}), because
+    found = search.model_copy(update={"settings": {**search.settings, **changes}}) if changes else search
+    training = found.example().training
+    try:
+        check_cut(training.image_size, training.augmentation)
+    except ValueError as error:
+        raise InputError(f"{error} ({store.name} is of drawings)") from None
+    return found, because
 
 
 def photographs(store: Store) -> str | None:
