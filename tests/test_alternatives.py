@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from test_loop import SETTINGS, small_glyphs
@@ -38,6 +39,30 @@ def alternatives(data: Path, settings: dict[str, Any]) -> dict[str, str]:
     store = small_glyphs(data)
     experiment = resolve_experiment(SETTINGS | {"method": "proxy_anchor", "precision": "float32"} | settings, "test")
     return plan.time_alternatives(experiment, store, class_split(store, validation_share=0.3, seed=0), 0.4)
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "a_step", "expected"),
+    [
+        ("affine", 20.0, plan.Timed(20.0, 10.0, 5, 600, 0)),  # drawings are never so slow
+        ("random_crop_224", 0.1, plan.Timed(0.1, 10.0, 5, 600, 0)),
+        ("random_crop_224", 4.0, plan.Timed(4.0, 10.0, 1, 256, 0)),  # 5 warm up and 5 are timed: 40 seconds
+    ],
+)
+def test_slow_photographs_are_timed_in_part(
+    augmentation: str, a_step: float, expected: plan.Timed, monkeypatch: pytest.MonkeyPatch, glyphs: Store
+) -> None:
+    """The validation's time is that of all its images in proportion."""
+
+    def seconds(_: Any, __: Any, split: Split, steps: int, memory: Any = None) -> float:
+        return steps * a_step + len(split.validation) * 10.0 / 600
+
+    monkeypatch.setattr(plan, "_seconds", seconds)
+    training = {"method": "contrastive", "dataset": "glyphs-small", "augmentation": augmentation}
+    rows = np.arange(600) % len(glyphs)
+    split = Split(rows, rows, rows[:0], rows, rows, rows)
+    timed = plan.time_training(resolve_experiment(training, "test"), glyphs, split)
+    assert timed == pytest.approx(expected)
 
 
 def test_each_alternative_is_timed(data_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +103,7 @@ def test_only_on_a_gpu(
 ) -> None:
     (tmp_path / "data").symlink_to(data_folder)
     monkeypatch.setattr(plan, "choose_device", lambda _: torch.device(device))
-    monkeypatch.setattr(plan, "time_training", lambda *_: (0.1, 0.2, None))
+    monkeypatch.setattr(plan, "time_training", lambda *_: plan.Timed(0.1, 0.2, 5, 9, None))
     monkeypatch.setattr(plan, "time_alternatives", lambda *_: {"as it is": "0.1000"})
     path = find_search("demo")
     planned = plan.plan(resolve_search(read_yaml(path), name="dry", source=str(path)), tmp_path)

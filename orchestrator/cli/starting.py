@@ -286,9 +286,14 @@ def show_plan(resolved: dict[str, Any], *, as_json: bool) -> None:
         if isinstance(value, dict):
             console.print(Text(f"{key}:", style="bold"))
             for inner, shown in value.items():
-                console.print(Text(f"  {inner}: {plain(shown)}"))
+                hours = f" ({shown / 3600:.1f} hours)" if inner.startswith("seconds") and _is_long(shown) else ""
+                console.print(Text(f"  {inner}: {plain(shown)}{hours}"))
         else:
             console.print(Text.assemble((f"{key}: ", "bold"), str(value)))
+
+
+def _is_long(seconds: object) -> bool:
+    return isinstance(seconds, float) and seconds >= 600
 
 
 def _notify(notification: "Notification", message: Mapping[str, Any]) -> None:

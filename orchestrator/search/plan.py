@@ -5,8 +5,9 @@ import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 import torch
 
@@ -14,6 +15,7 @@ from orchestrator.config.limits import cpus
 from orchestrator.config.search import Search
 from orchestrator.config.shaping import untrained_key
 from orchestrator.config.training import Experiment, Training
+from orchestrator.data.augmentations.crops import CROPS
 from orchestrator.data.catalog import open_dataset, overview
 from orchestrator.data.measured import Measured
 from orchestrator.data.protocol import steps_per_epoch
@@ -26,6 +28,7 @@ from orchestrator.search.preflight import check_data
 from orchestrator.search.study import Study
 from orchestrator.storage import paths
 from orchestrator.storage.places import Places
+from orchestrator.text import counted
 from orchestrator.training.device import choose_device
 from orchestrator.training.loop import Clock, fit
 from orchestrator.training.memory import PeakMemory, freed_memory_kept
@@ -34,6 +37,9 @@ from orchestrator.training.splits import data_splits
 from orchestrator.training.untrained import known
 
 STEPS = 5
+SLOW_SECONDS = 10.0
+"""Fewer steps and images are timed where these would take longer."""
+LEAST_IMAGES = 256
 """How many training steps are timed."""
 ALTERNATIVES: tuple[dict[str, Any], ...] = (
     {"precision": "tf32"},
@@ -42,6 +48,17 @@ ALTERNATIVES: tuple[dict[str, Any], ...] = (
     {"precision": "bf16", "channels_last": True},
 )
 """What may be faster on a GPU; a training whose precision is chosen for its digits keeps it."""
+
+
+class Timed(NamedTuple):
+    """Seconds of a step and of a validation; from how many steps and images of a validation; the bytes of a step's
+    tensors, None where they are compiled."""
+
+    step: float
+    validation: float
+    steps: int
+    images: int
+    memory: int | None
 
 
 def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
@@ -95,9 +112,9 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
         warnings.simplefilter("ignore")  # they concern one point, which the search may never try
         device = choose_device(training.device)
         with repeatable(device.type, deterministic=training.deterministic is not False):
-            step, validation, memory = time_training(experiment, store, split)
-            others = time_alternatives(experiment, store, split, step) if device.type == "cuda" else {}
-    per_trial = len(splits) * (clock.total_steps * step + clock.total_validations * validation)
+            timed = time_training(experiment, store, split)
+            others = time_alternatives(experiment, store, split, timed.step) if device.type == "cuda" else {}
+    per_trial = len(splits) * (clock.total_steps * timed.step + clock.total_validations * timed.validation)
     return shown | {
         "images": {"train": len(split.train), "validation": len(split.validation), "test": len(split.test)},
         **what_numbers_are_of(sizes, experiment, digest, places),
@@ -108,11 +125,17 @@ def plan(search: Search, storage: Path, *, new: bool = True) -> dict[str, Any]:
             "seconds per trial, at most": round(per_trial, 1),
             **({} if trials is None else {"seconds of all trials, at most": round(per_trial * trials, 1)}),
             "seconds of the final runs, at most": round(per_trial * search.final_runs, 1),
-            "estimated from": f"{STEPS} steps and one validation, timed on this machine",
+            "estimated from": timed_from(timed, len(split.validation)),
         },
         **({"seconds of a step on this GPU": others} if others else {}),
-        **({} if memory is None else {"memory": memory_of(memory, training)}),
+        **({} if timed.memory is None else {"memory": memory_of(timed.memory, training)}),
     }
+
+
+def timed_from(timed: Timed, images: int) -> str:
+    """`5 steps and one validation, timed on this machine`"""
+    part = "" if timed.images == images else f" of {timed.images:,} of {images:,} images"
+    return f"{counted(timed.steps, 'step')} and one validation{part}, timed on this machine"
 
 
 def memory_of(step: int, training: Training) -> dict[str, str]:
@@ -150,11 +173,27 @@ def what_numbers_are_of(
     return shown
 
 
-def time_training(experiment: Experiment, store: Store, split: Split) -> tuple[float, float, int | None]:
-    """The seconds of a step and of a validation, and the bytes of a step's tensors (None where they are compiled)."""
+def time_training(experiment: Experiment, store: Store, split: Split) -> Timed:
+    """Time a few steps and a validation, within about half a minute.
+
+    Where photographs make a step slow, one step is timed, and a validation of as many images as take a few seconds; its
+    time is that of all of them in proportion.
+    """
     memory = None if experiment.training.compile else PeakMemory()
-    step = _seconds(experiment, store, _without_validation(split), STEPS, memory) / STEPS
-    return step, max(0.0, _seconds(experiment, store, split, 1) - step), memory.peak if memory else None
+    steps, images, none = STEPS, len(split.validation), _without_validation(split)
+    if experiment.training.augmentation in CROPS:
+        step = _seconds(experiment, store, none, 1, memory)
+        if 2 * STEPS * step > SLOW_SECONDS:
+            steps = 1
+        else:
+            step = _seconds(experiment, store, none, STEPS) / STEPS
+        images = min(images, max(LEAST_IMAGES, int(SLOW_SECONDS * experiment.training.batch_size / max(step, 1e-9))))
+    else:
+        step = _seconds(experiment, store, none, STEPS, memory) / STEPS
+    by_class = split.validation[np.argsort(store.labels[split.validation], kind="stable")]
+    part = split if images == len(by_class) else replace(split, validation=by_class[:images])
+    validation = max(0.0, _seconds(experiment, store, part, 1) - step) * len(split.validation) / max(images, 1)
+    return Timed(step, validation, steps, images, memory.peak if memory else None)
 
 
 def time_alternatives(experiment: Experiment, store: Store, split: Split, step: float) -> dict[str, str]:
@@ -179,14 +218,12 @@ def _without_validation(split: Split) -> Split:
     return replace(split, validation=split.validation[:0])
 
 
-def _seconds(
-    experiment: Experiment, store: Store, split: Split, steps: int, counted: PeakMemory | None = None
-) -> float:
+def _seconds(experiment: Experiment, store: Store, split: Split, steps: int, memory: PeakMemory | None = None) -> float:
     """Of so many steps and a validation, after as many that warm up."""
     threads = min(experiment.training.threads, cpus())  # a cluster node may have more CPUs than this machine
     changes = {"validate_every": f"{steps} steps", "epochs": 2 * STEPS, "threads": threads}
     validations = fit(replace(experiment, training=experiment.training.model_copy(update=changes)), store, split)
     with freed_memory_kept(choose_device(experiment.training.device).type):  # as in a trial
-        with counted or contextlib.nullcontext():
+        with memory or contextlib.nullcontext():
             next(validations)
         return next(validations).seconds
