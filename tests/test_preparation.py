@@ -1,5 +1,6 @@
 """One preparation of an image for a model: `embed` gets from a file what the evaluation gets from a store."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,13 @@ def test_a_file_has_the_pixels_of_the_evaluation(photos: Path, tmp_path: Path, k
             prepared = Preparation.of(saved, augmentation, image_size)
             for row, file in enumerate(files):
                 assert torch.equal(prepared(file), wanted[row]), (augmentation, image_size, file.name)
+            names: dict[str, Any] = {}
+            exec(prepared.example, names)
+            shown = [names["prepare"](file)[0].permute(2, 0, 1) for file in files]
+            assert all(one.dtype == torch.uint8 and one.shape == wanted[0].shape for one in shown)
+            # what is kept as JPEG without being reduced is not written anew there
+            off = [(one - row).float().abs().mean() for one, row in zip(shown, wanted.to(torch.int16), strict=True)]
+            assert max(off) < 3, off
 
 
 def test_images_of_one_size_have_the_pixels_of_the_evaluation(tmp_path: Path) -> None:
@@ -105,7 +113,12 @@ def test_images_of_one_size_have_the_pixels_of_the_evaluation(tmp_path: Path) ->
     ],
 )
 def test_every_way_to_use_a_model_gives_the_embeddings_of_its_evaluation(
-    photos: Path, tmp_path: Path, backbone: str, settings: dict[str, Any]
+    photos: Path,
+    tmp_path: Path,
+    backbone: str,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`evaluate`, `embed`, `query`, Python, and what an export is tested on and describes."""
     store = store_of(photos, tmp_path, size=72)
@@ -137,6 +150,15 @@ def test_every_way_to_use_a_model_gives_the_embeddings_of_its_evaluation(
         return source.encoder
 
     write_folder(source, tmp_path / "hub", no_program)
+    card = (tmp_path / "hub" / "README.md").read_text("utf-8")
+    program = "".join(re.findall(r"```python\n(.*?)```", card, re.DOTALL)[1:])
+    names: dict[str, Any] = {"torch": torch, "embed": lambda images: source.encoder(images).detach()}
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "photos").symlink_to(photos)
+    monkeypatch.chdir(tmp_path / "here")
+    exec(program, names)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(list(Path("photos").glob("*/*.jpg"))) > 2 and all("looks like" in line for line in lines)
     again = embed_files(tmp_path / "hub" / WEIGHTS, files, "cpu")
     np.testing.assert_allclose(again.embedding, wanted, atol=1e-4)
 

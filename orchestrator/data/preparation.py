@@ -23,6 +23,15 @@ def kept_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
     return {key: settings[key] for key in KEPT if key in settings} if "importer" in settings else {}
 
 
+IMPORTS = """\
+import io
+
+from PIL import Image, ImageOps
+from torchvision.transforms.v2 import functional
+"""
+"""Of `Preparation.example`."""
+
+
 @dataclass(frozen=True)
 class Preparation:
     """What a data set does to an image when it keeps it, and then the evaluation when it reads it.
@@ -52,6 +61,32 @@ class Preparation:
         data = file.read_bytes() if self.keeping is None else encode(str(file), self.keeping).image
         pixels = decode(data, self.channels)
         return pixels if self.crop is None else self.crop.evaluation(pixels)
+
+    @property
+    def example(self) -> str:
+        """A function `prepare(path)` that does the same with Pillow and torchvision alone, as lines of a program."""
+        keeping, mode = self.keeping, "RGB" if self.channels == 3 else "L"
+        lines = ["image = Image.open(path)"]
+        if keeping is not None and keeping.orientation == "applied":
+            lines = ["image = ImageOps.exif_transpose(Image.open(path))"]
+        if keeping is not None and keeping.transparency == "white":
+            white = 'Image.new("RGBA", image.size, "white")'
+            lines += [f'image = Image.alpha_composite({white}, image.convert("RGBA"))']
+        lines += [f'image = image.convert("{mode}")']
+        if keeping is not None and keeping.size is not None:
+            lines += [f"if (scale := {keeping.size} / min(image.size)) < 1:"]
+            resized = "image.resize([round(side * scale) for side in image.size], Image.Resampling.BICUBIC)"
+            lines += [
+                f"    {resized}.save(jpeg := io.BytesIO(), 'JPEG', quality={QUALITY})",
+                "    image = Image.open(jpeg)",
+            ]
+        lines += ["pixels = functional.pil_to_tensor(image)"]
+        if self.crop is not None:
+            resized = f"functional.resize(pixels, [{self.crop.shorter}], antialias=True)"
+            lines += [f"pixels = functional.center_crop({resized}, [{self.crop.size}])"]
+        lines += ["return pixels.permute(1, 2, 0)[None]"]
+        body = "\n".join(f"    {line}" for line in lines)
+        return f"{IMPORTS}\n\ndef prepare(path):  # a photograph -> uint8 (1, height, width, channels)\n{body}\n"
 
     @property
     def steps(self) -> dict[str, Any]:

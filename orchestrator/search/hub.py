@@ -241,7 +241,7 @@ dml-orchestrator with the method `{about["method"]}`{origin}.{commit}
 ```python
 {example}```
 
-With dml-orchestrator: `orchestrator evaluate FOLDER --dataset {about["dataset"]}`.
+{_photographs(source)}With dml-orchestrator: `orchestrator evaluate FOLDER --dataset {about["dataset"]}`.
 
 ## Settings
 
@@ -251,6 +251,23 @@ With dml-orchestrator: `orchestrator evaluate FOLDER --dataset {about["dataset"]
 
 Versions: {versions}.
 """
+
+
+NEIGHBOURS = """
+from pathlib import Path
+
+paths = sorted(Path("photos").rglob("*.jpg"))
+rows = torch.cat([embed(prepare(path)) for path in paths])
+for path, nearest in zip(paths, torch.cdist(rows, rows).fill_diagonal_(torch.inf).argmin(1)):
+    print(path, "looks like", paths[nearest])
+"""
+
+
+def _photographs(source: Source) -> str:
+    """How photographs are prepared, embedded and compared; empty where images are not cut or rows are not distances."""
+    if source.preparation.crop is None or source.encoder.ranked:
+        return ""
+    return f"For photographs:\n\n```python\n{source.preparation.example}{NEIGHBOURS}```\n\n"
 
 
 def _scores(about: dict[str, Any]) -> list[tuple[str, float, str]]:

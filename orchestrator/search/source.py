@@ -56,13 +56,14 @@ class Encoder(nn.Module):
 @dataclass(frozen=True)
 class Source:
     """A model to be exported: the encoder in evaluation mode on the CPU, `images` to test it with (N, H, W, channels),
-    their `embeddings`, the facts `about` it, and its file `model`."""
+    their `embeddings`, the facts `about` it, its file `model`, and how an image file becomes its input."""
 
     encoder: Encoder
     images: Tensor
     embeddings: Tensor
     about: dict[str, Any]
     model: Path
+    preparation: Preparation
 
     @classmethod
     def of(
@@ -92,24 +93,20 @@ class Source:
                 "ranked by the inner product of the query's first row and their second rows, the largest first"
             )
         saved = saved_model(model)
+        training = experiment.training
+        preparation = Preparation.of(saved, training.augmentation, training.image_size)
         about = {
             "method": experiment.method,
             "dataset": saved["experiment"]["dataset"],
             "dataset_digest": saved["dataset_digest"],
             "input": f"images: uint8 (batch, {height}, {width}, {channels}), as the evaluation of augmentation "
             f"'{experiment.training.augmentation}' sees them",
-            "preprocessing": preprocessing(saved, experiment),
+            "preprocessing": preparation.steps,
             "output": output,
             "settings": experiment.flat(),
             "versions": versions(),
         }
-        return cls(encoder, images, embeddings, about | dict(facts or {}), model)
-
-
-def preprocessing(saved: Mapping[str, Any], experiment: Experiment) -> dict[str, Any]:
-    """What happens to an image file before the network sees it, in this order; to drawn images nothing."""
-    training = experiment.training
-    return Preparation.of(saved, training.augmentation, training.image_size).steps
+        return cls(encoder, images, embeddings, about | dict(facts or {}), model, preparation)
 
 
 def example_images(store: Store, experiment: Experiment, count: int = EXAMPLES) -> Tensor:
