@@ -28,7 +28,7 @@ from orchestrator.config.optimizers.sgd import NESTEROV
 from orchestrator.contract import MethodConfig
 from orchestrator.data.augmentations import ANNOUNCED as RECIPES_ELSEWHERE
 from orchestrator.data.augmentations import AUGMENTATIONS, DEGRADATIONS, Degradation, recipe_of
-from orchestrator.data.augmentations.crops import CROPS
+from orchestrator.data.augmentations.crops import check_cut
 from orchestrator.data.augmentations.extra import EXAMPLE as EXTRA_EXAMPLE
 from orchestrator.data.augmentations.extra import parsed, text_of
 from orchestrator.data.batches import BATCHES
@@ -42,7 +42,6 @@ from orchestrator.networks.backbones.base import Pooling, not_whole
 from orchestrator.networks.backbones.colours import InputConvention
 from orchestrator.plugins import config_of
 from orchestrator.storage.address import BUCKET, FORM, Address, is_address
-from orchestrator.text import listed
 
 if TYPE_CHECKING:
     SelectionMetric = str
@@ -450,15 +449,6 @@ class Experiment:
     def flat(self) -> dict[str, Any]:
         """All settings under their names, as plain values; `resolve_experiment` takes them back."""
         return {"method": self.method, **self.training.model_dump(), **self.config.model_dump()}
-
-
-def check_cut(image_size: int | None, augmentation: str) -> None:
-    """ValueError for an image size with an augmentation that cuts no photographs."""
-    if image_size is not None and augmentation not in CROPS:
-        raise ValueError(
-            f"image_size: {image_size}: is for photographs, and augmentation: {augmentation} cuts none: take "
-            f"{listed(list(CROPS))}, or leave it out"
-        )
 
 
 def resolve_experiment(settings: Mapping[str, Any], where: str) -> Experiment:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.config.search import Search
-from orchestrator.config.training import Training, check_cut
+from orchestrator.config.training import Training
+from orchestrator.data.augmentations.crops import check_cut
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError
 from orchestrator.training.splits import data_splits

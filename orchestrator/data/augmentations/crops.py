@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from orchestrator.text import listed
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -91,3 +93,12 @@ def crop_of(augmentation: str, size: int | None = None) -> Crop | None:
     if crop is None or size is None:
         return crop
     return replace(crop, size=size, shorter=round(SHORTER_SIDE * size / crop.size))
+
+
+def check_cut(image_size: int | None, augmentation: str) -> None:
+    """ValueError for an image size with an augmentation that cuts no photographs."""
+    if image_size is not None and augmentation not in CROPS:
+        raise ValueError(
+            f"image_size: {image_size}: is for photographs, and augmentation: {augmentation} cuts none: take "
+            f"{listed(list(CROPS))}, or leave it out"
+        )
