@@ -1071,7 +1071,7 @@ def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
         for number in range(1, 100):
             os.link(tmp_path / "source" / f"{label}" / "0.png", tmp_path / "source" / f"{label}" / f"{number}.png")
     command = [sys.executable, "-m", "orchestrator", "datasets", "prepare", "folder", "--source", "source"]
-    command += ["--name", "mine", "--workers", "2", "--storage", "runs"]
+    command += ["--name", "mine", "--workers", "2", "--storage", "runs", "--allow-duplicates"]
     process = subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
