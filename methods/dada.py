@@ -119,6 +119,8 @@ class DADA(Method):
     def _terms(self, embeddings: Tensor, labels: Tensor, rng: Generator, *, sign: int) -> dict[str, Tensor]:
         """What the discriminators minimise (sign 1), or the embedding and the proxies (sign -1)."""
         config, own = self.config, self.base.proxies()[labels]
+        if sign == 1:  # the proxies are held too: a gradient of theirs would be added to that of their own step
+            own = own.detach()
         z = embeddings.to(torch.promote_types(embeddings.dtype, torch.float32))
         seed = int(torch.randint(2**62, (), generator=rng))
         shares = np.random.default_rng(seed).beta(config.mix_alpha, config.mix_beta, size=2).tolist()

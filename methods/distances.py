@@ -72,7 +72,7 @@ class _EuclideanDistance(torch.autograd.Function):
     NEAR_CROWDED = 1e-5  # the same for float32 numbers in float64 products
     CROWD = 1 / 64  # a larger share of near pairs is not listed
     TILE = (2**10, 2**10)  # rows of queries and of references whose distances are computed at a time
-    PAIRS = 2**15  # numbers in the largest intermediate for near pairs
+    PAIRS, PAIRS_ON_ACCELERATOR = 2**15, 2**20  # numbers in the largest intermediate for near pairs
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, references: Tensor) -> Tensor:
@@ -103,7 +103,8 @@ class _EuclideanDistance(torch.autograd.Function):
     @staticmethod
     def listed(q: Tensor, *lists: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """The lists, some pairs at a time."""
-        size = max(1, _EuclideanDistance.PAIRS // max(1, q.shape[1]))
+        numbers = _EuclideanDistance.PAIRS if q.device.type == "cpu" else _EuclideanDistance.PAIRS_ON_ACCELERATOR
+        size = max(1, numbers // max(1, q.shape[1]))
         return zip(*(torch.split(part, size) for part in lists), strict=True)
 
     @staticmethod
@@ -132,8 +133,10 @@ class _EuclideanDistance(torch.autograd.Function):
                     total = to if to.dtype == own.dtype else to.to(own.dtype)
                     total.addmm_(weights, others, alpha=-1).addcmul_(weights.sum(1, keepdim=True), own)
                     to.copy_(total)
-            (pulled,) = forces.nonzero(as_tuple=True)
-            for force, own, other in _EuclideanDistance.listed(q, forces[pulled], i[pulled], j[pulled]):
+            if forces.device.type == "cpu":  # others have none; a GPU would be waited for
+                (pulled,) = forces.nonzero(as_tuple=True)
+                forces, i, j = forces[pulled], i[pulled], j[pulled]
+            for force, own, other in _EuclideanDistance.listed(q, forces, i, j):
                 vector = (force[:, None] * (q[own].double() - r[other].double())).to(queries.dtype)
                 to_queries.index_add_(0, own + rows.start, vector)
                 to_references.index_add_(0, other + columns.start, vector, alpha=-1)
@@ -153,8 +156,9 @@ class _EuclideanDistance(torch.autograd.Function):
 
 
 def _at_most(matrix: Tensor, bound: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the entries up to the bound; often there are none, which the minimum shows quickly."""
-    if matrix.amin() > bound:
+    """Rows and columns of the entries up to the bound; often there are none, which the minimum shows quickly on a CPU,
+    while a GPU would be waited for twice."""
+    if matrix.device.type == "cpu" and matrix.amin() > bound:
         none = torch.empty(0, dtype=torch.long, device=matrix.device)
         return none, none
     i, j = (matrix <= bound).nonzero(as_tuple=True)

@@ -186,8 +186,8 @@ def _draw_negatives(
     weight = torch.where(near.any(1, keepdim=True), weight, negative.to(weight.dtype))
 
     drawn = torch.zeros_like(positive, dtype=torch.long)
-    rows = any_of(positive, 1) & any_of(negative, 1)
-    if rows.any():
+    (rows,) = (any_of(positive, 1) & any_of(negative, 1)).nonzero(as_tuple=True)
+    if len(rows):
         # A generator belongs to one device; on the CPU it gives the same draws for every accelerator.
         device = generator.device if generator is not None else weight.device
         needed = positive[rows].sum(1, keepdim=True)
@@ -415,7 +415,8 @@ class _SoftMaximum(torch.autograd.Function):
     def forward(ctx: Any, matrix: Tensor, counted: Tensor, centres: int, gamma: float) -> Tensor:
         found = matrix.new_empty(len(matrix), matrix.shape[1] // centres)
         gradient = torch.empty_like(matrix) if ctx.needs_input_grad[0] else None
-        whole, lowest = bool(counted.view(torch.uint8).amin()), torch.finfo(matrix.dtype).min
+        lowest = torch.finfo(matrix.dtype).min
+        whole = matrix.device.type == "cpu" and bool(counted.view(torch.uint8).amin())  # a GPU would be waited for
         size = CACHED if matrix.device.type == "cpu" else matrix.numel()
         columns = max(centres, min(matrix.shape[1], size // centres * centres))
         for block in tiles(matrix, (max(1, size // columns), columns)):

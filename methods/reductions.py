@@ -200,7 +200,7 @@ class _NegativeLogRatio(torch.autograd.Function):
             positive = exp_of_at_most_zero(positive - high[i])
             total = torch.zeros_like(high).index_add_(0, i, positive)
 
-            if not below[rows].view(torch.uint8).amin():
+            if matrix.device.type != "cpu" or not below[rows].view(torch.uint8).amin():  # a GPU would be waited for
                 logits.masked_fill_(~below[rows], lowest)
             highest = logits.amax(1, keepdim=True)
             sum_below = exp_of_at_most_zero(logits.sub_(highest)).sum(1)

@@ -223,6 +223,14 @@ class Event:
 Queue = Stream
 
 
+class Generator(torch.Generator):
+    """Its tensors are on the stand-in."""
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device(NAME, 0)
+
+
 class Backend(backend_registration._DummyBackendModule):
     """`torch.standin`."""
 

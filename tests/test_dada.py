@@ -89,6 +89,7 @@ def test_the_discriminators_step_first_and_alone(steps: int, monkeypatch: pytest
     run = Run(Subject(DADA, SETTINGS | {"discriminator_steps": steps}))
     learner: Any = run.learner
     seen: list[tuple[int, list[str]]] = []
+    pulled: set[str] = set()
     real = learner.method._terms
     last = {name: value.detach().clone() for name, value in learner.named_parameters()}
 
@@ -96,12 +97,14 @@ def test_the_discriminators_step_first_and_alone(steps: int, monkeypatch: pytest
         now = {name: value.detach().clone() for name, value in learner.named_parameters()}
         seen.append((sign, sorted(name for name in now if not torch.equal(now[name], last[name]))))
         last.update(now)
+        pulled.update(name for name, value in learner.named_parameters() if value.grad is not None)
         return real(embeddings, labels, rng, sign=sign)
 
     monkeypatch.setattr(learner.method, "_terms", watched)
     run.step()
     assert [sign for sign, _ in seen] == [1] * steps + [-1]
     assert not seen[0][1]
+    assert not pulled, "no gradient of the discriminators' steps is left for the proxies"
     for _, moved in seen[1:]:
         assert moved and all(name.startswith("method.discriminators.") for name in moved)
     after = {name for name, value in learner.named_parameters() if not torch.equal(value, last[name])}

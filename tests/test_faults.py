@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ from orchestrator.tracking.sender import Sender
 from orchestrator.tracking.store import MemoryStore, TrackingError
 from orchestrator.training import loop  # noqa: F401 (they bind what is patched here)
 from orchestrator.training.checkpoint import damage, discard_damaged, save_checkpoint
+from orchestrator.training.device import free_memory
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = {"method": "proxy_anchor", "dataset": "glyphs-small", "epochs": 1, "device": "cpu", "embedding_dim": 8}
@@ -269,6 +271,25 @@ def test_a_batch_that_does_not_fit_fails_its_trial_with_one_that_does(
     assert only.reason.endswith(f": 32 fit when tried; {advice}")
     assert sizes == [128, 64, 32, 32]
     assert only.repeats and not (tmp_path / "t" / CHECKPOINT).exists()
+
+
+def test_nothing_of_a_failed_step_is_kept_while_smaller_batches_are_tried() -> None:
+    """Neither what its functions hold, nor what they took from around them."""
+
+    class Activations:
+        pass
+
+    def step() -> list[weakref.ref[Activations]]:
+        local, taken = Activations(), Activations()
+        kept.extend([weakref.ref(local), weakref.ref(taken)])
+        return (lambda: [taken, 1 // 0])()  # type: ignore[return-value]
+
+    kept: list[weakref.ref[Activations]] = []
+    try:
+        step()
+    except ZeroDivisionError as error:
+        free_memory(error)
+        assert [one() for one in kept] == [None, None]
 
 
 def test_a_validation_that_does_not_fit_blames_no_batch(

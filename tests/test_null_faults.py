@@ -82,6 +82,27 @@ print(json.dumps([*held, counts().bytes]))
     assert given_back < kept / 2 and without_workspaces < 3e6
 
 
+def test_the_batch_that_fits_is_found(data_folder: Path) -> None:
+    """In memory that is short: what is advised trains, and twice as many classes do not."""
+    code = """
+def of(classes):
+    with tempfile.TemporaryDirectory() as folder:
+        (only,) = results(
+            Work("0000", settings | {{"classes_per_batch": classes}}, {data!r}, folder, stop_after=1))
+    return only
+
+failed = of(32).reason
+advised = int(failed.partition("set classes_per_batch=")[2].partition(",")[0] or 0)
+again = of(2 * advised).reason
+print(json.dumps([failed, advised, of(advised).finished, again]))
+"""
+    failed, advised, fits, again = trained(code.format(data=str(data_folder)), data_folder, gigabytes=0.08)
+    assert failed.startswith("out of GPU memory with a batch of 128 images (0.0 of 0.1 GiB are free): ")
+    assert f"{4 * advised} fit when tried; set classes_per_batch={advised}, or try images_per_pass" in failed
+    assert fits and 2 <= advised < 32
+    assert again.startswith(f"out of GPU memory with a batch of {8 * advised} images")
+
+
 SEARCH = """
 import json, sys, warnings
 import numpy as np

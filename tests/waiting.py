@@ -1,6 +1,6 @@
 """The host does not wait for the device: counted on a stand-in for a GPU, which computes what the CPU does.
 
-Methods may ask it for numbers (how many pairs are near, say): ASKED says how often at most in a step. The loop never
+Methods may ask it for numbers (how many pairs are near, say): WAITS says how often at most in a step. The loop never
 does.
 """
 
@@ -15,6 +15,7 @@ import pytest
 import standin
 import torch
 from standin import traffic
+from support.waits import WAITS
 from test_loop import SETTINGS, VARIANTS, Broken, train
 from test_pipeline import photographs as photographs
 from torch import Tensor
@@ -33,65 +34,16 @@ from orchestrator.training.embed import evaluate_model
 from orchestrator.training.learner import Learner
 from orchestrator.training.loop import fit
 
-ASKED = {
-    "angular": 1,
-    "anti-collapse guided": 5,
-    "anti-collapse of all classes": 2,
-    "anti_collapse": 2,
-    "arc_face": 2,
-    "ccp": 7,
-    "ccp over problems": 15,
-    "contrastive": 6,
-    "contrastive over proxies": 4,
-    "cos_face": 2,
-    "cpml": 4,
-    "dada": 16,
-    "fast_ap": 6,
-    "focal": 2,
-    "happier": 5,
-    "hib": 7,
-    "hier": 24,
-    "hist": 4,
-    "hyperbolic": 6,
-    "ibc": 4,
-    "idml": 11,
-    "idml over a batch": 16,
-    "idml, drawn": 13,
-    "idml, margin": 17,
-    "idml, released": 37,
-    "learning_to_reweight": 10,
-    "lifted_structure": 7,
-    "margin": 14,
-    "mean_field_contrastive": 0,
-    "mean_field_multi_similarity": 3,
-    "memory": 1,
-    "meta_weight_net": 10,
-    "nir": 1,
-    "normalized_softmax": 2,
-    "pel": 1,
-    "pfml": 6,
-    "proxy_nca": 6,
-    "proxy_nca_plus_plus": 2,
-    "recall_at_k_surrogate": 1,
-    "roadmap": 1,
-    "self_paced": 2,
-    "smooth_ap": 1,
-    "snr": 6,
-    "soft_triple": 4,
-    "sup_ndcg": 4,
-    "sup_recall": 1,
-    "triplet": 8,
-    "vmf": 3,
-    "vmf_softmax": 2,
-    "xbm": 11,
-}
-"""Of the variants; 0 for the others."""
-
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[torch.device]:
     """The stand-in, where a training or a test chooses a device other than the CPU."""
-    monkeypatch.setattr("orchestrator.method.generator_on", lambda rng, _: rng)  # the stand-in has no generators
+
+    def generator_on(rng: torch.Generator, device: torch.device) -> torch.Generator:
+        made = torch.Generator() if device.type == "cpu" else standin.Generator()
+        return made.manual_seed(int(torch.randint(2**62, (), generator=rng)))
+
+    monkeypatch.setattr("orchestrator.method.generator_on", generator_on)
     with standin.installed() as device:
         for module in (loop, embed):
             monkeypatch.setattr(module, "choose_device", lambda name: standin.CPU if name == "cpu" else device)
@@ -149,7 +101,7 @@ def test_only_a_method_makes_the_host_wait_in_a_step(variant: str, data_folder: 
     found = run(VARIANTS[variant])
     method = registry()[VARIANTS[variant]["method"]]
     clean = "meta_share" in method.Config.model_fields
-    check_waits(ASKED.get(variant, 0), views=method.views, clean=clean)
+    check_waits(WAITS.get(variant, 0), views=method.views, clean=clean)
     assert found == train(None, data_folder, VARIANTS[variant])
 
 

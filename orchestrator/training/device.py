@@ -75,9 +75,11 @@ def memory_faults(training: Training, *, validating: bool = False) -> Iterator[N
 
 
 def free_memory(error: BaseException | None = None) -> None:
-    """Free memory that is no longer referenced, or is referenced only by the traceback of this error."""
+    """Free memory that is no longer referenced, or is referenced only by the traceback of this error, which it loses: a
+    frame keeps what its function took from around it, as a lambda's."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
+        error.__traceback__ = None
         error = error.__cause__
     gc.collect()
     if in_use():

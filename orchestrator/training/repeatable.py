@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-UNORDERED = re.compile(r"^(\S+) does not have a deterministic implementation")
+UNORDERED = re.compile(r"^(.+?) does not have a deterministic implementation")
 """The begin of torch's warning of an operation that adds up in the order in which threads arrive (atomics)."""
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
