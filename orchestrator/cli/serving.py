@@ -18,6 +18,7 @@ from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, benchmark_of_search, has_started
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
@@ -198,10 +199,11 @@ class Server(ThreadingHTTPServer):
 
     def file(self, name: str, path: Path) -> bytes:
         """A page in the folder of a search; InputError if there is none."""
-        found = self.places.journal(name).parent / path
-        if not found.is_file():
-            raise InputError(f"{name}: no page {path}")
-        return found.read_bytes()
+        try:
+            with open_file(self.places.journal(name).parent / path) as page:
+                return page.read()
+        except FileNotFoundError:
+            raise InputError(f"{name}: no page {path}") from None
 
 
 def trial_page(trial_id: str) -> Path:

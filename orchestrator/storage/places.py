@@ -9,10 +9,10 @@ from typing import Any
 
 from orchestrator.errors import InputError, suggestion
 from orchestrator.storage import paths
-from orchestrator.storage.files import what_is
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import BENCHMARK
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.presence import driver
 from orchestrator.storage.trial_folder import IMAGES
 
@@ -129,14 +129,12 @@ def benchmark_of_search(tags: Mapping[str, Any], storage: Path) -> str:
 def has_started(journal: Path) -> bool:
     """Whether a journal has its first event: not if the driver died before writing it, or the disk was full."""
     try:
-        if what_is(journal) is not None:
-            return True  # something else is in its place; reading it reports that
-        with open(journal, "rb") as file:
+        with open_file(journal) as file:
             return file.readline().endswith(b"\n")
     except FileNotFoundError:
         return False
-    except OSError:
-        return True
+    except (OSError, InputError):
+        return True  # something else is in its place; reading it reports that
 
 
 STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import InputError
 from orchestrator.storage.files import sha256
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.paths import endpoint_host, endpoint_url, split_path
 
 T = TypeVar("T")
@@ -178,7 +179,7 @@ class Bucket:
         """Upload a file, in parts if it is large; the object exists only once it is complete."""
 
         def ask() -> None:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 self.client.upload_fileobj(file, self.name, key)
 
         self._asked(ask, key)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from orchestrator.errors import InputError
 from orchestrator.storage.files import read_json
+from orchestrator.storage.opening import check_regular
 from orchestrator.storage.trial_folder import HUB_WEIGHTS
 
 WEIGHTS, REST = HUB_WEIGHTS, "method.safetensors"
@@ -52,6 +53,8 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder}: holds no model of this tool: {CONFIG} has no '{KEY}'")
     if known.get("format") != FORMAT:
         raise InputError(f"{folder}: has format {known.get('format')!r}, this version reads {FORMAT}")
+    for name in (WEIGHTS, REST):
+        check_regular(folder / name)
     names: dict[str, str] = known["names"]
     learner = {}
     try:
