@@ -1,5 +1,6 @@
 """Checkpoints: files that hold no code."""
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,7 +33,8 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: b
     `mapped`: tensors are read when they are used, so that reading only the rest costs nothing."""
     check_regular(path)
     try:
-        state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+        with warnings.catch_warnings(action="ignore"):  # e.g. of sparse tensors, which no checkpoint holds
+            state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint") from None
     except Exception:  # torch raises many kinds for a damaged file
