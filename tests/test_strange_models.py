@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -129,12 +130,20 @@ DAMAGES: dict[str, Damage] = {
     "trained on pictures that are a list": put("trained_on", "pictures", value=[1]),
     "trained on nothing named": put("trained_on", value={}),
 }
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
 FILES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "text": lambda path: path.write_text("hello"),
     "zeros": lambda path: path.write_bytes(bytes(1000)),
     "an image": lambda path: Image.new("RGB", (8, 8)).save(path, "PNG"),
+    "a pipe": pipe,
     "a list": lambda path: torch.save([1, 2], path),
     "a tensor": lambda path: torch.save(torch.zeros(2), path),
     "a number": lambda path: torch.save(3, path),
@@ -248,6 +257,8 @@ FOLDERS: dict[str, Callable[[Path], object]] = {
     "no config": lambda folder: (folder / CONFIG).unlink(),
     "a list": lambda folder: (folder / CONFIG).write_text("[1]"),
     "deep": lambda folder: (folder / CONFIG).write_text("[" * 100_000),
+    "a pipe for the weights": lambda folder: pipe(folder / WEIGHTS),
+    "a pipe for the config": lambda folder: pipe(folder / CONFIG),
     "no JSON": lambda folder: (folder / CONFIG).write_bytes(b"\xff\xfe"),
 }
 
