@@ -36,6 +36,9 @@ POLICY = (
 )
 """Pages carry their scripts and styles; parallel coordinates are drawn by code that plotly makes."""
 
+IDLE_SECONDS = 20.0
+"""How long a connection, and its thread, may wait for a request or for the rest of one; a page asks more often."""
+
 Mark = tuple[int, int]
 
 
@@ -218,6 +221,7 @@ def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = IDLE_SECONDS
     server_version, sys_version = "orchestrator", ""
     protocol_version = "HTTP/1.1"
 

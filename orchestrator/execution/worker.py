@@ -8,7 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DeviceLost, InputError, OutOfMemory, TrainingFailed, place_of, storage_fault
+from orchestrator.errors import (
+    DeviceLost,
+    InputError,
+    OutOfMemory,
+    TrainingFailed,
+    is_interrupt,
+    place_of,
+    storage_fault,
+)
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.storage import paths, trial_files
 from orchestrator.storage.atomic import write_whole
@@ -173,7 +181,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 )
                 anew = None
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt) and not own:
+            if not own and is_interrupt(error):
                 raise
             yield replace(_end_by(error, work, files), anew=anew)
 

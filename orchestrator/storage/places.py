@@ -1,5 +1,6 @@
 """The locations in a storage, the allowed names of searches, and the check that a folder is writable."""
 
+import contextlib
 import os
 import uuid
 from collections.abc import Mapping
@@ -95,6 +96,12 @@ class Places:
         if not has_started(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting and has recorded nothing yet: try again in a moment")
+            with contextlib.suppress(OSError), open_file(path) as file:
+                if file.read(1):
+                    raise InputError(
+                        f"{paths.shown(path)}: its first line is incomplete (the process that wrote it was killed, or "
+                        f"its machine stopped), so nothing is recorded: start the search '{name}' anew"
+                    )
             known = Folder(self.storage / "searches").folders()
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {paths.shown(self.storage)}{hint}")
