@@ -175,6 +175,22 @@ def place_of(error: BaseException) -> str:
     return ""
 
 
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is a Ctrl-C, or another signal's; a KeyboardInterrupt that a user's code raises itself is none."""
+    if not isinstance(error, KeyboardInterrupt) or (trace := error.__traceback__) is None:
+        return isinstance(error, KeyboardInterrupt)
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    import dis
+
+    code = trace.tb_frame.f_code
+    if dis.opname[code.co_code[trace.tb_lasti]] != "RAISE_VARARGS":  # a signal arrives at other instructions
+        return True
+    file, python = Path(code.co_filename), Path(sysconfig.get_path("stdlib"))  # both have handlers of signals
+    in_python = file.is_relative_to(python) and "site-packages" not in file.relative_to(python).parts
+    return in_python or file.is_relative_to(Path(__file__).parent)
+
+
 class ClusterFailed(RuntimeError):
     """Ray could not be started on this machine. One line; exit code 1."""
 

@@ -22,7 +22,7 @@ from orchestrator.contract import BUILT_IN, announced, unknown_method
 from orchestrator.contract import ENTRY_POINTS as ENTRY_POINTS
 from orchestrator.contract import MethodConfig as MethodConfig
 from orchestrator.errors import InputError as InputError  # methods may raise it for files that they cannot read
-from orchestrator.errors import suggestion
+from orchestrator.errors import is_interrupt, suggestion
 
 Outputs = dict[str, Tensor]
 """The network's outputs for a batch: `embedding` (B, D), and one entry per head of the method."""
@@ -405,7 +405,9 @@ def _discover() -> tuple[dict[str, type[Method]], tuple[str, ...]]:
         distribution = entry.dist.name if entry.dist else "this package"
         try:
             found = list(_methods_of(entry))
-        except (Exception, SystemExit) as error:  # a broken plugin must not affect the others
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # a broken plugin must not affect the others
+            if is_interrupt(error):
+                raise
             if entry is BUILT_IN and isinstance(error, InputError):
                 raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from orchestrator.contract import entries
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, is_interrupt
 
 KINDS = ("augmentations", "backbones", "metrics", "optimizers")
 
@@ -38,7 +38,9 @@ def load(kind: str, name: str, wanted: type[Part]) -> Part:
         raise InputError(f"{where}: only one of them may be installed")
     try:
         part = entry.load()
-    except (Exception, SystemExit) as error:  # of any package
+    except (Exception, SystemExit, KeyboardInterrupt) as error:  # of any package
+        if is_interrupt(error):
+            raise
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"{where}: {entry.value} cannot be imported: {reason}") from None
     if not isinstance(part, wanted):

@@ -178,6 +178,59 @@ def test_inner_parts_of_libraries_are_used_in_one_module_each() -> None:
     assert inner_parts(ast.parse("import ray\nray.__version__\nself._ray")) == set()
 
 
+OPENED = {
+    "storage.opening": "the one opener of a search's files",
+    "storage.atomic": "its own temporary file",
+    "storage.folder": "a link in place of the folder of deleted ones",
+    "storage.places": "a probe in the storage itself",
+    "storage.s3": "its own temporary file",
+    "storage.scratch": "temporary folders",
+    "training.checkpoint": "torch.load and ZipFile, of what `check_regular` and `open_file` passed",
+    "training.hub_folder": "safetensors, of what `check_regular` passed",
+    "report.model_view": "np.load of an open file",
+    "tracking.mlflow_store": "the lock of a database; a folder that `check_tree` passed",
+    "tracking.address": "a database that the user names",
+    "tracking.tracker_process": "/dev/null",
+    "execution.ray_start": "/dev/null",
+    "execution.lost": "Ray's logs",
+    "endings": "/dev/null",
+    "search.export": "an exported model, in the place that the user names",
+    "search.hub": "the same",
+    "search.retrieval": "a table that the user names",
+    "report.html.query_page": "images that the user names",
+    "report.html.rendering": "the package's own files",
+    "report.published": "the same",
+    "networks.backbones.timm_models": "timm's own files",
+    "networks.backbones.weights": "weights that the user names",
+    "plugins": "the record of methods",
+    "config.files": "search files",
+    "cli.scaffold": "a new method's files",
+    "api": "a page in a temporary folder",
+    "data": "data sets, and images that the user names",
+}
+"""The modules, or packages, that open, create or delete files themselves, and which: no search's, or checked ones."""
+CALLS = re.compile(
+    r"open|os\.open|(?!Store\.|webbrowser\.).*\.(open|read_text|read_bytes|write_text|write_bytes|unlink|touch)"
+    r"|np\.load|torch(\.\w+)?\.load|(.*\.)?(load_file|ZipFile|copyfile|copytree|copy2)|parquet\.read_table"
+)
+
+
+def opened(code: ast.Module) -> set[str]:
+    """The calls that open, create or delete a file by its path."""
+    calls = {ast.unparse(node.func) for node in ast.walk(code) if isinstance(node, ast.Call)}
+    return {call for call in calls if CALLS.fullmatch(call)}
+
+
+def test_a_searchs_files_are_opened_in_one_module() -> None:
+    """So that none follows a link that others planted (`storage.opening`)."""
+    users = {name for name, path in modules().items() if name in OURS and opened(parsed(path))}
+    assert {name for name in users if name not in OPENED and package_of(name) not in OPENED} == set()
+    assert {door for door in OPENED if not any(door in (name, package_of(name)) for name in users)} == set()
+    planted = "open(path)\npath.open('rb')\n(folder / name).read_bytes()\nnp.load(folder / 'a.npy')\npath.unlink()"
+    assert len(opened(ast.parse(planted))) == 5
+    assert opened(ast.parse("open_file(path)\nStore.open(path)\nremove_file(path)\nengine.load(state)")) == set()
+
+
 def test_files_are_short() -> None:
     lengths = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, path in modules().items()}
     long = {name: length for name, length in lengths.items() if length > LONGER.get(name, LONGEST)}

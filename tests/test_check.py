@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+import signal
 import sys
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
@@ -468,6 +469,13 @@ def test_a_method_that_ends_the_process_fails_its_checks_and_the_others_run() ->
         Check(ExitingBeside, "two_processes")()
 
 
+def test_a_method_that_raises_keyboard_interrupt_fails_and_ctrl_c_ends_the_checks() -> None:
+    with pytest.raises(AssertionError, match="^the method raised KeyboardInterrupt$"):
+        Check(Interrupting, "terms")()
+    with pytest.raises(KeyboardInterrupt):
+        Check(Interrupted, "terms")()
+
+
 def test_a_loss_that_is_no_dict_is_what_every_check_that_needs_it_says() -> None:
     with pytest.raises(CheckFailed, match=r"^good: loss\(\) or step\(\) returned a Tensor: it must be a dict"):
         Check(Bare, "terms")()
@@ -494,6 +502,21 @@ class Exiting(Good):
 
     def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
         sys.exit(3)
+
+
+class Interrupting(Good):
+    """L = pull, as its base, until it raises what Ctrl-C does."""
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        raise KeyboardInterrupt
+
+
+class Interrupted(Good):
+    """L = pull, as its base, while the user types Ctrl-C."""
+
+    def loss(self, outputs: Outputs, labels: Tensor) -> dict[str, Tensor]:
+        signal.raise_signal(signal.SIGINT)
+        return super().loss(outputs, labels)
 
 
 class ExitingBeside(Good):

@@ -142,6 +142,7 @@ CONFIGURED = PLUGIN.replace(
             "import sys; sys.exit('licence?')",
             "plugin 'plugin_bad' of its-distribution was left out: SystemExit: licence?",
         ),
+        ("raise KeyboardInterrupt", "plugin 'plugin_bad' of its-distribution was left out: KeyboardInterrupt"),
         ("raise ValueError('two\\nlines')", "ValueError: two lines"),
         ("from orchestrator.errors import InputError\nraise InputError('mine')", "InputError: mine"),
         ("def f(:", "SyntaxError"),

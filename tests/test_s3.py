@@ -9,12 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import psutil
 import pytest
@@ -796,3 +798,60 @@ def test_a_search_loses_nothing_with_its_machine(
     left = keys(server, f"{storage}/searches/x")
     assert not [key for key in left if CHECKPOINT in key]
     assert not {DRIVER, "request.json"} & set(left)
+
+
+# A store of a stranger ----------------------------------------------------------------------------------------------
+
+KEY, SECRET_KEY = "MYOWNKEYID0000001", "its-secret-key"
+
+
+class Redirecting(BaseHTTPRequestHandler):
+    """Answers each request by a redirect to another address of its own, or refuses it with the key that asked."""
+
+    status = 307
+    asked: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        body = f"<Error><Code>Odd</Code><Message>{KEY} and AKIAABCDEFGHIJKLMNOP may not</Message></Error>".encode()
+        self.send_response(self.status)
+        self.send_header("Location", f"http://{self.headers['Host']}/again/{len(self.asked)}")
+        self.send_header("x-amz-bucket-region", f"region-{len(self.asked)}")
+        self.send_header("Content-Length", str(0 if self.command == "HEAD" else len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_HEAD = do_PUT = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308, 400])
+def test_redirects_end_and_no_key_is_in_a_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    monkeypatch.setattr(Redirecting, "status", status)
+    keys = f"[default]\naws_access_key_id = {KEY}\naws_secret_access_key = {SECRET_KEY}\n"
+    (tmp_path / "credentials").write_text(keys)
+    for name in s3.SECRETS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Redirecting) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        bucket = s3.Bucket.named("strange")
+        asks: list[Callable[[], object]] = [
+            lambda: bucket.get("a"),
+            lambda: bucket.keys("a"),
+            lambda: bucket.put("a", b""),
+        ]
+        for ask in asks:
+            Redirecting.asked.clear()
+            with pytest.raises(OSError, match="strange/a") as refused:
+                ask()
+            told = str(refused.value)
+            assert len(Redirecting.asked) <= 3 and "\n" not in told
+            assert not [key for key in (KEY, SECRET_KEY, "AKIA") if key in told]
+            assert ("redirects to another address; set AWS_ENDPOINT_URL" in told) == (status != 400)
+        server.shutdown()

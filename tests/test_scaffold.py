@@ -27,6 +27,13 @@ def apart(command: list[str], folder: Path, path: Path | None = None) -> subproc
     )
 
 
+def test_a_name_that_no_file_can_have_is_refused_as_a_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^NAME: 'aaa.*too long: at most 60 characters") as refused:
+        new_method("a" * 300, tmp_path / "new")
+    assert len(str(refused.value)) < 200 and not (tmp_path / "new").exists()
+    assert new_method("a" * 60, tmp_path / ("b" * 200)).is_dir()
+
+
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project of `warm_loss`."""

@@ -127,6 +127,21 @@ def test_the_search_that_init_writes_is_good_for_every_method(validator: Any, tm
         assert [error.message for error in validator.iter_errors(dict(content))] == [], method
 
 
+ODD_NAMES = [
+    "own: data", "#1", "- a", "yes", "null", "1e3", "it's", '"quoted"', "a # b", "{a}", "*x", "!tag", "a\nmethod: pml",
+    "\udcff", "  lead", "%x", "@x", "a:", "[", "0x10", "~", "\x07", "\u2028", "naïve", "x" * 300,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD_NAMES, ids=ascii)
+def test_any_name_is_one_in_the_file_that_init_writes(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "odd.yaml"
+    path.write_text(search_text("pfml", name, name))
+    content = read_yaml(path)
+    assert content["dataset"] == name and content["method"] == "pfml" and "space" in content
+    assert len(path.read_text().splitlines()) == len(search_text("pfml", "glyphs", "x.yaml").splitlines())
+
+
 def test_init_writes_the_file_and_the_schema_and_replaces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -260,3 +261,21 @@ def test_wrong_input(storage: Path) -> None:
     assert said.startswith(
         f"error: --port: {server.server_port} cannot be used (Address already in use): another watch"
     )
+
+
+def test_an_idle_connection_is_ended_and_its_thread_with_it(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.cli.serving._Handler.timeout", 0.2)
+    before = threading.active_count()
+    with served(storage) as server:
+        idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(5)]
+        idle[0].sendall(b"GET / HTTP/1.1\r\nHost: ")  # and no more
+        idle[1].sendall(f"GET /version HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+        for connection in idle:
+            while connection.recv(1 << 16):
+                pass
+            connection.close()
+        end = time.monotonic() + 20
+        while any("process_request_thread" in thread.name for thread in threading.enumerate()):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+    assert threading.active_count() <= before + 1  # that which follows the journals may be at its end

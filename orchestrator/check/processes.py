@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from orchestrator.check.subject import CheckFailed, CheckSkipped, Run, Subject, check, exited, require_close, state_of
+from orchestrator.errors import is_interrupt
 from orchestrator.training.distributed import process_group, world_size
 
 PATIENCE = 240.0
@@ -152,6 +153,10 @@ def _serve(index: int, rendezvous: Path, connection: Connection) -> None:
                 connection.send(train(subject))
             except SystemExit as error:
                 connection.send(exited(error))
+            except KeyboardInterrupt as error:
+                if is_interrupt(error):
+                    return
+                connection.send("the method raised KeyboardInterrupt")
             except Exception as error:
                 place = traceback.extract_tb(error.__traceback__)[-1]
                 connection.send(f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno})")

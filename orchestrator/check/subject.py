@@ -18,7 +18,7 @@ from orchestrator.data.pipeline import Reader
 from orchestrator.data.samplers import rank_block
 from orchestrator.data.store import Store
 from orchestrator.data.transforms import augment
-from orchestrator.errors import TrainingFailed, place_of
+from orchestrator.errors import TrainingFailed, is_interrupt, place_of
 from orchestrator.method import Batch, Diagnostics, Embedded, Method, MethodConfig, Scope, Task, total
 from orchestrator.networks.backbones.base import Architecture
 from orchestrator.networks.backbones.network import Backbone
@@ -76,6 +76,10 @@ def check(function: Callable[["Subject"], None]) -> Callable[["Subject"], None]:
             function(subject)
         except SystemExit as error:
             raise Unexcused(exited(error)) from error
+        except KeyboardInterrupt as error:
+            if is_interrupt(error):
+                raise
+            raise Unexcused("the method raised KeyboardInterrupt") from error
 
     CHECKS[function.__name__] = ending_nothing
     return ending_nothing

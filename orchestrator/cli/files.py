@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -85,7 +86,7 @@ def init(
     if json_:
         print(json.dumps({"path": str(path), "editor_schema": str(beside), "method": method, "dataset": dataset}))
         return
-    echo(f"look at it, then:  orchestrator search {path} --dry-run", err=True)
+    echo(f"look at it, then:  orchestrator search {in_command(str(path))} --dry-run", err=True)
 
 
 def _note_unknown(dataset: str) -> None:
@@ -142,7 +143,7 @@ def schema(
 def search_text(method: str, dataset: str, name: str) -> str:
     """A search file for a method: its shipped space, or one over the learning rate, with a meaning in each line."""
     from orchestrator.config.algorithms import ALGORITHMS
-    from orchestrator.config.files import read_yaml, shipped_searches
+    from orchestrator.config.files import quoted, read_yaml, shipped_searches
     from orchestrator.config.schedulers import SCHEDULERS
     from orchestrator.config.schema import COMMENT, MEANINGS
     from orchestrator.config.search import VALIDATION_METRICS
@@ -158,9 +159,9 @@ def search_text(method: str, dataset: str, name: str) -> str:
     others = [key for key in find_installed(method).fields.model_fields if key not in {*space, *settings}]
     rest = {key: raw[key] for key in ("scheduler", "objective") if key in raw}
     lines: list[tuple[str, str]] = [
-        (f"description: {raw.get('description') or f'A search over the hyperparameters of {method}.'}", ""),
-        (f"method: {method}", "orchestrator methods"),
-        (f"dataset: {dataset}", "orchestrator datasets"),
+        (f"description: {quoted(raw.get('description') or f'A search over the hyperparameters of {method}.')}", ""),
+        (f"method: {quoted(method)}", "orchestrator methods"),
+        (f"dataset: {quoted(dataset)}", "orchestrator datasets"),
         ("settings:", f"fixed; all: orchestrator settings, orchestrator methods {method}"),
         *((f"  {key}: {plain(value)}", fields[key].description or "") for key, value in settings.items()),
         *(
@@ -179,9 +180,14 @@ def search_text(method: str, dataset: str, name: str) -> str:
         ("# final_seeds: 5", "how often each of them, with consecutive seeds"),
         ("seed: 0", MEANINGS["seed"]),
     ]
-    head = f"# What it resolves to, and what it will cost: orchestrator search {name} --dry-run"
+    head = f"# What it resolves to, and what it will cost: orchestrator search {in_command(name)} --dry-run"
     written = [f"{line}  # {said}" if said and not line.startswith("description") else line for line, said in lines]
     return "\n".join([COMMENT.rstrip(), head, *written, ""])
+
+
+def in_command(path: str) -> str:
+    """A path as a word of a printed command, in one line."""
+    return shlex.quote(path) if path.isprintable() else ascii(path)
 
 
 def _asked(question: str, default: str) -> str:

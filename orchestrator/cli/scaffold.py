@@ -7,10 +7,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, shown
 from orchestrator.plugins import installed
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
+LONGEST_NAME = 60
 
 
 def new_method(name: str, folder: Path) -> Path:
@@ -61,7 +62,9 @@ def class_name(name: str) -> str:
 def check_method_name(name: str) -> None:
     """InputError for a name that a new method, and its package, cannot have."""
     if not NAME.fullmatch(name) or keyword.iskeyword(name):
-        raise InputError(f"NAME: '{name}' should be a Python name in snake_case, such as my_loss")
+        raise InputError(f"NAME: {shown(name)} should be a Python name in snake_case, such as my_loss")
+    if len(name) > LONGEST_NAME:
+        raise InputError(f"NAME: {shown(name)} is too long: at most {LONGEST_NAME} characters, since it names files")
     if name in installed():
         raise InputError(f"NAME: a method '{name}' is installed already ({installed()[name].module})")
     if name == "tests" or importlib.util.find_spec(name) is not None:

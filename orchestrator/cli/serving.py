@@ -18,6 +18,7 @@ from orchestrator.storage import paths
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import JOURNAL, MODEL_PAGE, Places, benchmark_of_search, has_started
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.trial_folder import IMAGES, INSIGHT
@@ -34,6 +35,9 @@ POLICY = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Pages carry their scripts and styles; parallel coordinates are drawn by code that plotly makes."""
+
+IDLE_SECONDS = 20.0
+"""How long a connection, and its thread, may wait for a request or for the rest of one; a page asks more often."""
 
 Mark = tuple[int, int]
 
@@ -198,10 +202,11 @@ class Server(ThreadingHTTPServer):
 
     def file(self, name: str, path: Path) -> bytes:
         """A page in the folder of a search; InputError if there is none."""
-        found = self.places.journal(name).parent / path
-        if not found.is_file():
-            raise InputError(f"{name}: no page {path}")
-        return found.read_bytes()
+        try:
+            with open_file(self.places.journal(name).parent / path) as page:
+                return page.read()
+        except FileNotFoundError:
+            raise InputError(f"{name}: no page {path}") from None
 
 
 def trial_page(trial_id: str) -> Path:
@@ -216,6 +221,7 @@ def _lasting(state: Mapping[str, Any]) -> dict[str, Any]:
 
 class _Handler(BaseHTTPRequestHandler):
     server: Server
+    timeout = IDLE_SECONDS
     server_version, sys_version = "orchestrator", ""
     protocol_version = "HTTP/1.1"
 

@@ -5,6 +5,7 @@ grow by references (`*name`), integers of hundreds of digits, tags of other lang
 """
 
 import io
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -121,6 +122,16 @@ def read_scalar(text: str, where: str = "value") -> Any:
         raise InputError(f"{where}: {TOO_DEEP}") from None
     except YAMLError:
         return text
+
+
+def quoted(text: str) -> str:
+    """A text as a value in a search file, before a comment: in quotation marks where it would else be read as something
+    else."""
+    try:
+        plain = _read(f"key: {text}  # comment", lambda node: "value")[0] == {"key": text}
+    except (YAMLError, RecursionError, InputError):
+        plain = False
+    return text if plain else json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def parse_assignments(

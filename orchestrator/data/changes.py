@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.data.archives.listing import Listing, Picture, as_text
-from orchestrator.data.encoding import digest
+from orchestrator.data.encoding import digest, read_image
 from orchestrator.data.store import Store
 from orchestrator.text import counted
 
@@ -50,8 +50,8 @@ def content_of(listing: Listing, picture: Picture) -> str:
     if not isinstance(content, str):
         return digest(repr(content.shape).encode() + content.tobytes())
     try:
-        return digest(Path(content).read_bytes())
-    except OSError:
+        return digest(read_image(Path(content)))
+    except (OSError, ValueError):
         return ""
 
 

@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL import __version__ as pillow_version
 
+from orchestrator.storage.files import what_is
+from orchestrator.storage.opening import open_file
+
 QUALITY = 95  # on photographs an error of about two grey levels, at a quarter of the size of PNG
 KEPT_FORMATS = ("JPEG", "PNG")
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000", "AVIF")
@@ -40,6 +43,8 @@ PART_SCHEMA = pa.schema(
     ]
 )
 
+IMAGE_BYTES = 1 << 29
+"""The most bytes of an image file, 512 MiB: those of the most pixels that Pillow decodes, uncompressed in RGB."""
 CONVERSION = 3
 """Increased when images get other pixels than before: parts of an interrupted preparation are then not used."""
 SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
@@ -125,7 +130,7 @@ def encode(content: Content, keeping: Keeping) -> Encoded:
         shape = repr(content.shape).encode()
         facts = Encoded(_written(image, "PNG"), content.shape[1], content.shape[0], digest(shape + content.tobytes()))
         return _seen(facts, image)._replace(kind="pixels RGB")
-    data = Path(content).read_bytes()
+    data = read_image(Path(content))
     with open_image(data) as image:
         image.load()
         orientation = image.getexif().get(ORIENTATION, UPRIGHT)
@@ -152,6 +157,18 @@ def encode(content: Content, keeping: Keeping) -> Encoded:
         return facts
     rgb.info.clear()
     return facts._replace(image=_written(rgb, "JPEG"))
+
+
+def read_image(path: Path) -> bytes:
+    """The bytes of an image file. OSError, or ValueError for what is no file or has more than IMAGE_BYTES: pipes and
+    devices are not waited for, and no file without an end is read."""
+    if (what := what_is(path)) is not None:
+        raise ValueError(f"is {what}, not an image file")
+    with open_file(path) as file:
+        data = file.read(IMAGE_BYTES + 1) if os.fstat(file.fileno()).st_size <= IMAGE_BYTES else None
+    if data is None or len(data) > IMAGE_BYTES:
+        raise ValueError(f"has more than {IMAGE_BYTES >> 20} MiB, the most that is read of an image file")
+    return data
 
 
 def open_image(data: bytes | memoryview | Path) -> Image.Image:

@@ -37,6 +37,7 @@ from orchestrator.data.encoding import as_mode, open_image
 from orchestrator.data.manifest import FORMAT_VERSION, IMAGES, MANIFEST, MODES, SPLITS, check_manifest
 from orchestrator.errors import DataError, suggestion
 from orchestrator.storage.files import read_json
+from orchestrator.storage.opening import check_regular
 
 LOCK = "lock"
 ROWS_PER_BATCH = 1024
@@ -98,6 +99,7 @@ class Store:
         except (OSError, ValueError) as error:
             raise DataError(f"{manifest_path}: not readable as JSON ({_one_line(error)}); {remedy}") from None
         check_manifest(manifest, manifest_path, remedy)
+        check_regular(images_path)
         try:
             with pa.ipc.open_file(pa.memory_map(str(images_path))) as reader:
                 table = reader.read_all()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import CONFIDENCE, FEWEST_CLASSES, SUFFIXES, Ends, Over
 from orchestrator.evaluation.verdicts import over_classes as mean_over_classes
+from orchestrator.storage.opening import open_text
 
 if TYPE_CHECKING:  # it loads faiss, which reading a journal does not need
     from orchestrator.evaluation.metrics import Evaluation
@@ -167,7 +168,7 @@ def of_class_tables(paths: Sequence[Path], name: str) -> Ends | None:
     found = []
     for path in paths:
         try:
-            with path.open(newline="", encoding="utf-8") as file:
+            with open_text(path) as file:
                 rows = [row for row in csv.DictReader(file) if row[name]]
             means_C1 = np.array([[float(row[name])] for row in rows])
             ends = of_class_means(means_C1, np.array([float(row["queries"]) for row in rows])) if rows else []

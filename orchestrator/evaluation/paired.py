@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from orchestrator.evaluation.intervals import of_class_means
+from orchestrator.storage.opening import open_text
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def paired_gain(table: Path, metric: str, others: Mapping[str, float]) -> Gain |
     difference of class c, which has n_c queries, sum of n_c d_c / sum of n_c, and its bootstrap over classes
     (`intervals.of_class_means` of d_c). None if the table cannot be read, or the two have not the same classes."""
     try:
-        with table.open(newline="", encoding="utf-8") as file:
+        with open_text(table) as file:
             rows = [row for row in csv.DictReader(file) if row[metric]]
         if not rows or {row["label"] for row in rows} != set(others):
             return None

@@ -8,9 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.errors import DeviceLost, InputError, OutOfMemory, TrainingFailed, place_of, storage_fault
+from orchestrator.errors import (
+    DeviceLost,
+    InputError,
+    OutOfMemory,
+    TrainingFailed,
+    is_interrupt,
+    place_of,
+    storage_fault,
+)
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Validated, Work
 from orchestrator.storage import paths, trial_files
+from orchestrator.storage.atomic import write_whole
 
 if TYPE_CHECKING:
     from orchestrator.config.training import Experiment
@@ -172,7 +181,7 @@ def results(work: Work, *, own: bool = False) -> Generator[Result, None, None]:
                 )
                 anew = None
         except (Exception, SystemExit, KeyboardInterrupt) as error:
-            if isinstance(error, KeyboardInterrupt) and not own:
+            if not own and is_interrupt(error):
                 raise
             yield replace(_end_by(error, work, files), anew=anew)
 
@@ -192,8 +201,7 @@ def _end_by(error: BaseException, work: Work, files: trial_files.TrialFiles) -> 
         return Failed(trial_id, str(error))
     if fault := storage_fault(error, files.folder):
         return Interrupted(trial_id, fault)
-    files.folder.mkdir(parents=True, exist_ok=True)
-    (files.folder / FAILURE_LOG).write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+    write_whole(files.folder / FAILURE_LOG, "".join(traceback.format_exception(error)).encode("utf-8", "replace"))
     with contextlib.suppress(OSError):
         files.keep()
     summary = " ".join(str(error).split())[:300]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_files import fetch_trial
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
 
@@ -43,7 +44,7 @@ def class_table(ledger: Ledger, run: TrialRecord, name: str, value: float) -> Cl
     found = []
     try:
         for folder in model_folders(place):
-            with (folder / INSIGHT / "classes.csv").open(newline="", encoding="utf-8") as file:
+            with open_text(folder / INSIGHT / "classes.csv") as file:
                 rows = [row for row in csv.DictReader(file) if row[name]]
             means = {row["class"]: float(row[name]) for row in rows}
             counts = {row["class"]: float(row["queries"]) for row in rows}

@@ -10,6 +10,7 @@ from typing import Any
 from orchestrator.evaluation.confusions import Table, confused_most
 from orchestrator.report.leading import final_of
 from orchestrator.storage.ledger import FINISHED, Ledger, TrialRecord
+from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
 
 SHOWN = 3
@@ -40,7 +41,7 @@ def confused_classes(ledger: Ledger, folder: Path) -> str:
 
 def read_table(path: Path) -> Table:
     """The columns of a table that an evaluation or a method's diagnostics wrote."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with open_text(path) as file:
         heads, *rows = csv.reader(file)
     return {head: [_value(head, row[place]) for row in rows] for place, head in enumerate(heads)}
 

@@ -20,6 +20,7 @@ from orchestrator.report.claims import test_texts
 from orchestrator.report.confused import DAMAGED, read_table
 from orchestrator.report.learning import held_out_set, judge, test_set
 from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
 from orchestrator.text import params_text
 
@@ -139,7 +140,8 @@ def _proxy_similarity(place: Path) -> NDArray[np.floating[Any]] | None:
     for folder in dict.fromkeys([place, *model_folders(place)]):
         for prefix in ("test_", ""):
             with contextlib.suppress(*DAMAGED):
-                matrix = np.load(folder / DIAGNOSTICS / f"{prefix}proxy_similarity.npy", allow_pickle=False)
+                with open_file(folder / DIAGNOSTICS / f"{prefix}proxy_similarity.npy") as file:
+                    matrix = np.load(file, allow_pickle=False)
                 if matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
                     return np.asarray(matrix, np.float64)
     return None
@@ -175,7 +177,7 @@ def read_insight(folder: Path) -> Insight | None:
     None if there is none, or only a part of it."""
     for place in dict.fromkeys([folder, *model_folders(folder)]):
         try:
-            with np.load(place / SAMPLE, allow_pickle=False) as arrays:
+            with open_file(place / SAMPLE) as file, np.load(file, allow_pickle=False) as arrays:
                 tables = {name: read_table(place / INSIGHT / f"{name}.csv") for name in Insight.TABLES}
                 return Insight.of(tables, dict(arrays))
         except DAMAGED:

@@ -27,6 +27,7 @@ from orchestrator.storage.events import Failure
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import ENDED, FINISHED, Ledger, TrialRecord, best_key, budget_used
+from orchestrator.storage.opening import remove_file
 from orchestrator.storage.trial_folder import (
     BEST,
     CHECKPOINT,
@@ -423,7 +424,7 @@ class Conductor:
             place, names = self.trial_folder(trial), _unneeded(trial_id in best)
             for folder in dict.fromkeys([place, *model_folders(place)]):
                 for name in names:
-                    (folder / name).unlink(missing_ok=True)
+                    remove_file(folder / name)
             if self.dropped.get(trial_id) != names:
                 with contextlib.suppress(OSError):
                     trial_files.drop(place, names)

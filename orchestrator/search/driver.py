@@ -34,6 +34,7 @@ from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.leaderboard import write_csv
 from orchestrator.storage.ledger import TrialRecord
+from orchestrator.storage.opening import remove_file
 from orchestrator.storage.places import LEADERBOARD, Places, writable
 from orchestrator.storage.presence import DRIVER, show_driver
 from orchestrator.storage.provenance import provenance
@@ -101,7 +102,7 @@ def begin(journal: Journal, **fields: Any) -> dict[str, Any]:
         return driven(journal, "search_started", **fields)
     except (OSError, ValueError) as error:
         with contextlib.suppress(OSError):
-            journal.path.unlink()
+            remove_file(journal.path)
             Folder(journal.path.parent, patient=False).remove(DRIVER)
             journal.path.parent.rmdir()
         if not isinstance(error, OSError):

@@ -18,6 +18,7 @@ from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.ledger import Ledger
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.places import MODEL_PAGE, PAGE, Places
 from orchestrator.storage.trial_folder import BEST, IMAGES, INSIGHT, MODEL, model_folders
 from orchestrator.tracking.mlflow_store import quiet
@@ -181,8 +182,8 @@ def write_models(ledger: Ledger, journal: Journal, places: Places) -> None:
         trial_id = Path(name).parent.name
         journal.append("artifact", trial_id=trial_id, path=name, folder=INSIGHT, tables=[tables[name]])
         if view.neighbour_map:
-            with Folder(folder).output(MODEL_PAGE) as page:
-                write_whole(page, (shown / IMAGES).read_bytes())
+            with Folder(folder).output(MODEL_PAGE) as page, open_file(shown / IMAGES) as written:
+                write_whole(page, written.read())
             journal.append("artifact", trial_id=None, path=MODEL_PAGE, folder=str(Path(MODEL_PAGE).parent))
 
 

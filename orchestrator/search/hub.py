@@ -19,9 +19,10 @@ from orchestrator.networks.backbones.timm_models import TIMM, timm_weights
 from orchestrator.networks.lora import merge
 from orchestrator.networks.timm_body import TimmBody
 from orchestrator.search.source import TOLERANCE, Encoder, Source, parity
-from orchestrator.training.hub_folder import CARD, CONFIG, FORMAT, KEY, NETWORK, PROGRAM, REST, WEIGHTS, split_state
+from orchestrator.training.hub_folder import CARD, CONFIG, KEY, NETWORK, PROGRAM, REST, WEIGHTS, split_state
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import load_learner, saved_model
+from orchestrator.training.model_schema import FORMAT
 
 Embed = Callable[[Tensor], Tensor]
 CLOSE = 1e-5

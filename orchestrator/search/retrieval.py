@@ -14,6 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.evaluation.neighbours import nearest_neighbours
 from orchestrator.storage.atomic import write_atomically, write_whole
 from orchestrator.storage.files import sha256
+from orchestrator.storage.opening import check_regular
 from orchestrator.training.embed_files import EmbeddedFiles, embed_files
 
 ABOUT = b"orchestrator"
@@ -53,6 +54,7 @@ def read_embeddings(path: Path, model: Path) -> Gallery:
     """The table that `write_embeddings` wrote as Parquet. InputError if it is none, or of another model."""
     from pyarrow import ArrowException, parquet
 
+    check_regular(path)
     try:
         table = parquet.read_table(path)
         about: dict[str, Any] = json.loads((table.schema.metadata or {})[ABOUT])

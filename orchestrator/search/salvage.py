@@ -10,6 +10,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.folder import Folder, faults_as_input_errors
 from orchestrator.storage.journal import TAKEN, alone, lock, refresh
 from orchestrator.storage.ledger import ENDED, Ledger
+from orchestrator.storage.opening import TRIALS, check_no_link, open_file
 from orchestrator.storage.paths import shown
 from orchestrator.storage.reading import read_journal
 from orchestrator.storage.records import Position, decode
@@ -33,7 +34,7 @@ def cut(journal: Path) -> str | None:
         refresh(journal)
     if not journal.is_file():
         return None
-    with faults_as_input_errors(), alone(journal), open(journal, "r+b") as file:
+    with faults_as_input_errors(), alone(journal), open_file(journal, "r+b") as file:
         if not lock(file):
             raise InputError(f"{shown(journal)}: {TAKEN}")
         segments = Segments.of(journal)
@@ -46,9 +47,12 @@ def cut(journal: Path) -> str | None:
             ledger, end = _whole(file)
             if not end.number:
                 raise InputError(str(error)) from None
+        check_no_link(journal.parent / TRIALS)
         aside = _unused(journal.parent)
         aside.mkdir()
-        shutil.copyfile(journal, aside / journal.name)
+        file.seek(0)
+        with open_file(aside / journal.name, "wb") as copy:
+            shutil.copyfileobj(file, copy)
         if segments is not None:
             segments.cut(end.number, aside.name)
         ended = {trial.trial_id for trial in ledger.everyone() if trial.state in ENDED}
@@ -83,12 +87,12 @@ def _set_aside(folder: Path, aside: Path, ended: set[str]) -> None:
     """Move the trackers' cursors, and the folders of all trials except these."""
     for cursor in folder.glob("tracking-*.json"):
         cursor.rename(aside / cursor.name)
-    for trial in sorted((folder / "trials").glob("*")):
+    for trial in sorted((folder / TRIALS).glob("*")):
         if trial.name not in ended:
-            (aside / "trials").mkdir(exist_ok=True)
-            trial.rename(aside / "trials" / trial.name)
-    for name in Folder(folder / "trials").folders():
-        stored = Folder(folder / "trials" / name)
+            (aside / TRIALS).mkdir(exist_ok=True)
+            trial.rename(aside / TRIALS / trial.name)
+    for name in Folder(folder / TRIALS).folders():
+        stored = Folder(folder / TRIALS / name)
         if name not in ended and (content := stored.read(MANIFEST)) is not None:
-            Folder(aside / "trials" / name).write(MANIFEST, content)
+            Folder(aside / TRIALS / name).write(MANIFEST, content)
             stored.remove(MANIFEST)  # its files are no longer valid

@@ -22,6 +22,7 @@ from orchestrator.config.algorithms.base import Draw
 from orchestrator.config.search import Search
 from orchestrator.config.space import Parameter, Space, point_by_path, point_key
 from orchestrator.storage.ledger import FINISHED
+from orchestrator.storage.opening import make_folder, open_file, remove_file
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -35,8 +36,8 @@ class Unhurried(JournalFileBackend):
     """Optuna's journal for readers: rewritten at every resume, so it need not wait for the disk."""
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        with get_lock_file(self._lock), open(self._file_path, "a", encoding="utf-8") as file:
-            file.writelines(json.dumps(log) + "\n" for log in logs)
+        with get_lock_file(self._lock), open_file(Path(self._file_path), "ab") as file:
+            file.writelines(f"{json.dumps(log)}\n".encode() for log in logs)
 
 
 class Study:
@@ -61,8 +62,8 @@ class Study:
         self.cycle = self._cycle()
         self.stored: optuna.Study | None = None
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
+            make_folder(path.parent)
+            remove_file(path)
             backend = Unhurried(str(path), lock_obj=JournalFileOpenLock(str(path)))
             self.stored = optuna.create_study(
                 storage=JournalStorage(backend), study_name=search.name, directions=self.directions

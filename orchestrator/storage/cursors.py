@@ -1,12 +1,12 @@
 """How far a journal was sent to each tracker, and its runs there; files beside the journal."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from orchestrator.storage.atomic import write_whole
 from orchestrator.storage.files import read_json
 
 
@@ -48,9 +48,7 @@ class Cursor:
             "parent_run_id": self.runs.get(None),
             "trials": {trial: run for trial, run in self.runs.items() if trial is not None},
         }
-        part = path.with_suffix(".part")  # one process at a time writes it: the search's, or who holds the journal
-        part.write_text(json.dumps(content))
-        os.replace(part, path)
+        write_whole(path, json.dumps(content).encode(), sync=False)  # what is lost is sent again
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ def events_sent(journal_path: Path) -> dict[str | None, int]:
 
 def recorded_runs(journal_path: Path) -> RecordedRuns:
     """The content of the newest cursor beside a journal, without a request; empty if no tracker was ever reached."""
-    cursors = sorted(journal_path.parent.glob("tracking-*.json"), key=lambda path: path.stat().st_mtime)
+    cursors = sorted(journal_path.parent.glob("tracking-*.json"), key=lambda path: path.lstat().st_mtime)
     if not cursors:
         return RecordedRuns()
     cursor = Cursor.load(cursors[-1])

@@ -14,8 +14,13 @@ LATEST = 253_402_214_400_000
 """The last representable date, in milliseconds since the epoch."""
 
 Time = Annotated[int, Field(ge=0, le=LATEST)]
-Seconds = Annotated[FiniteFloat, Field(ge=0)]
+Seconds = Annotated[FiniteFloat, Field(ge=0, le=LATEST / 1000)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Amount = Annotated[FiniteFloat, Field(ge=0, le=1e9)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
+Value = str | bool | Whole | FiniteFloat | None
+"""Of one searched setting."""
 Setting = str | bool | Whole | FiniteFloat | list[Any] | dict[str, Any] | None
 Metrics = dict[str, FiniteFloat]
 TrialId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")]
@@ -37,12 +42,28 @@ class _Goal(_Shape):
     mode: Literal["max", "min"]
 
 
+class _Named(_Shape):
+    """Settings of which some have to be texts; a missing one is told where it is needed."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+    __pydantic_extra__: dict[str, Setting] = {}
+
+    name: str = ""
+    method: str = ""
+    grace_validations: Count = 1
+
+
 class _Config(_Shape):
     second_objective: _Goal | None = None
-    scheduler: dict[str, Setting] | None = None
-    settings: dict[str, Setting] = {}
+    scheduler: _Named | None = None
+    settings: _Named = _Named()
     budget: dict[str, FiniteFloat | None] | None = None
-    num_trials: Whole | None = None
+    num_trials: Count | None = None
+    final_trials: Count = 1
+    final_seeds: Count = 1
+    seeds: Count = 1
+    algorithm: str = ""
+    raw_space: dict[str, Any] | list[dict[str, Any]] | None = None
     test_trials: bool = False
     dataset: str = ""
 
@@ -57,12 +78,14 @@ class _Event(_Shape):
 class _Set(_Shape):
     """What an evaluated set consists of, as far as it is recorded."""
 
-    classes: Whole = 0
-    images: Whole = 0
-    queries: Whole = 0
-    chance: Metrics = {}
-    folds: Whole = 1
-    one_query: FiniteFloat = 0
+    classes: Count = 0
+    images: Count = 0
+    queries: Count = 0
+    chance: dict[str, Share] = {}
+    folds: Count = 1
+    one_query: Share = 0
+    query_classes: Count | None = None
+    without_match: Count = 0
 
 
 class _Untrained(_Shape):
@@ -82,8 +105,18 @@ class _Gain(_Shape):
     difference: FiniteFloat
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
-    up: Whole
-    classes: Whole
+    up: Count
+    classes: Count
+
+
+class _Sizes(_Shape):
+    """What the numbers are measured on; None for a set that there is none of, where nothing is held out."""
+
+    validation: _Set | None = None
+    test: _Set | None = None
+    training_classes: Count = 0
+    training_images: Count = 0
+    remarks: list[str] = []
 
 
 class _SearchStarted(_Event):
@@ -97,10 +130,9 @@ class _SearchStarted(_Event):
     params: dict[str, Setting]
     tags: dict[str, Any]
     tracking_uri: str | None = None
-    first_stop: Whole | None = None
+    first_stop: Count | None = None
     """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
-    sizes: dict[str, _Set | Whole | None] | None = None
-    """None for a set that there is none of, where nothing is held out."""
+    sizes: _Sizes | None = None
 
 
 class _SearchResumed(_Event):
@@ -139,13 +171,13 @@ class _Training(_Shape):
 class _TrialStarted(_Event):
     trial_id: TrialId
     kind: Literal["trial", "final"]
-    params: dict[str, Setting]
+    params: dict[str, Value]
     config: _Training = _Training()
     tags: dict[str, Any] = {}
     note: str | None = None
     source: TrialId | None = None
     idle: dict[str, str] | None = None
-    resources: dict[str, FiniteFloat] = {}
+    resources: dict[str, Amount] = {}
     attempts: Attempts = 0
     stop_after: Annotated[Whole, Field(ge=0)] | None = None
 

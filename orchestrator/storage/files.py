@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import InputError, visible
+from orchestrator.storage.opening import open_file
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """The characters that begin a spreadsheet formula."""
@@ -27,16 +28,14 @@ def what_is(path: Path) -> str | None:
 
 def read_small(path: Path) -> bytes:
     """The content of a small file. FileNotFoundError or another OSError; ValueError if it is not a small file."""
-    if (what := what_is(path)) is not None:
-        raise ValueError(f"is {what}, and should be a file")
-    with open(path, "rb") as file:
+    with open_file(path) as file:
         return bounded(file.read(SMALL_BYTES + 1))
 
 
 def sha256(path: Path) -> str:
     """The SHA-256 of a file's content, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it has readinto
 
 
 def bounded(content: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """A folder of a storage, on a disk or in an object store: its files are read, written, listed and removed here."""
 
 import contextlib
+import errno
 import os
 import shutil
 import uuid
@@ -12,6 +13,7 @@ from pathlib import Path
 from orchestrator.errors import InputError
 from orchestrator.storage.atomic import disk_fault, write_whole
 from orchestrator.storage.files import read_small
+from orchestrator.storage.opening import make_folder, remove_file
 from orchestrator.storage.paths import NAME, address_of, shown
 from orchestrator.storage.s3 import Bucket
 
@@ -55,13 +57,13 @@ class Folder:
         if (found := Bucket.of(self.path / name)) is not None:
             found[0].remove([found[1]], patient=self.patient)
         else:
-            (self.path / name).unlink(missing_ok=True)
+            remove_file(self.path / name)
 
     @contextlib.contextmanager
     def output(self, name: str) -> Iterator[Path]:
         """Where to write an output, a file or a folder of files; at the end it is copied to the object store too."""
         path = self.path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         yield path
         if (found := Bucket.of(path)) is not None:
             for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
@@ -96,16 +98,25 @@ class Folder:
 
     def delete(self) -> None:
         """Delete it with all that is in it. On a disk it is gone at once: it is moved into a folder of deleted ones,
-        which is then emptied. In an object store a search's journal goes first, its last record first."""
+        which is then emptied; of a folder that is a link, the link is deleted. In an object store a search's journal
+        goes first, its last record first."""
         if (found := Bucket.of(self.path)) is not None:
             bucket, key = found
             shutil.rmtree(self.path, ignore_errors=True)
             bucket.remove(_journal_first(bucket.keys(f"{key}/"), key))
             return
         deleted = self.path.parent.with_name(DELETED)
+        if deleted.is_symlink():  # nothing is moved to where it leads
+            deleted.unlink()
         deleted.mkdir(exist_ok=True)
-        if self.path.exists():
+        try:
             self.path.rename(deleted / f"{self.path.name}-{uuid.uuid4().hex}")
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            shutil.rmtree(self.path)  # `searches` is a link to another disk
         shutil.rmtree(deleted, ignore_errors=True)  # also what a kill left
 
     def move(self, to: Path) -> None:

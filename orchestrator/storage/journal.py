@@ -17,8 +17,8 @@ from typing import Any, BinaryIO
 
 from orchestrator.errors import InputError
 from orchestrator.storage.events import check
-from orchestrator.storage.files import what_is
 from orchestrator.storage.folder import faults_as_input_errors
+from orchestrator.storage.opening import Mode, make_folder, open_file
 from orchestrator.storage.paths import shown
 from orchestrator.storage.records import KEPT, Position, Record, decode, encode, how_to_repair
 from orchestrator.storage.segments import Segments
@@ -54,12 +54,11 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         self._guard = threading.Lock()
         self._segments = Segments.of(path)
         self._fault: OSError | None = None
-        _refuse_others(path)
-        self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 (held for the journal's life)
+        self._file = _open(path, "a+b")
         try:
             with alone(path):
                 if not lock(self._file):
@@ -155,8 +154,7 @@ class Journal:
 def read_noted(path: Path) -> tuple[list[Event], list[str]]:
     """The result of `Journal.read`, and notes of one line each on what could not be checked or was skipped."""
     try:
-        _refuse_others(path)
-        with open(path, "rb") as file:
+        with _open(path) as file:
             events, end = read_events(file, path, Position())
             notes = []
             if end.number and not end.summed:
@@ -170,9 +168,11 @@ def read_noted(path: Path) -> tuple[list[Event], list[str]]:
     return events, notes
 
 
-def _refuse_others(path: Path) -> None:
-    if (what := what_is(path)) is not None:
-        raise JournalError(f"{shown(path)}: is {what}, and should be the journal of a search")
+def _open(path: Path, mode: Mode = "rb") -> BinaryIO:
+    try:
+        return open_file(path, mode)
+    except InputError as error:
+        raise JournalError(str(error)) from None
 
 
 def refresh(path: Path) -> None:
@@ -184,7 +184,7 @@ def refresh(path: Path) -> None:
         return
     with faults_as_input_errors(), alone(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a+b") as file:
+        with open_file(path, "a+b") as file:
             if not lock(file):  # held by the search's driver on this machine, which writes the file
                 return
             try:
@@ -202,7 +202,7 @@ def alone(path: Path) -> Iterator[None]:
         return
     name = path.parent.with_name(f".{path.parent.name}.lock")
     name.parent.mkdir(parents=True, exist_ok=True)
-    with name.open("wb") as file:
+    with open_file(name, "wb") as file:
         fcntl.flock(file.fileno(), fcntl.LOCK_EX)
         yield
 
@@ -223,8 +223,8 @@ def held(path: Path) -> Iterator[bool]:
     """Whether no process of this machine writes the journal at `path`; in this block none begins to. True if there is
     no journal."""
     try:
-        file = open(path, "r+b")  # noqa: SIM115 (closed below)
-    except OSError:
+        file = open_file(path, "r+b")
+    except (OSError, InputError):
         yield True
         return
     with file:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
+from orchestrator.errors import visible
 from orchestrator.storage.files import cell
 from orchestrator.storage.ledger import Ledger, TrialRecord, value_columns
 
@@ -30,7 +31,7 @@ def leaderboard_table(ledger: Ledger) -> "pa.Table":
 
     rows = leaderboard_rows(ledger)
     names = list(dict.fromkeys(key for row in rows for key in row))
-    return pa.table({name: _column([row.get(name) for row in rows]) for name in names})
+    return pa.table({visible(name): _column([row.get(name) for row in rows]) for name in names})
 
 
 def _column(values: list[Any]) -> Any:
@@ -39,10 +40,10 @@ def _column(values: list[Any]) -> Any:
 
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError):  # the last of names not in UTF-8
         if all(isinstance(value, int | float | None) for value in values):
             return pa.array([None if value is None else float(value) for value in values])
-        return pa.array([None if value is None else str(value) for value in values])
+        return pa.array([None if value is None else visible(str(value)) for value in values])
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The locations in a storage, the allowed names of searches, and the check that a folder is writable."""
 
+import contextlib
 import os
 import uuid
 from collections.abc import Mapping
@@ -9,10 +10,10 @@ from typing import Any
 
 from orchestrator.errors import InputError, suggestion
 from orchestrator.storage import paths
-from orchestrator.storage.files import what_is
 from orchestrator.storage.folder import Folder
 from orchestrator.storage.journal import refresh
 from orchestrator.storage.ledger import BENCHMARK
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.presence import driver
 from orchestrator.storage.trial_folder import IMAGES
 
@@ -95,6 +96,12 @@ class Places:
         if not has_started(path):
             if driver(path.parent):
                 raise InputError(f"'{name}' is starting and has recorded nothing yet: try again in a moment")
+            with contextlib.suppress(OSError), open_file(path) as file:
+                if file.read(1):
+                    raise InputError(
+                        f"{paths.shown(path)}: its first line is incomplete (the process that wrote it was killed, or "
+                        f"its machine stopped), so nothing is recorded: start the search '{name}' anew"
+                    )
             known = Folder(self.storage / "searches").folders()
             hint = suggestion(name, known) if known else " (none yet)"
             raise InputError(f"no search '{name}' under {paths.shown(self.storage)}{hint}")
@@ -129,14 +136,12 @@ def benchmark_of_search(tags: Mapping[str, Any], storage: Path) -> str:
 def has_started(journal: Path) -> bool:
     """Whether a journal has its first event: not if the driver died before writing it, or the disk was full."""
     try:
-        if what_is(journal) is not None:
-            return True  # something else is in its place; reading it reports that
-        with open(journal, "rb") as file:
+        with open_file(journal) as file:
             return file.readline().endswith(b"\n")
     except FileNotFoundError:
         return False
-    except OSError:
-        return True
+    except (OSError, InputError):
+        return True  # something else is in its place; reading it reports that
 
 
 STORAGE = "--storage (or ORCHESTRATOR_STORAGE)"

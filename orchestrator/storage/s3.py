@@ -21,6 +21,7 @@ temporarily is retried for a minute; then it is an OSError known to `storage_fau
 import errno
 import os
 import random
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -30,6 +31,7 @@ from typing import Any, TypeVar
 
 from orchestrator.errors import InputError
 from orchestrator.storage.files import sha256
+from orchestrator.storage.opening import open_file
 from orchestrator.storage.paths import endpoint_host, endpoint_url, split_path
 
 T = TypeVar("T")
@@ -46,6 +48,8 @@ THREADS = 16
 TRANSIENT = {"SlowDown", "RequestTimeout", "InternalError", "ServiceUnavailable", "Throttling", "ThrottlingException"}
 TRANSIENT |= {"ConditionalRequestConflict", "OperationAborted", "RequestTimeTooSkewed"}
 DENIED = {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "Forbidden"}
+KEY_ID = re.compile(r"\b(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{12,}\b")
+"""The form of AWS's own key ids."""
 SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SECURITY_TOKEN")
 
 
@@ -63,7 +67,8 @@ class Bucket:
         endpoint = endpoint_url()
         try:
             session = boto3.session.Session()
-            unsigned = anonymous and session.get_credentials() is None
+            credentials = session.get_credentials()
+            unsigned = anonymous and credentials is None
             self.client = session.client(
                 "s3",
                 endpoint_url=endpoint,
@@ -83,6 +88,7 @@ class Bucket:
             raise InputError(f"s3://{name}: {_without_secrets(error)}; look at the AWS_* variables and files") from None
         except ValueError:  # its text may contain a password
             raise InputError("AWS_ENDPOINT_URL: should be an address such as https://host:port") from None
+        self.credentials = credentials
         self.conditional = True
         """Whether the store can create an object only if there is none (If-None-Match)."""
         self.random = random.Random()
@@ -178,7 +184,7 @@ class Bucket:
         """Upload a file, in parts if it is large; the object exists only once it is complete."""
 
         def ask() -> None:
-            with path.open("rb") as file:
+            with open_file(path) as file:
                 self.client.upload_fileobj(file, self.name, key)
 
         self._asked(ask, key)
@@ -227,7 +233,7 @@ class Bucket:
         from botocore.exceptions import ConnectionError, HTTPClientError, NoCredentialsError, PartialCredentialsError
 
         code, look = _code(error), "check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-        text = _without_secrets(error)
+        text = self._without_keys(_without_secrets(error))
         if code == "NoSuchBucket":
             return f"no bucket '{self.name}' at {self.host}"
         if code in DENIED or code in ("403", "401"):
@@ -236,10 +242,19 @@ class Bucket:
             return f"no credentials for {self.host}; {look}"
         if code in ("PermanentRedirect", "301", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"):
             return f"the bucket is in another region; set AWS_REGION ({text})"
+        if _status(error) in range(300, 400):
+            return f"{self.host} redirects to another address; set AWS_ENDPOINT_URL to that of the store ({code})"
         if isinstance(error, HTTPClientError | ConnectionError):
             what = f"{type(error).__name__.removesuffix('Error')}, for {waited:.0f} s"
             return f"no connection to {self.host} ({what}); check AWS_ENDPOINT_URL and the network"
         return f"{self.host} answers {code or type(error).__name__}, for {waited:.0f} s ({text[:200]})"
+
+    def _without_keys(self, text: str) -> str:
+        """A text of the store without the credentials in use, wherever they come from."""
+        if (known := self.credentials) is not None:
+            for secret in filter(None, (known.access_key, known.secret_key, known.token)):
+                text = text.replace(secret, "***")
+        return KEY_ID.sub("***", text)
 
 
 @cache
@@ -271,5 +286,8 @@ def _transient(error: Exception) -> bool:
         return True
     if _code(error) == "NotImplemented":
         return False
-    status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return _code(error) in TRANSIENT or status in (408, 429) or status >= 500
+    return _code(error) in TRANSIENT or _status(error) in (408, 429) or _status(error) >= 500
+
+
+def _status(error: Exception) -> int:
+    return int(_response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

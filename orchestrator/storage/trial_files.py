@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from orchestrator.errors import InputError
 from orchestrator.storage.files import parse_json, sha256
+from orchestrator.storage.opening import remove_file
 from orchestrator.storage.paths import local
 from orchestrator.storage.s3 import Bucket
 
@@ -147,12 +148,12 @@ def _fetch(bucket: Bucket, prefix: str, manifest: Mapping[str, Mapping[str, Any]
     """Make a folder contain the files in a manifest, and no other model."""
     for path in folder.rglob("*.pt"):
         if path.relative_to(folder).as_posix() not in manifest:
-            path.unlink(missing_ok=True)
+            remove_file(path)
     for name, entry in manifest.items():
         path = folder / name
         if path.is_file() and path.stat().st_size == entry["size"] and sha256(path) == entry["sha256"]:
             continue
         address = f"s3://{bucket.name}/{prefix}/{entry['object']}"
         if bucket.download(f"{prefix}/{entry['object']}", path) != entry["sha256"]:
-            path.unlink(missing_ok=True)
+            remove_file(path)
             raise DamagedError(errno.EIO, f"not what {MANIFEST} says: missing or damaged", address)

@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from orchestrator.storage.opening import remove_file
+
 CHECKPOINT = "checkpoint.pt"
 """The complete state for an exact resume; written at each validation."""
 BEST = "best.pt"
@@ -36,4 +38,4 @@ def remove_unfinished(folder: Path, names: Iterable[str] = (CHECKPOINT, BEST, MO
     """Remove temporary files of `write_atomically` for these names that a killed process left in a folder."""
     for name in names:
         for path in folder.glob(f".{name}.*"):
-            path.unlink(missing_ok=True)
+            remove_file(path)

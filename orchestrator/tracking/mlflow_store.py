@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from orchestrator.errors import redact
+from orchestrator.storage.opening import check_tree
 from orchestrator.tracking.address import (
     SERVER_SCHEMES,
     SQLITE,
@@ -197,6 +198,7 @@ class MLflowStore:
                 )
             with tempfile.TemporaryDirectory() as folder:  # the copy gets its ids, which each tracker assigns
                 copy = Path(folder) / "model"
+                check_tree(path.absolute(), path.absolute())
                 shutil.copytree(path, copy)
                 description = Model.load(str(copy))
                 description.model_id = description.model_uuid = model.model_id

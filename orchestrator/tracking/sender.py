@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator.errors import redact
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, read_events
+from orchestrator.storage.opening import check_tree, open_file
 from orchestrator.storage.paths import NAME
 from orchestrator.storage.records import Position
 from orchestrator.tracking.address import one_line
@@ -47,7 +48,7 @@ def experiment_note(name: str, what: str, experiment_id: str, run_id: str, note:
 def lines_after(journal: Path, offset: int) -> int:
     """The events of a journal after `offset` bytes; 0 if it cannot be read."""
     try:
-        with open(journal, "rb") as file:
+        with open_file(journal) as file:
             file.seek(offset)
             return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
     except OSError:
@@ -104,7 +105,7 @@ class Sender:
     def _replay(self) -> Projection:
         """The projection of all acknowledged events; a cursor of another journal or store is dropped."""
         projection = Projection()
-        with open(self.journal, "rb") as file:
+        with open_file(self.journal) as file:
             events, self._end = read_events(file, self.journal, Position(), self.cursor.events)
         stands = self._end.number, self._end.offset, events[0].get("search_id") if events else None
         if stands != (self.cursor.events, self.cursor.offset, self.cursor.search_id):
@@ -119,7 +120,7 @@ class Sender:
 
     def _fold(self, projection: Projection) -> bool:
         """Fold the next events of the journal into updates; False if there is no complete one."""
-        with open(self.journal, "rb") as file:
+        with open_file(self.journal) as file:
             os.fsync(file.fileno())  # only send what survives a machine failure
             events, ahead = read_events(file, self.journal, self._end, EVENTS_PER_ROUND)
         updates: dict[str | None, Update] = {}
@@ -194,10 +195,12 @@ class Sender:
 
     def _place(self, path: str) -> Path:
         """The path of an artifact of the journal; checked, because others may write to the storage."""
-        place = Path(os.path.normpath(self.journal.parent.resolve() / path))
-        if not place.is_relative_to(self.journal.parent.resolve()):
-            raise Refused(f"artifact {path} is not in the search's folder")
-        return place
+        folder = self.journal.parent.absolute()
+        try:
+            check_tree(folder / path, folder)
+        except (OSError, ValueError) as error:  # also a name that no file can have
+            raise Refused(f"artifact {path}: {error}") from None
+        return folder / path
 
     def _linked(self, note: str, projection: Projection) -> str:
         """A note with links to the runs of trials, and of the benchmark that the search is part of."""

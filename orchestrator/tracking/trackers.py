@@ -18,6 +18,7 @@ import orchestrator
 from orchestrator.errors import InputError, redact
 from orchestrator.storage.cursors import Cursor
 from orchestrator.storage.journal import JournalError, lock
+from orchestrator.storage.opening import open_file, remove_file
 from orchestrator.storage.paths import shown
 from orchestrator.storage.places import Places
 from orchestrator.tracking.address import (
@@ -357,7 +358,7 @@ def sync(journal_path: Path, tracking_uri: str, artifact_root: Path | None) -> S
     check_tracking_uri(tracking_uri)
     _check_record(journal_path)
     try:
-        journal = open(journal_path, "r+b")  # noqa: SIM115 (closed below)
+        journal = open_file(journal_path, "r+b")
     except OSError as error:
         raise JournalError(f"{journal_path}: cannot read the journal: {error.strerror}") from None
     with journal:
@@ -395,7 +396,7 @@ def write_log(journal_path: Path, logger: Logger, folder: Path) -> SyncReport:
     _check_record(journal_path)
     cursor = journal_path.parent / f"logger-{logger.name}.json"
     if not folder.exists():  # deleted: everything is written again
-        cursor.unlink(missing_ok=True)
+        remove_file(cursor)
     try:
         sender = Sender(journal_path, logger.store(folder), cursor, str(folder))
     except OSError as error:

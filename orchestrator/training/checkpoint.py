@@ -1,5 +1,6 @@
 """Checkpoints: files that hold no code."""
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -8,6 +9,7 @@ import torch
 
 from orchestrator.errors import InputError, storage_fault
 from orchestrator.storage.atomic import write_atomically
+from orchestrator.storage.opening import check_regular, open_file, remove_file
 from orchestrator.storage.trial_folder import BEST, CHECKPOINT, MODEL, model_folders
 
 
@@ -29,8 +31,10 @@ def load_checkpoint(path: Path, device: torch.device | str = "cpu", *, mapped: b
     """Load what `save_checkpoint` wrote; never unpickles code. InputError if the file is missing or damaged.
 
     `mapped`: tensors are read when they are used, so that reading only the rest costs nothing."""
+    check_regular(path)
     try:
-        state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+        with warnings.catch_warnings(action="ignore"):  # e.g. of sparse tensors, which no checkpoint holds
+            state = torch.load(path, map_location=device, weights_only=True, mmap=mapped)
     except FileNotFoundError:
         raise InputError(f"{path}: no such checkpoint") from None
     except Exception:  # torch raises many kinds for a damaged file
@@ -44,7 +48,7 @@ def damage(path: Path) -> str | None:
     """What is wrong with a file of `save_checkpoint`, in a few words; None if nothing. Compares the checksums;
     torch does not, and would load a flipped bit as a weight."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             if archive.testzip() is not None:
                 return "is damaged"
         load_checkpoint(path, mapped=True)
@@ -78,5 +82,5 @@ def discard_damaged(folder: Path) -> str | None:
         if told:
             found.append(told if place == folder else f"{place.name}/{told}")
             for name in (CHECKPOINT, BEST, MODEL):
-                (place / name).unlink(missing_ok=True)
+                remove_file(place / name)
     return ", ".join(found) or None

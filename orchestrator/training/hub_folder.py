@@ -12,14 +12,17 @@ from torch import Tensor
 
 from orchestrator.errors import InputError
 from orchestrator.storage.files import read_json
+from orchestrator.storage.opening import check_regular
 from orchestrator.storage.trial_folder import HUB_WEIGHTS
+from orchestrator.training.model_schema import check_folder, check_model
 
 WEIGHTS, REST = HUB_WEIGHTS, "method.safetensors"
 CONFIG, CARD, PROGRAM = "config.json", "README.md", "model.pt2"
 KEY = "dml_orchestrator"
 """The key of config.json under which this tool's own facts stand."""
+FACTS = ("format", "experiment", "dataset_digest", "channels", "num_classes", "num_samples", "kept")
+"""What config.json holds of a `model_state`."""
 NETWORK = "network."
-FORMAT = 1
 
 
 def split_state(state: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -50,18 +53,19 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder / CONFIG}: cannot be read ({error}): export the model again") from None
     if not isinstance(known, dict) or not isinstance(known.get("experiment"), dict):
         raise InputError(f"{folder}: holds no model of this tool: {CONFIG} has no '{KEY}'")
-    if known.get("format") != FORMAT:
-        raise InputError(f"{folder}: has format {known.get('format')!r}, this version reads {FORMAT}")
+    check_folder(known, f"{folder / CONFIG}: {KEY}")
+    for name in (WEIGHTS, REST):
+        check_regular(folder / name)
     names: dict[str, str] = known["names"]
     learner = {}
     try:
         for key, value in load_file(folder / WEIGHTS).items():
-            theirs = max((prefix for prefix in names if key.startswith(prefix)), key=len)
-            learner[names[theirs] + key.removeprefix(theirs)] = value / 2 if key == known["doubled"] else value
+            theirs = max((prefix for prefix in names if key.startswith(prefix)), key=len, default=None)
+            if theirs is None:
+                raise InputError(f"{folder}: {WEIGHTS} and {CONFIG} are not of one model: {key!r:.60}")
+            learner[names[theirs] + key.removeprefix(theirs)] = value / 2 if key == known.get("doubled") else value
         if (folder / REST).is_file():
             learner |= load_file(folder / REST)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: its weights cannot be read ({error}): export the model again") from None
-    facts = ("experiment", "dataset_digest", "channels", "num_classes", "num_samples")
-    later = {fact: known[fact] for fact in ("kept",) if fact in known}  # folders of earlier versions lack them
-    return {"format": FORMAT, **{fact: known[fact] for fact in facts}, **later, "learner": learner}
+    return check_model({fact: known[fact] for fact in FACTS if fact in known} | {"learner": learner}, str(folder))

@@ -37,6 +37,7 @@ from orchestrator.training.distributed import rank, world_size
 from orchestrator.training.embed import embed_split, keep_insight, validate
 from orchestrator.training.engine import Engine
 from orchestrator.training.model_file import model_state, new_learner, save_diagnostics
+from orchestrator.training.model_schema import check_checkpoint, refused
 from orchestrator.training.optimizer import LearningRates, build_optimizer
 from orchestrator.training.scope import build_scope
 from orchestrator.training.splits import leave_out, new_reader, training_images
@@ -140,19 +141,20 @@ def fit(
         }
 
     if folder is not None and (folder / CHECKPOINT).exists():
-        saved = load_checkpoint(folder / CHECKPOINT)
-        learner.load_state_dict(saved["model"]["learner"])
-        average.load(saved.get("averaged"))
-        engine.load(saved.get("engine", {}))
-        optimizer.load_state_dict(saved["optimizer"])
-        if saved["scaler"]:  # none where it was not needed
-            scaler.load_state_dict(saved["scaler"])
-        rng.set_state(saved["rng"])
-        set_random_state(saved["global_rng"], device)
-        batches.load(saved.get("batches", {}))
-        rates.load(saved.get("rates", {}))
-        step, best = saved["step"], saved["best"]
-        history = [Validation(**validation) for validation in saved["history"]]
+        saved = check_checkpoint(load_checkpoint(folder / CHECKPOINT), str(folder / CHECKPOINT))
+        with refused(folder / CHECKPOINT, "not a checkpoint of this training"):
+            learner.load_state_dict(saved["model"]["learner"])
+            average.load(saved.get("averaged"))
+            engine.load(saved.get("engine", {}))
+            optimizer.load_state_dict(saved["optimizer"])
+            if saved["scaler"]:  # none where it was not needed
+                scaler.load_state_dict(saved["scaler"])
+            rng.set_state(saved["rng"])
+            set_random_state(saved["global_rng"], device)
+            batches.load(saved.get("batches", {}))
+            rates.load(saved.get("rates", {}))
+            step, best = saved["step"], saved["best"]
+            history = [Validation(**validation) for validation in saved["history"]]
         yield from history
         set_random_state(saved["global_rng"], device)
         stopped = bool(history) and history[-1].finished

@@ -25,6 +25,7 @@ from orchestrator.storage.atomic import write_atomically
 from orchestrator.training.checkpoint import load_checkpoint
 from orchestrator.training.hub_folder import WEIGHTS, read_hub_folder
 from orchestrator.training.learner import Learner
+from orchestrator.training.model_schema import FORMAT, check_model, load_weights, refused
 
 
 def new_learner(experiment: Experiment, store: Store, split: Split) -> Learner:
@@ -110,7 +111,7 @@ def model_state(
 ) -> dict[str, Any]:
     """What is needed to rebuild the learner and use it; `trained`: what it was trained on, of `trained_on`."""
     return {
-        "format": 1,
+        "format": FORMAT,
         "experiment": experiment.flat(),
         "dataset_digest": store.manifest["digest"],
         "channels": store.channels,
@@ -123,14 +124,12 @@ def model_state(
 
 
 def saved_model(path: Path) -> dict[str, Any]:
-    """The `model_state` of a model file, of a checkpoint, or of the weights in an exported folder."""
+    """The `model_state` of a model file, of a checkpoint, or of the weights in an exported folder; InputError if it is
+    none (`model_schema`)."""
     if path.name == WEIGHTS:
         return read_hub_folder(path.parent)
-    saved: dict[str, Any] = load_checkpoint(path, mapped=True)
-    saved = saved.get("model", saved)
-    if "learner" not in saved or "experiment" not in saved:
-        raise InputError(f"{path}: holds no model of this tool")
-    return saved
+    saved = load_checkpoint(path, mapped=True)
+    return check_model(saved.get("model", saved), str(path))
 
 
 @dataclass(frozen=True)
@@ -176,8 +175,9 @@ def load_learner(path: "Path | Bare", store: Images | None = None) -> tuple[Lear
             f"{path}: trained on images of {saved['channels']} channels, the data set has {store.channels}"
         )
     samples = saved.get("num_samples", 0)  # older files do not tell it
-    learner = build_learner(experiment, store, num_classes=saved["num_classes"], num_samples=samples)
+    with refused(path, "its settings make no network"):
+        learner = build_learner(experiment, store, num_classes=saved["num_classes"], num_samples=samples)
     if experiment.training.precision == "float64":
         learner.double()
-    learner.load_state_dict(saved["learner"])
+    load_weights(learner, saved["learner"], str(path))
     return learner, experiment

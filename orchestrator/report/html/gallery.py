@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw, ImageOps
 from orchestrator.report.html.model_page import neighbours, uncertainty_text
 from orchestrator.report.model_view import THUMBNAIL, View
 from orchestrator.storage.atomic import write_whole
+from orchestrator.storage.opening import make_folder, open_file
 
 GALLERY = "gallery"
 """A table of the tracker, `gallery.json`, and the folder of its images."""
@@ -26,7 +27,7 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
     shown = min(TABLE_NEIGHBOURS, insight.neighbour_KN.shape[1])
     heads = ["class", "query", *(f"neighbour {rank + 1}" for rank in range(shown)), "found"]
     rows = []
-    (folder / GALLERY).mkdir(parents=True, exist_ok=True)
+    make_folder(folder / GALLERY)
     for number, (row, label) in enumerate(zip(insight.query_K.tolist(), insight.query_label_K.tolist(), strict=True)):
         own = insight.neighbour_label_KN[number, : neighbours(insight, number, shown)]
         images = [_framed(view.thumbnails[row], None, uncertainty_text(insight, "K", number))]
@@ -37,7 +38,10 @@ def write_gallery(view: View, folder: Path, place: str) -> str:
         cells = []
         for rank, image in enumerate(images):
             file = f"{GALLERY}/{number:02d}-{rank}.webp"
-            image.save(folder / file, "WEBP", quality=80)  # not flushed to the disk: there are 150, which can be remade
+            with open_file(
+                folder / file, "wb"
+            ) as picture:  # not flushed to the disk: there are 150, which can be remade
+                image.save(picture, "WEBP", quality=80)
             cells.append({"type": "image", "filepath": f"{place}/{file}", "compressed_filepath": f"{place}/{file}"})
         said = ", ".join(f"{'✓' if other == label else '✗'} {names[other]}" for other in own.tolist())
         rows.append([names[label], *cells, f"{int((own == label).sum())} of {len(own)} right: {said}"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from PIL import Image
 
+from orchestrator.data.encoding import open_image, read_image
 from orchestrator.report.html.rendering import rendered
 from orchestrator.report.model_view import image_source
 from orchestrator.storage.atomic import write_whole
@@ -26,7 +27,7 @@ class Shown:
     @classmethod
     def of(cls, path: Path, name: str, side: int = SMALL, value: float = 0.0) -> "Shown":
         try:
-            with Image.open(path) as image:
+            with open_image(read_image(path)) as image:
                 picture = image.convert("RGB")
         except (OSError, ValueError):  # moved since it was embedded
             return cls(name, value=value)
