@@ -20,7 +20,7 @@ import pytest
 from recorded import record
 from test_search_page import CHROMIUM, HOSTILE, Elements, made, spread
 
-from orchestrator.cli.serving import Server
+from orchestrator.cli.serving import IDLE_SECONDS, Server
 from orchestrator.report.html.storage_page import storage_page
 from orchestrator.storage.journal import Journal
 from orchestrator.storage.places import Places
@@ -264,7 +264,8 @@ def test_wrong_input(storage: Path) -> None:
 
 
 def test_an_idle_connection_is_ended_and_its_thread_with_it(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.cli.serving._Handler.timeout", 0.2)
+    assert IDLE_SECONDS <= 60
+    monkeypatch.setattr("orchestrator.cli.serving._Handler.timeout", IDLE_SECONDS / 100)
     before = threading.active_count()
     with served(storage) as server:
         idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(5)]
