@@ -58,6 +58,13 @@ WORLDS = (
 )
 
 
+class Search(NamedTuple):
+    """Deviations of the configurations that searches for one method find: of their mean, and on a class."""
+
+    of_search: float
+    of_cell: float
+
+
 class Outcome(NamedTuple):
     """Of R simulated verdicts; None for what they do not say."""
 
@@ -137,6 +144,30 @@ def counts(rng: Rng, classes: int, seeds: int, world: World, shift: float, searc
     return Outcome(p < SIGNIFICANT, held)
 
 
+def searched(rng: Rng, shape: tuple[int, int, int], world: World, shift: float, trainings: int) -> Floats:
+    """Differences (R, C, N, S) of two methods, searched N times each, each winner trained S times: a configuration
+    deviates from its method by 0.01, and by 0.03 on a class."""
+    searches, classes, times = shape
+    found = Search(0.01, 0.03)
+    apart = shift + world.of_class * rng.standard_normal((searches, classes, 1, 1))
+    apart = apart + found.of_search * np.sqrt(2) * rng.standard_normal((searches, 1, times, 1))
+    apart = apart + found.of_cell * np.sqrt(2) * rng.standard_normal((searches, classes, times, 1))
+    apart = apart + world.of_seed * rng.standard_normal((searches, 1, times, trainings))
+    return np.asarray(apart + world.of_cell * rng.standard_normal((searches, classes, times, trainings)))
+
+
+def methods(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """Two methods whose searches were repeated so many times, each winner trained with five seeds."""
+    p, held = judged(_crossed(searched(rng, (searches, classes, seeds), world, shift, 5).mean(axis=3)), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
+def one_search(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """For comparison: one search of each, its winner's seeds, said of the methods."""
+    p, held = judged(_crossed(searched(rng, (searches, classes, 1), world, shift, seeds)[:, :, 0]), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
 def as_before(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
     """For comparison: the t-test over seeds, said of unseen classes."""
     one, other = tables(rng, (searches, classes, seeds), world, 2, shift)
@@ -190,8 +221,10 @@ KINDS: dict[str, tuple[Kind, str]] = {
     "grid": (grid, "best of a grid of four"),
     "fixed": (fixed, "two configurations, these classes"),
     "counts": (counts, "the same, 60 queries"),
+    "methods": (methods, "two methods, searches repeated"),
     "one_test": (one_test, "one test over classes"),
     "unequal": (unequal, "one test, large classes hard"),
+    "one_search": (one_search, "*for comparison:* two methods from one search of each"),
     "as_before": (as_before, "*for comparison:* t-test over seeds"),
     "bootstrap": (bootstrap, "*for comparison:* bootstrap's percentiles"),
 }

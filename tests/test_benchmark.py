@@ -146,6 +146,41 @@ def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_
         assert (own.parent / str(back)).resolve() == result.page.resolve()
 
 
+def test_repeated_searches_make_it_a_verdict_on_methods(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 18}).model_copy(update={"searches": 3})
+    labels = ["pfml", "proxy_anchor", "pfml-2", "proxy_anchor-2", "pfml-3", "proxy_anchor-3"]
+    assert list(chosen.labels) == labels
+    found = run(chosen, MadeRunner()).comparison
+    seeds = {m.label: sorted(m.tests) for m in found.members}
+    assert seeds["pfml"] == list(range(5)) and seeds["proxy_anchor-3"] == list(range(2000, 2005))
+    values = [statistics.fmean(0.5 + 0.01 * (s % 3) for s in seeds[name]) for name in labels[::2]]
+    first, second = found.methods
+    assert (first.label, second.label) == ("pfml", "proxy_anchor")
+    assert list(first.values.values()) == pytest.approx(values) and first.deviation == pytest.approx(
+        statistics.stdev(values)
+    )
+    (apart,) = found.differences
+    assert (apart.seeds, apart.unit, apart.over) == (3, "search", "3 searches") and not deciding_steps(found)
+    assert found.verdict[0].startswith("Best method: pfml, map_at_r 0.5") and "over 3 searches" in found.verdict[0]
+    assert found.verdict[1].startswith("Searched again with other seeds, pfml finds configurations whose tests have a")
+    assert found.verdict[1].endswith("that their training seeds account for.")
+    assert not any("configuration found" in line for line in found.verdict)
+    conforms("compare", found.plain)
+    (heads,) = re.findall(r'id="differences-table".*?<thead>(.*?)</thead>', comparison_page(found), re.DOTALL)
+    assert "searches" in heads and "seeds" not in heads
+    assert run(chosen, again := MadeRunner()).stopped is None and again.ran == []
+    with pytest.raises(InputError, match="--searches: 4: benchmark 'b' has 3 of each method; with more after a look"):
+        asked(chosen.model_copy(update={"searches": 4}), chosen)
+    assert asked(chosen, asked_for("pfml", "proxy_anchor")).searches == 3
+
+
+def test_two_searches_of_each_method_are_no_verdict(run: Run) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 18}).model_copy(update={"searches": 2})
+    found = run(chosen, MadeRunner()).comparison
+    assert found.verdict[0].startswith("Ahead: pfml, map_at_r 0.5")
+    assert found.verdict[0].endswith("that may be chance (a verdict on methods needs 3 searches of each).")
+
+
 def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None:
     chosen = asked_for("pfml", "proxy_anchor")
     run(chosen, MadeRunner())

@@ -187,6 +187,68 @@ def test_searches_are_compared_over_classes_and_seeds(tmp_path: Path) -> None:
         assert f"one and other {'are' if real else 'are not known to be'} equal within 0" in said
 
 
+def searched_again(folder: Path, values: np.ndarray, counts: np.ndarray) -> Ledger:
+    """A search whose winner's tests have these means of classes, (C, S)."""
+    best = spread(3).index(max(spread(3), key=lambda p: p["delta"]))
+    tests = [
+        keep_table(folder, f"final-{best:04d}-seed-{seed}", column, counts) for seed, column in enumerate(values.T)
+    ]
+    ledger = made(folder, spread(3), lambda p: p["delta"], finals={f"{best:04d}": tests})
+    ledger.folder = folder
+    return ledger
+
+
+def test_methods_are_compared_over_classes_and_searches(tmp_path: Path) -> None:
+    """By hand: the mean over a winner's seeds is one search's value; and the spread over searches counts."""
+    draw, counts = rng(4), np.arange(18) % 7 + 3.0
+    base = 0.5 + 0.05 * draw.standard_normal((18, 1))
+    found = {
+        (method, number): base + level + draw.normal(0, 0.02) + 0.002 * draw.standard_normal((18, 5))
+        for method, level in (("one", 0.03), ("other", 0.0))
+        for number in (1, 2, 3)
+    }
+    ledgers = {f"{m}-{n}": searched_again(tmp_path / f"{m}{n}", values, counts) for (m, n), values in found.items()}
+    comparison = Comparison.of("x", ledgers, searches={f"{m}-{n}": (m, n) for m, n in found})
+    apart = np.stack([(found["one", n] - found["other", n]).mean(axis=1) for n in (1, 2, 3)], axis=1)
+    expected = crossed(apart, np.repeat(counts[:, None], 3, axis=1))
+    (difference,) = comparison.differences
+    assert expected is not None and difference.p == pytest.approx(expected.p)
+    assert abs(difference.mean) == pytest.approx(abs(expected.mean))
+    assert difference.over == "18 classes and 3 searches" and not difference.real
+    assert comparison.verdict[0].startswith("Not distinguishable as methods: one, map_at_r 0.5")
+    alone = Comparison.of("x", {name: ledgers[name] for name in ("one-1", "other-1")})  # the configurations differ
+    assert alone.differences[0].real
+
+
+def test_one_search_of_each_method_says_nothing_of_methods() -> None:
+    """Methods that are alike; each search finds a configuration that deviates by 0.01, and by 0.03 on a class."""
+    draw = rng(6)
+    apart = 0.03 * draw.standard_normal((1500, 60, 1, 1)) + 0.014 * draw.standard_normal((1500, 1, 3, 1))
+    apart = apart + 0.042 * draw.standard_normal((1500, 60, 3, 1)) + 0.02 * draw.standard_normal((1500, 60, 3, 3))
+    counts = np.full((60, 3), 20.0)
+    assert (two_sided(*crossed_of(apart.mean(axis=3), counts)) < 0.05).mean() < 0.065
+    assert (two_sided(*crossed_of(apart[:, :, 0], counts)) < 0.05).mean() > 0.2
+
+
+def test_the_mean_of_repeated_tests_is_over_classes_and_seeds(tmp_path: Path) -> None:
+    values, counts = 0.5 + cells(3, 18, 4, 0.1, 0.01, 0.02), np.arange(18) % 7 + 3.0
+    ledger = searched_again(tmp_path, values, counts)
+    both = crossed(values, np.repeat(counts[:, None], 4, axis=1))
+    assert both is not None
+    low, high = both.share_ends()
+    tested = Findings.of(ledger).tested["map_at_r"]
+    assert tested.endswith(f"(95% over 18 classes and 4 seeds: {low:.4f} to {high:.4f})")
+    held = 0
+    for seed in range(400):
+        found = crossed(0.5 + cells(seed, 18, 4, 0.1, 0.01, 0.02), np.full((18, 4), 8.0))
+        assert found is not None
+        low, high = found.share_ends()
+        held += low <= 0.5 <= high
+    assert held / 400 >= 0.93
+    ledger.folder = None
+    assert "(95% over 4 seeds: " in Findings.of(ledger).tested["map_at_r"]
+
+
 # Looks, equality, data sets, curves ------------------------------------------------------------------------------
 
 

@@ -101,6 +101,8 @@ class Apart(BaseModel):
     """Over which it was tested, with the seeds; none where no tables were kept, or nothing is claimed for others."""
     look: int | None
     """Where runs may be continued: how often they were looked at, which p pays for."""
+    unit: Literal["seed", "search"]
+    """What `seeds` counts: trainings of one configuration, or searches of one method."""
     difference: float
     low: float | None
     high: float | None
@@ -124,6 +126,15 @@ class SeedValue(BaseModel):
     value: float
 
 
+class OverBoth(BaseModel):
+    """The 95% interval of a mean over other classes and seeds."""
+
+    low: float
+    high: float
+    classes: int
+    seeds: int
+
+
 class Point(BaseModel):
     """A point of a grid over seeds."""
 
@@ -133,6 +144,8 @@ class Point(BaseModel):
     values: list[SeedValue]
     mean: float
     over_seeds: Interval | None
+    over_both: OverBoth | None
+    """Over other classes and seeds, where the tables of the classes were kept."""
     best_less_this: Apart | None
 
 
@@ -234,6 +247,17 @@ class Summary(BaseModel):
     differences: list[Apart]
 
 
+class RepeatedMethod(BaseModel):
+    """A method whose search was repeated, by the mean test of each search's winner."""
+
+    label: str
+    searches: dict[str, float]
+    mean: float
+    deviation_of_searches: float | None
+    deviation_by_seeds: float | None
+    """That training seeds alone would give the searches' values."""
+
+
 class Compared(BaseModel):
     """Searches beside each other."""
 
@@ -243,6 +267,8 @@ class Compared(BaseModel):
     outlook: list[str]
     notes: list[str]
     members: list[Member]
+    methods: list[RepeatedMethod]
+    """Where their searches were repeated: the differences are between them."""
     differences: list[Apart]
 
 

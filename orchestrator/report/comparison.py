@@ -20,6 +20,7 @@ from orchestrator.report.commands import train_command
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
+from orchestrator.report.repeated_searches import Method, between_methods, methods_of, verdict_of
 from orchestrator.report.significance import (
     Difference,
     differences,
@@ -36,7 +37,8 @@ from orchestrator.text import counted, listed, value_text
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal for numbers to be comparable, besides the data set's digest."""
 NOT_THE_METHODS = (
-    "Compared are the configurations that these searches found; searches with other seeds may find others."
+    "Compared are the configurations that these searches found; searches with other seeds may find others (benchmark "
+    "--searches 3 compares methods)."
 )
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a note: it is reported elsewhere, or changes no result."""
@@ -143,6 +145,8 @@ class Comparison:
     """What more budget, or more seeds, would likely change."""
     notes: tuple[str, ...]
     """What differs, so that the comparison may not be fair, and what is missing."""
+    methods: tuple[Method, ...] = ()
+    """Best first, where their searches were repeated: the differences are between them then."""
 
     @classmethod
     def of(
@@ -152,9 +156,11 @@ class Comparison:
         missing: Sequence[str] = (),
         storage: str = "",
         margin: float | None = None,
+        searches: Mapping[str, tuple[str, int]] | None = None,
     ) -> "Comparison":
         """Compare searches, known by their labels; `missing` are those that have not begun, `storage` is where they
-        are, if that is not the default, and `margin` the largest difference with which two count as equal.
+        are, if that is not the default, `margin` the largest difference with which two count as equal, and `searches`
+        the method and the number of each, where methods' searches were repeated.
 
         Raises:
             InputError: they do not measure the same thing; names what differs.
@@ -171,8 +177,14 @@ class Comparison:
         tables = {m.label: tables_by_seed(m.ledger, m.winner, metric) for m in members if m.tests}
         resolution = max((resolution_of(m.ledger) for m in members), default=0.0)
         looks = {member.label: member.ledger.looks for member in members}
-        compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
-        verdict = [*_untrained(metric, members), *_verdict(metric, members, compared)]
+        methods = methods_of(members, searches, sign) if searches else []
+        if methods:
+            compared = between_methods(methods, metric, resolution)
+            judged = verdict_of(metric, methods, compared)
+        else:
+            compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
+            judged = _verdict(metric, members, compared)
+        verdict = [*_untrained(metric, members), *judged]
         if margin is not None:
             verdict += [f"{text}." for one in compared if (text := one.equal_text(margin))]
         return cls(
@@ -183,6 +195,7 @@ class Comparison:
             verdict=tuple(verdict),
             outlook=tuple(_outlook(members, compared)),
             notes=tuple(_notes(members, missing)),
+            methods=tuple(methods),
         )
 
     @property
@@ -216,6 +229,7 @@ class Comparison:
                 }
                 for member in self.members
             ],
+            "methods": [method.plain for method in self.methods],
             "differences": [difference.plain for difference in self.differences],
         }
 
@@ -375,6 +389,8 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
             lines.append(f"{member.label}'s best training still rose at its end: longer ones may help it.")
     best = members[0].label
     tests = sum(d.tested for d in compared)
+    if any(d.unit == "search" for d in compared):
+        return lines
     open_ = [d for d in compared if d.one == best and d.tested and not d.real]
     forecasts = {d.other: found for d in open_ if (found := seeds_needed(d, tests)) is not None}
     lines += [

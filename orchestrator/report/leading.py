@@ -24,7 +24,7 @@ class Favoured:
     def text(self) -> str:
         """`the tests favour 0013 by 0.0480 (95%: 0.0310 to 0.0650, p 0.004)`"""
         found = self.difference
-        low, high = (found.interval.low, found.interval.high) if found.interval is not None else (None, None)
+        low, high = (None, None) if found.ends is None else found.ends
         if found.mean < 0 and low is not None and high is not None:
             low, high = -high, -low
         ends = "" if low is None else f"95%: {low:.4f} to {high:.4f}, "
