@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from orchestrator.cli.outputs_of_comparisons import Apart, Compared, Value
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
 from orchestrator.storage.labels import Labels
@@ -15,8 +16,6 @@ from orchestrator.storage.leaderboard import Interval, Repeated
 
 Facts = dict[str, Any]
 """A mapping with keys that depend on the method, the data set or the settings."""
-Value = bool | int | float | str | None
-"""Of a hyperparameter or a setting."""
 Ends = tuple[float, float] | None
 """Of an interval; null where there are too few classes or queries for one."""
 
@@ -91,36 +90,6 @@ class Numbers(BaseModel):
     selection_warning: str | None
 
 
-class Apart(BaseModel):
-    """The paired difference of two searches or points over their common seeds."""
-
-    one: str
-    other: str
-    seeds: int
-    classes: int | None
-    """Over which it was tested, with the seeds; none where no tables were kept, or nothing is claimed for others."""
-    look: int | None
-    """Where runs may be continued: how often they were looked at, which p pays for."""
-    unit: Literal["seed", "search"]
-    """What `seeds` counts: trainings of one configuration, or searches of one method."""
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
-    adjusted_p: float | None
-    real: bool | None
-    on_these_classes: "OnTheseClasses | None"
-
-
-class OnTheseClasses(BaseModel):
-    """The same difference over training seeds alone, on the classes that were tested."""
-
-    low: float | None
-    high: float | None
-    p: float | None
-    adjusted_p: float | None
-
-
 class SeedValue(BaseModel):
     seed: int
     value: float
@@ -155,30 +124,6 @@ class NextStep(BaseModel):
     reason: str
     command: str | None
     seconds_of_training: float | None
-
-
-class Tests(BaseModel):
-    """The tests of a winner, by seed."""
-
-    mean: float
-    standard_deviation: float | None
-    seeds: dict[str, float]
-
-
-class Member(BaseModel):
-    """One of the searches that are compared."""
-
-    label: str
-    search: str
-    state: str
-    params: dict[str, Value] | None
-    objective: float | None
-    test: Tests | None
-    trials: dict[str, int]
-    epochs: float
-    hours: float
-    training_seconds: float
-    command: str | None
 
 
 class DeletedRuns(BaseModel):
@@ -244,31 +189,6 @@ class Summary(BaseModel):
     finals: list[Trial]
     repeated: list[Repeated]
     next_steps: list[NextStep]
-    differences: list[Apart]
-
-
-class RepeatedMethod(BaseModel):
-    """A method whose search was repeated, by the mean test of each search's winner."""
-
-    label: str
-    searches: dict[str, float]
-    mean: float
-    deviation_of_searches: float | None
-    deviation_by_seeds: float | None
-    """That training seeds alone would give the searches' values."""
-
-
-class Compared(BaseModel):
-    """Searches beside each other."""
-
-    name: str
-    metric: str
-    verdict: list[str]
-    outlook: list[str]
-    notes: list[str]
-    members: list[Member]
-    methods: list[RepeatedMethod]
-    """Where their searches were repeated: the differences are between them."""
     differences: list[Apart]
 
 

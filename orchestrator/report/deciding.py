@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from orchestrator.report.comparison import Comparison, Member
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.member import Member
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.significance import Difference
 from orchestrator.report.steps import Step, line, of_finals

@@ -9,15 +9,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from orchestrator.evaluation.claims import FEWEST_SEEDS
 from orchestrator.report.class_tables import ClassTable, mean_table
+from orchestrator.report.member import Member
 from orchestrator.report.significance import Difference, differences, how_tested, tables_by_seed
 from orchestrator.text import counted
-
-if TYPE_CHECKING:
-    from orchestrator.report.comparison import Member
 
 MOST_NAMED = 5
 
@@ -27,7 +25,7 @@ class Method:
     """A method and its repeated searches."""
 
     label: str
-    members: Mapping[int, "Member"]
+    members: Mapping[int, Member]
     """Its searches that have a test, by their number from 1."""
 
     @property
@@ -83,7 +81,7 @@ class Method:
         return found
 
 
-def methods_of(members: Sequence["Member"], searches: Mapping[str, tuple[str, int]], sign: float) -> list[Method]:
+def methods_of(members: Sequence[Member], searches: Mapping[str, tuple[str, int]], sign: float) -> list[Method]:
     """The methods that have a test, best first; `searches` gives each member's method and number."""
     by_method: dict[str, dict[int, Member]] = {}
     for member in members:

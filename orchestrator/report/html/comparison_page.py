@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from orchestrator.report.comparison import Comparison, Member
+from orchestrator.report.comparison import Comparison
 from orchestrator.report.deciding import deciding_steps
 from orchestrator.report.html.connected import searches_data
 from orchestrator.report.html.elements import (
@@ -21,6 +21,7 @@ from orchestrator.report.html.elements import (
     trial_cell,
 )
 from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.report.member import Member
 from orchestrator.report.power import SEEDS_TO_FORECAST
 from orchestrator.report.significance import Difference, over_what
 from orchestrator.storage.atomic import write_whole
