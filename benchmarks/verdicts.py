@@ -2,6 +2,8 @@
 
     python benchmarks/verdicts.py [table] [--searches 4000] [--only pair grid ...]
     python benchmarks/verdicts.py looks
+    python benchmarks/verdicts.py excess
+    python benchmarks/verdicts.py margins
 
 Each kind of verdict is a function of the generator, the numbers of classes and of seeds, and `shift`, the true
 difference; it makes class tables of many searches and returns what the product's functions say of them: whether a
@@ -19,14 +21,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import CONFIDENCE, SIGNIFICANT
+from orchestrator.evaluation.excess import expected_excess
 from orchestrator.evaluation.intervals import of_class_means
 from orchestrator.evaluation.verdicts import (
+    Estimate,
     Parts,
     crossed_of,
     half_width,
     holm,
+    over_seeds,
     over_seeds_of,
+    p_equal,
     paid,
+    summarised,
     two_sided,
 )
 
@@ -253,6 +260,56 @@ def looks(searches: int) -> None:
         print(f"| {', '.join(map(str, schedule))} seeds | {found[0].mean():.1%} | {found[1].mean():.1%} |")
 
 
+def excess(searches: int) -> None:
+    """The best of several trials on the classes that chose it: how much too high it is, and what is said of it."""
+    print("| classes | trials | they deviate by | too high by | said, mean | said, deviation |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    rng = np.random.default_rng(0)
+    for deviation in (0.0, 0.02, 0.05):
+        for classes in (6, 18, 60):
+            for trials in (8, 30, 100):
+                true, told = [], []
+                for _ in range(searches):
+                    own = rng.normal(0.5, deviation, trials)
+                    of_class = rng.normal(0, 0.1, (classes, 1))
+                    values = own + of_class + rng.normal(0, 0.08, (classes, trials))
+                    means = values.mean(axis=0)
+                    best = int(means.argmax())
+                    true.append(means[best] - own[best] - of_class.mean())
+                    found = expected_excess(values, np.full(classes, float(QUERIES)))
+                    told.append(0.0 if found is None else found.value)
+                cells = (np.mean(true), np.mean(told), np.std(told))
+                shown = " | ".join(f"{cell:.4f}" for cell in cells)
+                print(f"| {classes} | {trials} | {deviation:g} | {shown} |", flush=True)
+
+
+def margins(searches: int) -> None:
+    """Equality within a margin of 0.02 over five seeds, and the mean over data sets whose differences vary."""
+    rng = np.random.default_rng(0)
+    print("| true difference | deviation over seeds | called equal within 0.02 |\n| ---: | ---: | ---: |")
+    for truth in (0.02, 0.01, 0.0):
+        for deviation in (0.004, 0.01, 0.02):
+            values = truth + deviation * rng.standard_normal((searches, 5))
+            found = [over_seeds(row) for row in values]
+            equal = np.mean([one is not None and p_equal(one, 0.02) < SIGNIFICANT for one in found])
+            print(f"| {truth:g} | {deviation:g} | {equal:.1%} |", flush=True)
+    print("\n| data sets | they deviate by | covered by 95%, random effects | fixed effect |")
+    print("| ---: | ---: | ---: | ---: |")
+    for count in (2, 3, 5, 10):
+        for deviation in (0.0, 0.01, 0.03):
+            held = np.zeros(2)
+            for _ in range(searches // 2):
+                errors = rng.uniform(0.004, 0.02, count)
+                values = 0.02 + deviation * rng.standard_normal(count) + errors * rng.standard_normal(count)
+                pairs = zip(values.tolist(), errors.tolist(), strict=True)
+                found_ = summarised([Estimate(value, ((error**2, 60.0),)) for value, error in pairs])
+                weights = 1 / errors**2
+                plain = abs((weights * values).sum() / weights.sum() - 0.02) <= 1.96 / np.sqrt(weights.sum())
+                held += (found_ is not None and abs(found_.estimate.mean - 0.02) <= found_.estimate.half(), plain)
+            both, fixed_ = 2 * held / searches
+            print(f"| {count} | {deviation:g} | {both:.1%} | {fixed_:.1%} |", flush=True)
+
+
 def rates(
     kind: Kind, classes: int, seeds: int, world: World, shift: float, searches: int
 ) -> tuple[float, float | None]:
@@ -289,8 +346,15 @@ def table(searches: int, only: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("table", "looks"), default="table")
+    parser.add_argument("what", nargs="?", choices=("table", "looks", "excess", "margins"), default="table")
     parser.add_argument("--searches", type=int, default=4000)
     parser.add_argument("--only", nargs="*", default=[], choices=list(KINDS))
     asked = parser.parse_args()
-    looks(25 * asked.searches) if asked.what == "looks" else table(asked.searches, asked.only)
+    if asked.what == "looks":
+        looks(25 * asked.searches)
+    elif asked.what == "excess":
+        excess(asked.searches // 4)
+    elif asked.what == "margins":
+        margins(asked.searches)
+    else:
+        table(asked.searches, asked.only)

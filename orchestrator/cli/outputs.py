@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
-from orchestrator.cli.outputs_of_comparisons import Apart, Compared, Value
+from orchestrator.cli.outputs_of_comparisons import Apart, Compared, ComparedAcross, Value
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
+from orchestrator.evaluation.excess import Excess
 from orchestrator.storage.labels import Labels
 from orchestrator.storage.leaderboard import Interval, Repeated
 
@@ -88,6 +89,8 @@ class Numbers(BaseModel):
     untrained: Untrained | None
     verdict: Literal["learned", "unsure", "did not learn", "unknown"]
     selection_warning: str | None
+    expected_excess: Excess | None
+    """How much too high the best value is, as the best of several on the classes that chose it."""
 
 
 class SeedValue(BaseModel):
@@ -382,7 +385,7 @@ class Plan(BaseModel):
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,
     "benchmark": Compared | dict[str, Plan],
-    "compare": Compared,
+    "compare": Compared | ComparedAcross,
     "resume": Summary | Compared,
     "status": Status | list[Status],
     "stop": Status | list[Status],

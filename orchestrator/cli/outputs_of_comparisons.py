@@ -85,3 +85,27 @@ class Compared(BaseModel):
     methods: list[RepeatedMethod]
     """Where their searches were repeated: the differences are between them."""
     differences: list[Apart]
+
+
+class OverDataSets(BaseModel):
+    """The random-effects mean of a difference over data sets."""
+
+    one: str
+    other: str
+    by_data_set: dict[str, float]
+    difference: float
+    low: float
+    high: float
+    p: float
+    adjusted_p: float
+    real: bool
+    deviation_between_data_sets: float
+    heterogeneity: float
+
+
+class ComparedAcross(BaseModel):
+    """Methods on several data sets."""
+
+    verdict: list[str]
+    over_data_sets: list[OverDataSets]
+    data_sets: dict[str, Compared]

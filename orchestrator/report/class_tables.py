@@ -5,6 +5,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.evaluation.claims import FEWEST_CLASSES, FEWEST_SEEDS
@@ -37,9 +38,11 @@ class ClassTable:
 def class_table(ledger: Ledger, run: TrialRecord, name: str, value: float) -> ClassTable | None:
     """The table behind a run's value of a metric (`map_at_r`); of a training over folds, the mean of the folds' tables.
     None where none was kept, or none of that value."""
-    if ledger.folder is None:
-        return None
-    place = ledger.folder / "trials" / run.trial_id
+    return None if ledger.folder is None else table_in(ledger.folder / "trials" / run.trial_id, name, value)
+
+
+def table_in(place: Path, name: str, value: float) -> ClassTable | None:
+    """The same from a trial's folder."""
     with contextlib.suppress(OSError):
         fetch_trial(place, INSIGHT)
     found = []

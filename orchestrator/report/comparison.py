@@ -22,6 +22,7 @@ from orchestrator.report.repeated_searches import Method, between_methods, metho
 from orchestrator.report.significance import (
     Difference,
     differences,
+    equal_texts,
     how_tested,
     resolution_of,
     tables_by_seed,
@@ -69,7 +70,8 @@ class Comparison:
         searches: Mapping[str, tuple[str, int]] | None = None,
     ) -> "Comparison":
         """Compare searches, known by their labels; `missing` are those that have not begun, `storage` is where they
-        are, if that is not the default, `margin` the largest difference with which two count as equal, and `searches`
+        are, if that is not the default, `margin` the largest difference with which two count as equal (else the first
+        of their files' `equivalence_margin`), and `searches`
         the method and the number of each, where methods' searches were repeated.
 
         Raises:
@@ -95,8 +97,10 @@ class Comparison:
             compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
             judged = _verdict(metric, members, compared)
         verdict = [*_untrained(metric, members), *judged]
+        if margin is None:
+            margin = next((m for ledger in ledgers.values() if (m := ledger.config.get("equivalence_margin"))), None)
         if margin is not None:
-            verdict += [f"{text}." for one in compared if (text := one.equal_text(margin))]
+            verdict += equal_texts(compared, margin)
         return cls(
             name=name,
             metric=metric,

@@ -98,16 +98,6 @@ class Difference:
         """Whether it is real: `yes`, `no`, or `not tested`."""
         return ("yes" if self.real else "no") if self.tested else "not tested"
 
-    def equal_text(self, margin: float) -> str:
-        """Whether the two are equal within a margin, by two one-sided tests, in words; empty without a verdict."""
-        if self.estimate is None or not self.estimate.error:
-            return ""
-        from orchestrator.evaluation.verdicts import p_equal
-
-        p = p_equal(self.estimate, margin)
-        said = "are equal" if p < SIGNIFICANT else "are not known to be equal"
-        return f"{self.one} and {self.other} {said} within {margin:g} over {self.over} (two one-sided tests, p {p:.2g})"
-
     @property
     def over(self) -> str:
         """What the verdict is over: `60 classes and 5 seeds`, `5 seeds`."""
@@ -261,6 +251,20 @@ def _difference(one: str, other: str, values: Values, tables: Tables, resolution
     cells = side_by_side(tables.get(one, {}), tables.get(other, {}), seeds)
     both = None if cells is None else crossed(*cells, resolution)
     return replace(plain, fixed=fixed, crossed=both, classes=0 if cells is None or both is None else len(cells[0]))
+
+
+def equal_texts(compared: Sequence[Difference], margin: float) -> list[str]:
+    """Whether each two are equal within a margin, by two one-sided tests, as sentences; those without a verdict are
+    left out. Each p is corrected for their number, and for looks, as those of differences are."""
+    from orchestrator.evaluation.verdicts import holm, p_equal, paid
+
+    known = [(one, one.estimate) for one in compared if one.estimate is not None and one.estimate.error]
+    ps = [paid(p_equal(found, margin), one.look) if one.look else p_equal(found, margin) for one, found in known]
+    return [
+        f"{one.one} and {one.other} {'are' if p < SIGNIFICANT else 'are not known to be'} equal within {margin:g} over "
+        f"{one.over} (two one-sided tests, p {p:.2g})."
+        for (one, _), p in zip(known, holm(ps), strict=True)
+    ]
 
 
 def how_tested(compared: Sequence[Difference]) -> str:

@@ -172,7 +172,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
         search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
         if ledger is not None and ledger.is_complete:
             exhausted = search.space.size() <= len(ledger.trials)
-            if exhausted or search.model_dump() == ledger.config:
+            if exhausted or search.model_dump() == Search.model_validate(ledger.config).model_dump():
                 continue
         left[label] = search
     return left
