@@ -4,6 +4,7 @@
     python benchmarks/verdicts.py looks
     python benchmarks/verdicts.py excess
     python benchmarks/verdicts.py margins
+    python benchmarks/verdicts.py seeds
 
 Each kind of verdict is a function of the generator, the numbers of classes and of seeds, and `shift`, the true
 difference; it makes class tables of many searches and returns what the product's functions say of them: whether a
@@ -14,6 +15,7 @@ count; normal and skewed classes. Power is for a difference of 0.04 in the middl
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -26,6 +28,7 @@ from orchestrator.evaluation.intervals import of_class_means
 from orchestrator.evaluation.verdicts import (
     Estimate,
     Parts,
+    crossed,
     crossed_of,
     half_width,
     holm,
@@ -36,6 +39,9 @@ from orchestrator.evaluation.verdicts import (
     summarised,
     two_sided,
 )
+from orchestrator.report.power import POWER, seeds_needed
+from orchestrator.report.significance import Difference
+from orchestrator.storage.leaderboard import Interval
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
@@ -310,6 +316,44 @@ def margins(searches: int) -> None:
             print(f"| {count} | {deviation:g} | {both:.1%} | {fixed_:.1%} |", flush=True)
 
 
+MOST = 40
+"""Seeds up to which the true power is simulated."""
+ASKED = (
+    (18, 0.06, MIDDLE),
+    (60, 0.02, MIDDLE),
+    (60, 0.02, World(0.03, 0.01, 0.02)),
+    (60, 0.02, World(0.03, 0.03, 0.02)),
+)
+
+
+def seeds(searches: int) -> None:
+    """The seeds that a pilot of five asks for to find a difference, and the power that they have in truth."""
+    print("| classes | difference | deviations: class, seed, cell | needed in truth | asked for: median ", end="")
+    print("| 10% to 90% | more classes asked for | power of what is asked for |")
+    print("| ---: | ---: | --- | ---: | ---: | --- | ---: | ---: |")
+    for classes, shift, world in ASKED:
+        curve = {count: rates(pair, classes, count, world, shift, searches)[0] for count in range(3, MOST + 1)}
+        enough = next((count for count, chance in curve.items() if chance >= POWER), None)
+        rng, asked_for, more = np.random.default_rng(1), [], 0
+        for _ in range(searches // 5):
+            one, other = tables(rng, (1, classes, 5), world, 2, shift)
+            apart = (one - other)[0]
+            found = crossed(apart, np.full(apart.shape, float(QUERIES)))
+            fixed_ = over_seeds(apart.mean(axis=0))
+            if found is None or fixed_ is None:
+                continue
+            exact = replace(found, mean=shift)  # what is asked is how many seeds find the true difference
+            spread = Interval.of(apart.mean(axis=0).tolist())
+            wanted = seeds_needed(Difference("a", "b", 5, shift, spread, fixed_, exact, classes), 1)
+            more += wanted is None or wanted.seeds is None
+            asked_for += [min(max(3, wanted.seeds), MOST)] if wanted is not None and wanted.seeds is not None else []
+        low, middle, high = np.quantile(asked_for, [0.1, 0.5, 0.9]) if asked_for else (np.nan, np.nan, np.nan)
+        kept = np.mean([curve[count] for count in asked_for]) if asked_for else np.nan
+        of = ", ".join(f"{part:g}" for part in world[:3])
+        print(f"| {classes} | {shift:g} | {of} | {enough or f'more than {MOST}'} | {middle:.0f} ", end="")
+        print(f"| {low:.0f} to {high:.0f} | {more / (searches // 5):.0%} | {kept:.0%} |", flush=True)
+
+
 def rates(
     kind: Kind, classes: int, seeds: int, world: World, shift: float, searches: int
 ) -> tuple[float, float | None]:
@@ -346,7 +390,7 @@ def table(searches: int, only: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("table", "looks", "excess", "margins"), default="table")
+    parser.add_argument("what", nargs="?", choices=("table", "looks", "excess", "margins", "seeds"), default="table")
     parser.add_argument("--searches", type=int, default=4000)
     parser.add_argument("--only", nargs="*", default=[], choices=list(KINDS))
     asked = parser.parse_args()
@@ -354,6 +398,8 @@ if __name__ == "__main__":
         looks(25 * asked.searches)
     elif asked.what == "excess":
         excess(asked.searches // 4)
+    elif asked.what == "seeds":
+        seeds(asked.searches)
     elif asked.what == "margins":
         margins(asked.searches)
     else:

@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from orchestrator.report import learning
 from orchestrator.report.class_tables import ClassTable, class_table
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.findings import Findings
+from orchestrator.report.formats import format_of
 from orchestrator.report.power import seeds_needed
 from orchestrator.report.significance import between_confirmed, differences, how_tested
 from orchestrator.search.excess import excess_of
@@ -126,6 +128,13 @@ def confirmed(folder: Path, apart: np.ndarray, **changes: Any) -> Ledger:
     return ledger
 
 
+def bold_rows(ledger: Ledger) -> list[str]:
+    """The trials whose test of MAP@R is bold in the table for a paper."""
+    lines = [line for line in format_of("latex").leaderboard(ledger).splitlines() if line.endswith("\\\\")]
+    rows = [line.removesuffix("\\\\").split("&") for line in lines]
+    return sorted(re.sub(r"[^0-9]", "", row[0]) for row in rows[1:] if "textbf" in row[-2])
+
+
 def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> None:
     """The seeds agree on these classes; that other classes would is not known. Both are said."""
     draw = rng(2)
@@ -144,9 +153,11 @@ def test_the_verdict_of_final_runs_is_over_classes_and_seeds(tmp_path: Path) -> 
         in said
     )
     assert "On these 18 classes, over training seeds, they differ: -0.0" in said
+    assert bold_rows(ledger) == ["0000", "0001"], "the table for a paper has the page's verdict"
     ledger.folder = None  # of a journal alone: the seeds' verdict, and no more is claimed
     (alone,) = between_confirmed(ledger)
     assert alone.real and alone.crossed is None
+    assert bold_rows(ledger) == ["0000"]
     said = Findings.of(ledger).certainty
     assert "over seeds trial 0000 is the better one (paired t-test over 4 seeds on these classes; look 1" in said
 

@@ -12,6 +12,7 @@ from orchestrator.cli.outputs_of_comparisons import Apart, Compared, ComparedAcr
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
 from orchestrator.evaluation.excess import Excess
+from orchestrator.evaluation.paired import Gain
 from orchestrator.storage.labels import Labels
 from orchestrator.storage.leaderboard import Interval, Repeated
 
@@ -91,6 +92,10 @@ class Numbers(BaseModel):
     selection_warning: str | None
     expected_excess: Excess | None
     """How much too high the best value is, as the best of several on the classes that chose it."""
+    gain: Gain | None
+    """Of the winner over its untrained network, paired by class, on the held-out classes."""
+    test_gain: Gain | None
+    """The same on the test classes."""
 
 
 class SeedValue(BaseModel):

@@ -16,7 +16,7 @@ from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.report import learning
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
-from orchestrator.report.member import Member, spread_text
+from orchestrator.report.member import Member, in_queries, spread_text
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.repeated_searches import Method, between_methods, methods_of, verdict_of
 from orchestrator.report.significance import (
@@ -230,12 +230,12 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
         ahead = with_best[others[0].label]
         beside = [f"{ahead.fixed_text}."] if ahead.fixed_text else []
         said = f"Best configuration found: {best.label}, {said}, {ahead.text} ahead of {others[0].label} ({how})."
-        return [said, *beside, *searched]
+        return [said, *in_queries(best, others[0]), *beside, *searched]
     if how.startswith("no test"):
         following = ", ".join(f"{member.label} {member.text}" for member in others)
         return [f"Ahead: {best.label}, {said}, before {following}; that may be chance ({how})."]
     names = ", ".join(f"{m.label} ({_against(with_best.get(m.label))})" for m in open_)
-    lines = [f"Not distinguishable at this budget: {best.label}, {said}, and {names}; {how}."]
+    lines = [f"Not distinguishable over these seeds: {best.label}, {said}, and {names}; {how}."]
     if beaten := [member for member in others if member not in open_]:
         behind = ", ".join(f"{m.label} ({with_best[m.label].text})" for m in beaten)
         lines.append(f"{best.label} is better than {behind}.")
@@ -281,10 +281,12 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
             f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} of each are needed."
         )
         moving = []
-    elif not moving:
+    elif not moving and not any(map(_unsettled, ranked)):
+        apart = all(d.real for d in compared if d.one == members[0].label)
+        more = "" if apart else "; what is not distinguishable needs more seeds, or more test classes"
         lines.append(
-            "A bigger budget would likely change little: none gained more than "
-            f"{RISING:.0%}{place_of(ranked[0].ledger)} in the second half of its epochs."
+            "A bigger budget for the searches would likely change little: none gained more than "
+            f"{RISING:.0%}{place_of(ranked[0].ledger)} in the second half of its epochs{more}."
         )
     for member in moving:
         gain, gap = member.late_gain, abs(values[top] - values[member.label])
@@ -315,6 +317,12 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     if any(d.seeds < SEEDS_TO_FORECAST for d in open_):
         lines.append(f"How many seeds would tell them apart cannot be said from fewer than {SEEDS_TO_FORECAST}.")
     return lines
+
+
+def _unsettled(member: Member) -> bool:
+    """Whether its search says itself that there is more to gain: a best at an edge, a training that still rose."""
+    at_edge = any(setting.edge for setting in member.findings.searched)
+    return at_edge or any("still rose" in warning for warning in member.findings.warnings)
 
 
 def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:

@@ -213,7 +213,8 @@ def _first_line(
     line = learning.verdict_line(ledger) or learning.better_untrained(ledger)
     nothing = f"{line} " if line else ""
     if points:
-        return nothing + best_text(ledger, points, where)
+        tests = "" if ahead is None else f" But {ahead.text}."
+        return f"{nothing}{best_text(ledger, points, where)}{tests}"
     if ahead is not None:
         leads = f"with {params_text(ahead.trial.params)}" if ahead.trial.params else ""
         chosen = f"Chosen{where or f' by {ledger.metric}'}: {winner.trial_id}"

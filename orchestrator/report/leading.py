@@ -42,11 +42,11 @@ class Favoured:
 def favoured(ledger: Ledger, between: Sequence[Difference] | None = None) -> Favoured | None:
     """The trial whose tests are better than the chosen one's, beyond chance; of several the one with the best mean.
 
-    None with two objectives, which have a front and no winner, and for points over seeds. `between` are the differences
-    between the confirmed trials, where these are known already.
+    None with two objectives, which have a front and no winner. Of a grid over seeds, one trial stands for each point.
+    `between` are the differences between the confirmed trials, where these are known already.
     """
     chosen = ledger.winner()
-    if chosen is None or ledger.second is not None or ledger.over_seeds or len(ledger.finals) < 2:
+    if chosen is None or ledger.second is not None or len(ledger.finals) < 2:
         return None
     goal, ahead = goals(ledger)[0], []
     for found in between_confirmed(ledger) if between is None else between:

@@ -345,4 +345,6 @@ def plain(ledger: Ledger) -> dict[str, Any]:
         "verdict": "unknown" if winner is None else judge(ledger, winner).verdict,
         "selection_warning": small_selection(ledger),
         "expected_excess": None if winner is None else winner.excess,
+        "gain": None if winner is None or winner.test else winner.gain,
+        "test_gain": next((run.gain for run in ledger.tests_of(winner) if run.gain is not None), None),
     }

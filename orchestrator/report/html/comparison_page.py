@@ -149,6 +149,9 @@ def _effects(comparison: Comparison) -> Plot | None:
     if len(shown) < len(ordered):
         said += f" {len(shown)} of {len(ordered)} pairs are drawn; the table has all."
     rows = [_effect_row(d) for d in ordered]
+    if any(row[-1] is not None for row in rows):
+        over = "searches" if comparison.methods else "seeds"
+        said += f" In deviations: the mean difference divided by the standard deviation of the {over}' differences."
     heads = [_compared(comparison), "against", "searches" if comparison.methods else "seeds"]
     heads += ["difference", "low", "high", "in deviations"]
     return Plot("effects", "Differences", said, data, layout, Table("effects", heads, rows))
