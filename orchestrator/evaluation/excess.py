@@ -1,33 +1,18 @@
 """How much too high the best of several trials is on the classes that chose it."""
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import FEWEST_CLASSES
+from orchestrator.evaluation.kept import Excess
 
 Floats = NDArray[np.float64]
 
 SHARE = 0.2
 """Of the classes, that a draw leaves out."""
 DRAWS = 400
-
-
-@dataclass(frozen=True)
-class Excess:
-    """What the best of so many trials is expected to lose on other classes of this kind."""
-
-    value: float
-    trials: int
-    classes: int
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """For a journal and for JSON."""
-        return asdict(self)
 
 
 def expected_excess(values_CN: Floats, counts_C: Floats, draws: int = DRAWS, seed: int = 0) -> Excess | None:

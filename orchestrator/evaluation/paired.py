@@ -2,32 +2,12 @@
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from orchestrator.evaluation.intervals import of_class_means
-
-
-@dataclass(frozen=True)
-class Gain:
-    """The mean over queries of one network less another's, on the same queries."""
-
-    metric: str
-    difference: float
-    low: float | None
-    high: float | None
-    """The 95% interval over the classes; None for too few of them."""
-    up: int
-    """How many of the classes are better."""
-    classes: int
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """For a journal."""
-        return asdict(self)
+from orchestrator.evaluation.kept import Gain
 
 
 def paired_gain(tables: Sequence[Path], metric: str, others: Mapping[str, float]) -> Gain | None:

@@ -56,9 +56,9 @@ class TrialRecord:
     best_interval: tuple[float, float] | None = None
     """The 95% interval of its best value over the held-out classes, if recorded."""
     gain: dict[str, Any] | None = None
-    """Over its untrained network (`evaluation.paired.Gain`); on the test classes if tested, else the held-out ones."""
+    """Over its untrained network (`evaluation.kept.Gain`); on the test classes if tested, else the held-out ones."""
     excess: dict[str, Any] | None = None
-    """How much too high its best value is, as the best of several (`evaluation.excess.Excess`)."""
+    """How much too high its best value is, as the best of several (`evaluation.kept.Excess`)."""
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
