@@ -2,6 +2,9 @@
 
     python benchmarks/verdicts.py [table] [--searches 4000] [--only pair grid ...]
     python benchmarks/verdicts.py looks
+    python benchmarks/verdicts.py excess
+    python benchmarks/verdicts.py margins
+    python benchmarks/verdicts.py seeds
 
 Each kind of verdict is a function of the generator, the numbers of classes and of seeds, and `shift`, the true
 difference; it makes class tables of many searches and returns what the product's functions say of them: whether a
@@ -12,6 +15,7 @@ count; normal and skewed classes. Power is for a difference of 0.04 in the middl
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from typing import NamedTuple
 
@@ -19,16 +23,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from orchestrator.evaluation.claims import CONFIDENCE, SIGNIFICANT
+from orchestrator.evaluation.excess import expected_excess
 from orchestrator.evaluation.intervals import of_class_means
 from orchestrator.evaluation.verdicts import (
+    Estimate,
     Parts,
+    crossed,
     crossed_of,
     half_width,
     holm,
+    over_seeds,
     over_seeds_of,
+    p_equal,
     paid,
+    summarised,
     two_sided,
 )
+from orchestrator.report.power import POWER, seeds_needed
+from orchestrator.report.significance import Difference
+from orchestrator.storage.leaderboard import Interval
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
@@ -56,6 +69,13 @@ WORLDS = (
     World(0.03, 0.03, 0.02),
     World(0.05, 0.004, 0.03, True),
 )
+
+
+class Search(NamedTuple):
+    """Deviations of the configurations that searches for one method find: of their mean, and on a class."""
+
+    of_search: float
+    of_cell: float
 
 
 class Outcome(NamedTuple):
@@ -137,6 +157,30 @@ def counts(rng: Rng, classes: int, seeds: int, world: World, shift: float, searc
     return Outcome(p < SIGNIFICANT, held)
 
 
+def searched(rng: Rng, shape: tuple[int, int, int], world: World, shift: float, trainings: int) -> Floats:
+    """Differences (R, C, N, S) of two methods, searched N times each, each winner trained S times: a configuration
+    deviates from its method by 0.01, and by 0.03 on a class."""
+    searches, classes, times = shape
+    found = Search(0.01, 0.03)
+    apart = shift + world.of_class * rng.standard_normal((searches, classes, 1, 1))
+    apart = apart + found.of_search * np.sqrt(2) * rng.standard_normal((searches, 1, times, 1))
+    apart = apart + found.of_cell * np.sqrt(2) * rng.standard_normal((searches, classes, times, 1))
+    apart = apart + world.of_seed * rng.standard_normal((searches, 1, times, trainings))
+    return np.asarray(apart + world.of_cell * rng.standard_normal((searches, classes, times, trainings)))
+
+
+def methods(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """Two methods whose searches were repeated so many times, each winner trained with five seeds."""
+    p, held = judged(_crossed(searched(rng, (searches, classes, seeds), world, shift, 5).mean(axis=3)), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
+def one_search(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
+    """For comparison: one search of each, its winner's seeds, said of the methods."""
+    p, held = judged(_crossed(searched(rng, (searches, classes, 1), world, shift, seeds)[:, :, 0]), shift)
+    return Outcome(p < SIGNIFICANT, held)
+
+
 def as_before(rng: Rng, classes: int, seeds: int, world: World, shift: float, searches: int) -> Outcome:
     """For comparison: the t-test over seeds, said of unseen classes."""
     one, other = tables(rng, (searches, classes, seeds), world, 2, shift)
@@ -190,8 +234,10 @@ KINDS: dict[str, tuple[Kind, str]] = {
     "grid": (grid, "best of a grid of four"),
     "fixed": (fixed, "two configurations, these classes"),
     "counts": (counts, "the same, 60 queries"),
+    "methods": (methods, "two methods, searches repeated"),
     "one_test": (one_test, "one test over classes"),
     "unequal": (unequal, "one test, large classes hard"),
+    "one_search": (one_search, "*for comparison:* two methods from one search of each"),
     "as_before": (as_before, "*for comparison:* t-test over seeds"),
     "bootstrap": (bootstrap, "*for comparison:* bootstrap's percentiles"),
 }
@@ -218,6 +264,94 @@ def looks(searches: int) -> None:
             p = two_sided(*over_seeds_of(draws[:, :seeds]))
             found |= np.array([p, p * paid(1e-9, look) / 1e-9]) < SIGNIFICANT
         print(f"| {', '.join(map(str, schedule))} seeds | {found[0].mean():.1%} | {found[1].mean():.1%} |")
+
+
+def excess(searches: int) -> None:
+    """The best of several trials on the classes that chose it: how much too high it is, and what is said of it."""
+    print("| classes | trials | they deviate by | too high by | said, mean | said, deviation |")
+    print("| ---: | ---: | ---: | ---: | ---: | ---: |")
+    rng = np.random.default_rng(0)
+    for deviation in (0.0, 0.02, 0.05):
+        for classes in (6, 18, 60):
+            for trials in (8, 30, 100):
+                true, told = [], []
+                for _ in range(searches):
+                    own = rng.normal(0.5, deviation, trials)
+                    of_class = rng.normal(0, 0.1, (classes, 1))
+                    values = own + of_class + rng.normal(0, 0.08, (classes, trials))
+                    means = values.mean(axis=0)
+                    best = int(means.argmax())
+                    true.append(means[best] - own[best] - of_class.mean())
+                    found = expected_excess(values, np.full(classes, float(QUERIES)))
+                    told.append(0.0 if found is None else found.value)
+                cells = (np.mean(true), np.mean(told), np.std(told))
+                shown = " | ".join(f"{cell:.4f}" for cell in cells)
+                print(f"| {classes} | {trials} | {deviation:g} | {shown} |", flush=True)
+
+
+def margins(searches: int) -> None:
+    """Equality within a margin of 0.02 over five seeds, and the mean over data sets whose differences vary."""
+    rng = np.random.default_rng(0)
+    print("| true difference | deviation over seeds | called equal within 0.02 |\n| ---: | ---: | ---: |")
+    for truth in (0.02, 0.01, 0.0):
+        for deviation in (0.004, 0.01, 0.02):
+            values = truth + deviation * rng.standard_normal((searches, 5))
+            found = [over_seeds(row) for row in values]
+            equal = np.mean([one is not None and p_equal(one, 0.02) < SIGNIFICANT for one in found])
+            print(f"| {truth:g} | {deviation:g} | {equal:.1%} |", flush=True)
+    print("\n| data sets | they deviate by | covered by 95%, random effects | fixed effect |")
+    print("| ---: | ---: | ---: | ---: |")
+    for count in (2, 3, 5, 10):
+        for deviation in (0.0, 0.01, 0.03):
+            held = np.zeros(2)
+            for _ in range(searches // 2):
+                errors = rng.uniform(0.004, 0.02, count)
+                values = 0.02 + deviation * rng.standard_normal(count) + errors * rng.standard_normal(count)
+                pairs = zip(values.tolist(), errors.tolist(), strict=True)
+                found_ = summarised([Estimate(value, ((error**2, 60.0),)) for value, error in pairs])
+                weights = 1 / errors**2
+                plain = abs((weights * values).sum() / weights.sum() - 0.02) <= 1.96 / np.sqrt(weights.sum())
+                held += (found_ is not None and abs(found_.estimate.mean - 0.02) <= found_.estimate.half(), plain)
+            both, fixed_ = 2 * held / searches
+            print(f"| {count} | {deviation:g} | {both:.1%} | {fixed_:.1%} |", flush=True)
+
+
+MOST = 40
+"""Seeds up to which the true power is simulated."""
+ASKED = (
+    (18, 0.06, MIDDLE),
+    (60, 0.02, MIDDLE),
+    (60, 0.02, World(0.03, 0.01, 0.02)),
+    (60, 0.02, World(0.03, 0.03, 0.02)),
+)
+
+
+def seeds(searches: int) -> None:
+    """The seeds that a pilot of five asks for to find a difference, and the power that they have in truth."""
+    print("| classes | difference | deviations: class, seed, cell | needed in truth | asked for: median ", end="")
+    print("| 10% to 90% | more classes asked for | power of what is asked for |")
+    print("| ---: | ---: | --- | ---: | ---: | --- | ---: | ---: |")
+    for classes, shift, world in ASKED:
+        curve = {count: rates(pair, classes, count, world, shift, searches)[0] for count in range(3, MOST + 1)}
+        enough = next((count for count, chance in curve.items() if chance >= POWER), None)
+        rng, asked_for, more = np.random.default_rng(1), [], 0
+        for _ in range(searches // 5):
+            one, other = tables(rng, (1, classes, 5), world, 2, shift)
+            apart = (one - other)[0]
+            found = crossed(apart, np.full(apart.shape, float(QUERIES)))
+            fixed_ = over_seeds(apart.mean(axis=0))
+            if found is None or fixed_ is None:
+                continue
+            exact = replace(found, mean=shift)  # what is asked is how many seeds find the true difference
+            spread = Interval.of(apart.mean(axis=0).tolist())
+            wanted = seeds_needed(Difference("a", "b", 5, shift, spread, fixed_, exact, classes), 1)
+            more += wanted is None or wanted.seeds is None
+            asked_for += [min(max(3, wanted.seeds), MOST)] if wanted is not None and wanted.seeds is not None else []
+        low, middle, high = np.quantile(asked_for, [0.1, 0.5, 0.9]) if asked_for else (np.nan, np.nan, np.nan)
+        kept = np.mean([curve[count] for count in asked_for]) if asked_for else np.nan
+        of = ", ".join(f"{part:g}" for part in world[:3])
+        print(f"| {classes} | {shift:g} | {of} | {enough or f'more than {MOST}'} | {middle:.0f} ", end="")
+        print(f"| {low:.0f} to {high:.0f} | {more / (searches // 5):.0%} | {kept:.0%} |", flush=True)
 
 
 def rates(
@@ -256,8 +390,17 @@ def table(searches: int, only: list[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("table", "looks"), default="table")
+    parser.add_argument("what", nargs="?", choices=("table", "looks", "excess", "margins", "seeds"), default="table")
     parser.add_argument("--searches", type=int, default=4000)
     parser.add_argument("--only", nargs="*", default=[], choices=list(KINDS))
     asked = parser.parse_args()
-    looks(25 * asked.searches) if asked.what == "looks" else table(asked.searches, asked.only)
+    if asked.what == "looks":
+        looks(25 * asked.searches)
+    elif asked.what == "excess":
+        excess(asked.searches // 4)
+    elif asked.what == "seeds":
+        seeds(asked.searches)
+    elif asked.what == "margins":
+        margins(asked.searches)
+    else:
+        table(asked.searches, asked.only)

@@ -197,13 +197,15 @@ def benchmark(
     num_trials: int | None = None,
     settings: Mapping[str, Any] | None = None,
     name: str | None = None,
+    searches: int | None = None,
     storage: str | Path = DEFAULT_STORAGE,
     tracking_uri: str | None = None,
     address: str | None = None,
     **keys: Any,
 ) -> "Compared":
     """Which of some methods is best at an equal budget: a search with each, its winner tested over seeds, and their
-    comparison. The name of one that exists continues it. `keys`: as of `search`, for all of them."""
+    comparison. The name of one that exists continues it. With `searches` (3 or more) each method is searched so many
+    times, with other seeds, and the verdict is on methods. `keys`: as of `search`, for all of them."""
     from orchestrator.search.beginning import fresh_name, ray_runner
     from orchestrator.search.benchmark import Benchmark, asked, known
     from orchestrator.search.benchmarking import run
@@ -217,7 +219,10 @@ def benchmark(
     if before is None and name is not None:
         places.new_journal(name)
     fixed = as_mapping("settings", settings)
-    given = Benchmark(name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes)
+    times = searches or (1 if before is None else before.searches)
+    given = Benchmark(
+        name=name or fresh_name("benchmark"), methods=list(methods), overrides=fixed, changes=changes, searches=times
+    )
     chosen = asked(given, before)
     result = run(chosen, ray_runner(address), storage=places.storage, tracking_uri=tracking_uri)
     return Compared(chosen.name, result.comparison, result.page)

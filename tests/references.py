@@ -409,3 +409,40 @@ def flow(x, condition, blocks):
         second = changed(second, network(from_first, first + given), clamp)
         numbers = first + second
     return torch.stack(numbers)
+
+
+# Metrics of a ranking ---------------------------------------------------------------------------------------------
+
+
+def ranking_metrics(
+    values: list[float], hits: list[bool], recall_at: tuple[int, ...] = (1, 2, 4, 8)
+) -> dict[str, float] | None:
+    """Expected metrics of one query over the orders of items with equal values, which ascend; None without a hit. Place
+    by place, with the distribution of the number of hits so far."""
+    relevant = sum(hits)
+    if not relevant:
+        return None
+    deep = min(relevant, 1000)
+    names = [f"recall_at_{k}" for k in recall_at]
+    found = dict.fromkeys([*names, "r_precision", "map_at_r", "mean_average_precision_at_1000"], 0.0)
+    chance, place = {0: 1.0}, 0
+    while place < len(values):
+        tied = [math.isclose(value, values[place], rel_tol=1e-11) for value in values[place:]]
+        end = place + (tied.index(False) if False in tied else len(tied))
+        until = sum(hits[:end])
+        for j in range(place + 1, end + 1):
+            after: dict[int, float] = {}
+            for so_far, p in chance.items():
+                hit = p * (until - so_far) / (end - j + 1)
+                after[so_far + 1] = after.get(so_far + 1, 0) + hit
+                after[so_far] = after.get(so_far, 0) + p - hit
+                precision = hit * (so_far + 1) / j
+                found["r_precision"] += hit / relevant * (j <= relevant)
+                found["map_at_r"] += precision / relevant * (j <= relevant)
+                found["mean_average_precision_at_1000"] += precision / deep * (j <= 1000)
+            chance = after
+            for name, k in zip(names, recall_at, strict=True):
+                if j <= k:
+                    found[name] = 1 - chance.get(0, 0)
+        place = end
+    return found

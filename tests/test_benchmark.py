@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from made_searches import MadeSearch
 from test_outputs import conforms
 from test_search import Terminal, terminal, wait  # noqa: F401 (a fixture)
 from test_search_page import CHROMIUM, HOSTILE, Elements, complaints, figures, made, opened, spread
@@ -29,6 +30,7 @@ from orchestrator.execution.protocol import Failed, TrialSource, Validated
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.deciding import deciding_steps
 from orchestrator.report.html.comparison_page import comparison_page
+from orchestrator.report.member import in_queries
 from orchestrator.report.power import seeds_needed
 from orchestrator.search import benchmarking
 from orchestrator.search.benchmark import SEEDS, Benchmark, asked, known, members
@@ -144,6 +146,41 @@ def test_every_method_has_the_same_budget_and_the_verdict_is_sure(run: Run, tmp_
             if "href" in found and "bench" in str(found["href"])
         )
         assert (own.parent / str(back)).resolve() == result.page.resolve()
+
+
+def test_repeated_searches_make_it_a_verdict_on_methods(run: Run, tmp_path: Path) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 18}).model_copy(update={"searches": 3})
+    labels = ["pfml", "proxy_anchor", "pfml-2", "proxy_anchor-2", "pfml-3", "proxy_anchor-3"]
+    assert list(chosen.labels) == labels
+    found = run(chosen, MadeRunner()).comparison
+    seeds = {m.label: sorted(m.tests) for m in found.members}
+    assert seeds["pfml"] == list(range(5)) and seeds["proxy_anchor-3"] == list(range(2000, 2005))
+    values = [statistics.fmean(0.5 + 0.01 * (s % 3) for s in seeds[name]) for name in labels[::2]]
+    first, second = found.methods
+    assert (first.label, second.label) == ("pfml", "proxy_anchor")
+    assert list(first.values.values()) == pytest.approx(values) and first.deviation == pytest.approx(
+        statistics.stdev(values)
+    )
+    (apart,) = found.differences
+    assert (apart.seeds, apart.unit, apart.over) == (3, "search", "3 searches") and not deciding_steps(found)
+    assert found.verdict[0].startswith("Best method: pfml, map_at_r 0.5") and "over 3 searches" in found.verdict[0]
+    assert found.verdict[1].startswith("Searched again with other seeds, pfml finds configurations whose tests have a")
+    assert found.verdict[1].endswith("that their training seeds account for.")
+    assert not any("configuration found" in line for line in found.verdict)
+    conforms("compare", found.plain)
+    (heads,) = re.findall(r'id="differences-table".*?<thead>(.*?)</thead>', comparison_page(found), re.DOTALL)
+    assert "searches" in heads and "seeds" not in heads
+    assert run(chosen, again := MadeRunner()).stopped is None and again.ran == []
+    with pytest.raises(InputError, match="--searches: 4: benchmark 'b' has 3 of each method; with more after a look"):
+        asked(chosen.model_copy(update={"searches": 4}), chosen)
+    assert asked(chosen, asked_for("pfml", "proxy_anchor")).searches == 3
+
+
+def test_two_searches_of_each_method_are_no_verdict(run: Run) -> None:
+    chosen = asked_for("pfml", "proxy_anchor", budget={"epochs": 18}).model_copy(update={"searches": 2})
+    found = run(chosen, MadeRunner()).comparison
+    assert found.verdict[0].startswith("Ahead: pfml, map_at_r 0.5")
+    assert found.verdict[0].endswith("that may be chance (a verdict on methods needs 3 searches of each).")
 
 
 def test_once_more_runs_nothing_and_another_method_only_itself(run: Run) -> None:
@@ -419,7 +456,7 @@ def side_by_side(folder: Path, tests: dict[str, list[float]], **changes: Any) ->
 def test_what_cannot_be_told_apart(tmp_path: Path) -> None:
     tests = {"a": [0.52, 0.50, 0.54], "b": [0.51, 0.53, 0.50], "c": [0.20, 0.21, 0.19]}
     found = Comparison.of("x", side_by_side(tmp_path, tests))
-    assert found.verdict[0].startswith("Not distinguishable at this budget: a, map_at_r 0.5200 ± 0.0200 on unseen")
+    assert found.verdict[0].startswith("Not distinguishable over these seeds: a, map_at_r 0.5200 ± 0.0200 on unseen")
     assert found.verdict[1].startswith("a is better than c (+0.32")
     assert "How many seeds would tell them apart cannot be said from fewer than 4." in found.outlook
     tests = {name: [*values, *(value + 0.01 for value in values)] for name, values in tests.items()}
@@ -471,6 +508,32 @@ def test_effect_sizes_come_with_their_intervals(tmp_path: Path) -> None:
     few = {label: values[:3] for label, values in tests.items()}
     assert "in <wbr>deviations" not in (fewer := comparison_page(Comparison.of("x", side_by_side(tmp_path / "3", few))))
     assert "in deviations" in html and "in deviations" not in fewer
+
+
+def test_the_outlook_agrees_with_the_verdict(tmp_path: Path) -> None:
+    """What cannot be told apart is not said to be settled; and a best at an edge is not said to be the last word."""
+    outlook = Comparison.of("x", side_by_side(tmp_path, {"a": [0.52, 0.50, 0.54], "b": [0.51, 0.53, 0.50]})).outlook
+    little = [line for line in outlook if "change little" in line]
+    unsettled = [line for line in outlook if "widen it" in line or "still rose" in line]
+    assert not (little and unsettled)
+    assert all("needs more seeds, or more test classes" in line for line in little)
+
+
+def test_differences_are_told_in_queries(tmp_path: Path) -> None:
+    folders = {label: tmp_path / label for label in ("a", "b")}
+    ledgers = {}
+    for label, value in (("a", 0.55), ("b", 0.52)):
+        with MadeSearch(folders[label]) as search:
+            source = search.trial([0.5])
+            for seed in range(4):
+                search.final(source, seed, {"map_at_r": value + 0.001 * (seed % 2), "recall_at_1": value - 0.3})
+            search.end()
+        ledgers[label] = search.ledger
+    found = Comparison.of("x", ledgers)
+    assert found.verdict[1] == "Of 1,000 queries 30 more have a right nearest neighbour with a than with b."
+    a, b = found.members
+    assert in_queries(b, a) == ["Of 1,000 queries 30 fewer have a right nearest neighbour with b than with a."]
+    assert in_queries(a, a) == ["Of 1,000 queries as many have a right nearest neighbour with a as with a."]
 
 
 def test_one_seed_each_may_be_chance(tmp_path: Path) -> None:

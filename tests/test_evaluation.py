@@ -10,13 +10,21 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+from references import ranking_metrics
+from sklearn.metrics import adjusted_mutual_info_score
 
 from orchestrator.evaluation import clustering, metrics
 from orchestrator.evaluation import neighbours as neighbours_module
+from orchestrator.evaluation.chance import chance_levels, chance_of_clusters
 from orchestrator.evaluation.measures import METRICS, metric_of
-from orchestrator.evaluation.measures.clusters import normalized_mutual_information, pairwise_f1
+from orchestrator.evaluation.measures.clusters import (
+    adjusted_mutual_information,
+    normalized_mutual_information,
+    pairwise_f1,
+)
 from orchestrator.evaluation.metrics import evaluate_embeddings, evaluate_queries
 from orchestrator.evaluation.neighbours import nearest_neighbours
+from orchestrator.evaluation.ties import NO_TIES, Ties
 
 
 @pytest.fixture(params=["faiss", "torch"])
@@ -50,22 +58,11 @@ def reference_queries(queries, labels, gallery=None, gallery_labels=None, recall
     alone = gallery is None
     if alone:
         gallery, gallery_labels = queries, labels
-    rows: list[dict[str, float] | None] = []
-    for label, ranked in zip(labels, reference_neighbours(queries, gallery, alone), strict=True):
-        hits = [bool(gallery_labels[j] == label) for _, j in ranked]
-        relevant = sum(hits)
-        if relevant == 0:
-            rows.append(None)
-            continue
-        values: dict[str, float] = {f"recall_at_{k}": int(any(hits[:k])) for k in recall_at}
-        values["r_precision"] = sum(hits[:relevant]) / relevant
-        values |= {"map_at_r": 0, "mean_average_precision_at_1000": 0}
-        for j, hit in enumerate(hits, start=1):
-            precision = sum(hits[:j]) / j if hit else 0
-            values["map_at_r"] += precision / relevant if j <= relevant else 0
-            values["mean_average_precision_at_1000"] += precision / min(relevant, 1000) if j <= 1000 else 0
-        rows.append(values)
-    return rows
+    ranked = reference_neighbours(queries, gallery, alone)
+    return [
+        ranking_metrics([value for value, _ in row], [bool(gallery_labels[j] == label) for _, j in row], recall_at)
+        for label, row in zip(labels, ranked, strict=True)
+    ]
 
 
 def reference_metrics(*arguments, **options):
@@ -128,6 +125,18 @@ def test_degenerate_inputs_equal_the_reference(backend, case):
     expected = reference_metrics(embeddings, labels, recall_at=(1, 8, 500))
     assert found == pytest.approx(expected, rel=1e-12)
     assert evaluate_embeddings(embeddings, labels, recall_at=(1, 8, 500), clustering=False, chunk=1) == found
+
+
+@pytest.mark.parametrize("bug", [False, True])
+def test_a_collapsed_network_is_at_chance_however_its_rows_are_stored(backend, bug, monkeypatch):
+    """By class, as most stores are: by the order of the rows it had 0.10 here."""
+    if bug:
+        monkeypatch.setattr(Ties, "of_sorted", lambda *_: NO_TIES)
+    labels = np.repeat(np.arange(40), 5)
+    found = evaluate_embeddings(np.full((200, 8), 0.3, np.float32), labels, clustering=False)
+    chance = chance_levels(np.full(200, 4), 199)
+    assert ({name: found[name] for name in chance} == pytest.approx(chance, rel=1e-12)) is not bug
+    assert (found["map_at_r"] > 2 * chance["map_at_r"]) is bug
 
 
 def test_three_images_are_enough(backend):
@@ -221,7 +230,7 @@ def test_an_approximate_search_says_what_it_misses(gallery, monkeypatch):
     neighbours = nearest_neighbours(given[0], among.get("gallery", rows), 40, exclude_self=not gallery)[1]
     counted = evaluate_queries(*given, **among, clustering=False).queries["same_class"].to_numpy()
     shares = []
-    for query, approximate in search.nearest(np.flatnonzero(counted), 40, 2048):
+    for query, approximate, _ in search.nearest(np.flatnonzero(counted), 40, 2048):
         shares += [len(set(a) & set(b)) / 40 for a, b in zip(approximate, neighbours[query], strict=True)]
     assert found["approximate_recall"] == pytest.approx(np.mean(shares), rel=1e-9)
 
@@ -453,6 +462,35 @@ def test_pairwise_f1_and_mutual_information_equal_their_definitions():
     assert normalized_mutual_information(labels, clusters) == pytest.approx(expected, rel=1e-10)
 
 
+@pytest.mark.parametrize(
+    ("items", "classes", "clusters"), [(500, 100, 90), (600, 2, 3), (60, 4, 60), (40, 1, 5), (400, 12, 40), (7, 7, 7)]
+)
+def test_adjusted_mutual_information_equals_scikit_learn_s(items, classes, clusters):
+    rng = np.random.default_rng(items)
+    one, other = rng.integers(classes, size=items), rng.integers(clusters, size=items)
+    other[: items // 3] = one[: items // 3]
+    assert adjusted_mutual_information(one, other) == pytest.approx(adjusted_mutual_info_score(one, other), abs=1e-11)
+    assert adjusted_mutual_information(one, one) == pytest.approx(1)
+
+
+def test_random_clusters_are_at_the_chance_levels():
+    """Small classes: NMI is 0.77 by chance, AMI 0."""
+    rng = np.random.default_rng(3)
+    labels = np.repeat(np.arange(150), rng.integers(2, 5, 150))
+    levels = chance_of_clusters(labels)
+    found = {
+        metric.name: [metric.by_cluster(labels, rng.permutation(labels)) for _ in range(60)]
+        for metric in METRICS
+        if metric.by_cluster
+    }
+    assert found.keys() == levels.keys() and levels["normalized_mutual_information"] > 0.75
+    for name, values in found.items():
+        assert np.mean(values) == pytest.approx(levels[name], abs=4 * np.std(values) / 60**0.5 + 1e-12), name
+    assert chance_of_clusters(np.zeros(4, int)) == {
+        "normalized_mutual_information": 1, "adjusted_mutual_information": 1, "clustering_f1": 1
+    }  # fmt: skip
+
+
 def test_every_metric_is_defined():
     pytest.importorskip("faiss")
     embeddings, labels = clustered(np.random.default_rng(13), 30, 4, 3)
@@ -558,4 +596,4 @@ print(evaluate_embeddings(torch.eye(4), torch.tensor([0, 0, 1, 1]), clustering=F
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(0.5)
+    assert float(done.stdout) == pytest.approx(1 / 3)  # all are equally near

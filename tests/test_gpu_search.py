@@ -13,6 +13,7 @@ from orchestrator.evaluation import neighbours
 from orchestrator.evaluation.gpu import RowsOnGPUs
 from orchestrator.evaluation.metrics import evaluate_embeddings
 from orchestrator.evaluation.neighbours import NeighbourSearch, nearest_neighbours
+from orchestrator.evaluation.ties import NO_TIES
 
 pytestmark = pytest.mark.skipif(neighbours.faiss is None, reason="no faiss")
 CAP = 48
@@ -185,11 +186,14 @@ def test_gpus_search_at_the_same_time(gpus: Stood, monkeypatch: pytest.MonkeyPat
 
 
 def unrefined(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NeighbourSearch, "_order_near_ties", lambda *_: None)
+    patch.setattr(NeighbourSearch, "_order_near_ties", lambda *_: NO_TIES)
 
 
 def without_ties_across_the_last_place(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(NeighbourSearch, "_nearest_in_full_rows", lambda self, rows, k, _: np.zeros((len(rows), k), int))
+    def first_row(self: Any, rows: Any, k: int, _: Any) -> Any:
+        return np.zeros((len(rows), k), int), NO_TIES
+
+    patch.setattr(NeighbourSearch, "_nearest_in_full_rows", first_row)
 
 
 def too_few_candidates(patch: pytest.MonkeyPatch) -> None:

@@ -43,14 +43,29 @@ GAINS = np.where(np.arange(CLASSES) % 6 == 0, -0.02, 0.10)
 
 def test_a_gain_is_paired_by_class_and_weighted_by_queries(tmp_path: Path) -> None:
     before = class_tables(tmp_path / "t", GAINS)
-    gain = paired_gain(tmp_path / "t" / "classes.csv", "map_at_r", before)
+    gain = paired_gain([tmp_path / "t" / "classes.csv"], "map_at_r", before)
     assert gain is not None and gain.low is not None and gain.high is not None
     queries = np.arange(10, 10 + CLASSES)
     assert gain.difference == pytest.approx(float(GAINS @ queries / queries.sum()))
     assert (gain.up, gain.classes) == (15, 18)
     assert 0.03 < gain.low < gain.difference < gain.high < 0.12, "the classes' own differences are not in it"
-    assert paired_gain(tmp_path / "t" / "classes.csv", "map_at_r", {**before, "99": 0.5}) is None, "other classes"
-    assert paired_gain(tmp_path / "t" / "none.csv", "map_at_r", before) is None
+    assert paired_gain([tmp_path / "t" / "classes.csv"], "map_at_r", {**before, "99": 0.5}) is None, "other classes"
+    assert paired_gain([tmp_path / "t" / "none.csv"], "map_at_r", before) is None
+
+
+def test_over_folds_each_class_is_tested_once(tmp_path: Path) -> None:
+    before = class_tables(tmp_path / "whole", GAINS)
+    lines = (tmp_path / "whole" / "classes.csv").read_text().splitlines()
+    tables = []
+    for fold in range(3):
+        tables.append(tmp_path / f"{fold}.csv")
+        tables[-1].write_text("\n".join([lines[0], *lines[1 + fold :: 3]]))
+    whole = paired_gain([tmp_path / "whole" / "classes.csv"], "map_at_r", before)
+    found = paired_gain(tables, "map_at_r", before)
+    assert found is not None and whole is not None
+    assert found.plain == {key: pytest.approx(value) for key, value in whole.plain.items()}
+    assert paired_gain([tables[0], *tables], "map_at_r", before) is None, "a class twice"
+    assert paired_gain(tables[:2], "map_at_r", before) is None
 
 
 def score(split: str, value: float, **more: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from made_searches import RAW, MadeSearch, scores
 from recorded import record
 from rich.console import Console
 
-from orchestrator.cli.states import sorted_states, status_text
+from orchestrator.cli.states import sorted_states, status_table, status_text
 from orchestrator.config.resolve import single_training, with_final_runs
 from orchestrator.config.search import Search
 from orchestrator.report.comparison import Comparison
@@ -253,6 +253,9 @@ def test_a_running_trial_may_stand_above_the_best_that_ended(tmp_path: Path) -> 
     found = status(made.ledger, tmp_path)
     assert found["best"]["trial_id"] == "0000"
     assert found["so_far"] == {"trial_id": "0001", "validations": 2, "best": 0.3029}
+    printed = io.StringIO()
+    Console(file=printed, width=120).print(status_table([found]))
+    assert "map@r 0.3029 so far" in printed.getvalue() and "0.0992" not in printed.getvalue()
     assert "Trial 0001, which has not ended, stands at 0.3029" in Findings.of(made.ledger).verdict[0]
 
 
@@ -261,6 +264,25 @@ def test_programs_get_the_favoured_trial_too(tmp_path: Path) -> None:
     whole = json.loads(json.dumps(summary(made.ledger, made.path)))
     assert whole["best"]["trial_id"] == "0000"
     assert whole["favoured"]["trial_id"] == "0001" and whole["final"]["trial_id"] == "final-0001-seed-0"
+
+
+def test_a_grid_over_seeds_has_a_leader_by_tests(tmp_path: Path) -> None:
+    grid: dict[str, Any] = {"algorithm": "grid", "seeds": 3, "space": {"delta": [0.1, 0.2]}}
+    with MadeSearch(tmp_path, {key: value for key, value in RAW.items() if key != "num_trials"} | grid) as made:
+        for delta, value in ((0.1, 0.60), (0.2, 0.58)):
+            for seed in range(3):
+                point: dict[str, Any] = {"delta": delta, "seed": seed}
+                made.trial([value + 0.001 * seed], **point)
+        for source, values in {"0002": LOW, "0005": HIGH}.items():
+            for seed, test in enumerate(scores(values)):
+                made.final(source, seed, test)
+        made.end()
+    ledger = made.ledger
+    findings = Findings.of(ledger)
+    assert findings.winner is ledger.trials["0002"] and findings.leader is ledger.trials["0005"]
+    assert findings.verdict[0].startswith("Best point by the mean over 3 seeds: delta 0.1, ")
+    assert "But the tests favour 0005 by 0.0496" in findings.verdict[0]
+    assert findings.verdict[1].startswith("Test of 0005 on unseen classes: map_at_r 0.5500")
 
 
 # Names and commands

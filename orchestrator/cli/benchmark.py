@@ -76,6 +76,14 @@ def benchmark(
             help="Number of final runs of each method's winner, one per seed; 5 by default.",
         ),
     ] = None,
+    searches: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_RUNS,
+            help="Searches of each method, each with other seeds; with 3 or more the verdict is on methods.",
+        ),
+    ] = None,
     max_concurrent: MaxConcurrent = None,
     workers: Workers = None,
     trial_timeout: TrialTimeout = None,
@@ -102,6 +110,8 @@ def benchmark(
     - `orchestrator benchmark --name my-benchmark --methods my_loss/my_loss.yaml`
 
     - `orchestrator benchmark --name my-benchmark --budget epochs=400`
+
+    - `orchestrator benchmark --name my-benchmark --searches 3`
     """
     from orchestrator.search.notify import Notification
 
@@ -118,6 +128,7 @@ def benchmark(
             raise InputError(f"--methods: '{methods}': a name is missing between its commas")
         named = [str(find_search(word)) if "/" in word or Path(word).suffix else word for word in named]
         before = None if name is None else known(places_of(storage), name)
+        times = searches or (1 if before is None else before.searches)
         wanted = {key: value for key, value in changes.items() if value is not None}
         same = limits.keys() - {"trials_without_improvement"}  # this one ends each search at its own time
         if before is None and named and not same and num_trials is None:
@@ -128,7 +139,7 @@ def benchmark(
         if before is not None or named:
             methods_ = named or (before.methods if before is not None else [])
             name = name or fresh_name("benchmark")
-            given = Benchmark(name=name, methods=methods_, overrides=overrides, changes=wanted)
+            given = Benchmark(name=name, methods=methods_, overrides=overrides, changes=wanted, searches=times)
         chosen = asked(given, before)
         run_benchmark(
             chosen,

@@ -14,6 +14,7 @@ from orchestrator.errors import InputError
 from orchestrator.storage.files import output_place
 
 if TYPE_CHECKING:
+    from orchestrator.report.across import Across
     from orchestrator.report.comparison import Comparison
     from orchestrator.storage.ledger import Ledger
 
@@ -98,6 +99,20 @@ def show_comparison(comparison: "Comparison", *, as_json: bool) -> None:
         print(json.dumps(comparison.plain))
     else:
         Terminal().print(comparison_table(comparison))
+
+
+def show_across(found: "Across", *, as_json: bool) -> None:
+    """Show comparisons on several data sets, and what they say together."""
+    from rich.text import Text
+
+    if as_json:
+        print(json.dumps(found.plain))
+        return
+    for name, comparison in found.comparisons.items():
+        Terminal().print(Text(f"== {name}", style="bold"))
+        show_comparison(comparison, as_json=False)
+    for line in found.verdict:
+        Terminal().print(Text(line), soft_wrap=True)
 
 
 def check_page(option: str, path: Path | None) -> None:

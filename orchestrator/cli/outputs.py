@@ -8,15 +8,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 
+from orchestrator.cli.outputs_of_comparisons import Apart, Compared, ComparedAcross, Value
 from orchestrator.data.augmentations import Degradation
 from orchestrator.data.measured import Measured
+from orchestrator.evaluation.kept import Excess, Gain
 from orchestrator.storage.labels import Labels
 from orchestrator.storage.leaderboard import Interval, Repeated
 
 Facts = dict[str, Any]
 """A mapping with keys that depend on the method, the data set or the settings."""
-Value = bool | int | float | str | None
-"""Of a hyperparameter or a setting."""
 Ends = tuple[float, float] | None
 """Of an interval; null where there are too few classes or queries for one."""
 
@@ -89,39 +89,26 @@ class Numbers(BaseModel):
     untrained: Untrained | None
     verdict: Literal["learned", "unsure", "did not learn", "unknown"]
     selection_warning: str | None
-
-
-class Apart(BaseModel):
-    """The paired difference of two searches or points over their common seeds."""
-
-    one: str
-    other: str
-    seeds: int
-    classes: int | None
-    """Over which it was tested, with the seeds; none where no tables were kept, or nothing is claimed for others."""
-    look: int | None
-    """Where runs may be continued: how often they were looked at, which p pays for."""
-    difference: float
-    low: float | None
-    high: float | None
-    p: float | None
-    adjusted_p: float | None
-    real: bool | None
-    on_these_classes: "OnTheseClasses | None"
-
-
-class OnTheseClasses(BaseModel):
-    """The same difference over training seeds alone, on the classes that were tested."""
-
-    low: float | None
-    high: float | None
-    p: float | None
-    adjusted_p: float | None
+    expected_excess: Excess | None
+    """How much too high the best value is, as the best of several on the classes that chose it."""
+    gain: Gain | None
+    """Of the winner over its untrained network, paired by class, on the held-out classes."""
+    test_gain: Gain | None
+    """The same on the test classes."""
 
 
 class SeedValue(BaseModel):
     seed: int
     value: float
+
+
+class OverBoth(BaseModel):
+    """The 95% interval of a mean over other classes and seeds."""
+
+    low: float
+    high: float
+    classes: int
+    seeds: int
 
 
 class Point(BaseModel):
@@ -133,6 +120,8 @@ class Point(BaseModel):
     values: list[SeedValue]
     mean: float
     over_seeds: Interval | None
+    over_both: OverBoth | None
+    """Over other classes and seeds, where the tables of the classes were kept."""
     best_less_this: Apart | None
 
 
@@ -142,30 +131,6 @@ class NextStep(BaseModel):
     reason: str
     command: str | None
     seconds_of_training: float | None
-
-
-class Tests(BaseModel):
-    """The tests of a winner, by seed."""
-
-    mean: float
-    standard_deviation: float | None
-    seeds: dict[str, float]
-
-
-class Member(BaseModel):
-    """One of the searches that are compared."""
-
-    label: str
-    search: str
-    state: str
-    params: dict[str, Value] | None
-    objective: float | None
-    test: Tests | None
-    trials: dict[str, int]
-    epochs: float
-    hours: float
-    training_seconds: float
-    command: str | None
 
 
 class DeletedRuns(BaseModel):
@@ -231,18 +196,6 @@ class Summary(BaseModel):
     finals: list[Trial]
     repeated: list[Repeated]
     next_steps: list[NextStep]
-    differences: list[Apart]
-
-
-class Compared(BaseModel):
-    """Searches beside each other."""
-
-    name: str
-    metric: str
-    verdict: list[str]
-    outlook: list[str]
-    notes: list[str]
-    members: list[Member]
     differences: list[Apart]
 
 
@@ -436,7 +389,7 @@ class Plan(BaseModel):
 OUTPUTS: dict[str, Any] = {
     "search": Summary | Plan,
     "benchmark": Compared | dict[str, Plan],
-    "compare": Compared,
+    "compare": Compared | ComparedAcross,
     "resume": Summary | Compared,
     "status": Status | list[Status],
     "stop": Status | list[Status],

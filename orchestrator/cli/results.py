@@ -30,7 +30,7 @@ from orchestrator.cli.options import (
     places_of,
     refuse_benchmark,
 )
-from orchestrator.cli.output import show_comparison, tell_notes, write_html
+from orchestrator.cli.output import show_across, show_comparison, tell_notes, write_html
 from orchestrator.cli.terminal import Terminal, echo, has_screen
 from orchestrator.errors import InputError, missing_part, redact
 from orchestrator.storage import paths
@@ -54,12 +54,14 @@ def compare(
 ) -> None:
     """Compare searches by the tests of their winners: which is better, by how much, and how sure that is.
 
-    Searches with other data, another protocol or another selection cannot be compared.
+    Searches with another protocol or another selection cannot be compared. On several data sets, with one search of
+    each method on each, methods are compared on each, and summarised over the data sets.
 
     - `orchestrator compare pfml-a proxy_anchor-b`
 
     - `orchestrator compare my-benchmark --html comparison.html`
     """
+    from orchestrator.report.across import across, data_sets_of
     from orchestrator.report.comparison import Comparison
     from orchestrator.report.formats import format_of
     from orchestrator.search.benchmark import compared, known
@@ -81,6 +83,12 @@ def compare(
         ledgers = {name: read_search(name, storage)[0] for name in names}
         for ledger in ledgers.values():
             tell_notes(ledger)
+        if len(data_sets_of(ledgers)) > 1:
+            if html is not None or format_ != "table":
+                only = "--html" if html is not None else "--format"
+                raise InputError(f"{only}: is for searches on one data set; these are on {len(data_sets_of(ledgers))}")
+            show_across(across(ledgers, paths.option(storage), margin), as_json=json_)
+            return
         comparison = Comparison.of(" and ".join(names), ledgers, storage=paths.option(storage), margin=margin)
         searches = {name: name for name in names}
     if html is not None:

@@ -144,6 +144,8 @@ def _status_table(found: Sequence[Mapping[str, Any]], listed: bool, left_out: Se
         of = one["budget"]["trials"]["of"]
         value = one["best"] and one["best"]["objective"]
         best = "-" if value is None else f"{short(one['objective'])} {value:.4f}"
+        if (ahead := one.get("so_far")) is not None:  # a trial that has not ended stands higher, or none has ended
+            best = f"{short(one['objective'])} {ahead['best']:.4f} so far"
         began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(one["started"] / 1000)) if one["started"] else "-"
         trials = f"{ended}" + ("" if of is None else f" of {of}")
         state = Text(one["state"], style=STYLES.get(one["state"], ""))

@@ -120,6 +120,9 @@ class Search(BaseModel):
     )
     final_trials: int = Field(1, ge=1, le=MOST_RUNS, description="number of best trials that have final runs")
     final_seeds: int = Field(1, ge=1, le=MOST_RUNS, description="final runs of each of them, one per seed")
+    equivalence_margin: float | None = Field(
+        None, gt=0, lt=1, description="largest difference with which two points count as equal in their tests"
+    )
     final_protocol: FinalProtocol = Field(
         "same", description="protocol of the final runs: the trials', or, of a search over folds, conventional"
     )

@@ -42,7 +42,7 @@ class Measured:
         """From the rows of each fold (or of the only set); None if one of them has no query."""
         import numpy as np
 
-        from orchestrator.evaluation.chance import chance_levels
+        from orchestrator.evaluation.chance import chance_levels, chance_of_clusters
 
         levels, queries, lonely = [], [], 0
         of_queries: set[int] = set()
@@ -53,7 +53,8 @@ class Measured:
             relevant = np.bincount(among, minlength=int(labels.max(initial=0)) + 1)[asked] - (not both)
             if not (relevant > 0).any():
                 return None
-            levels.append(chance_levels(relevant, len(among) - (not both), recall_at))
+            ranking = chance_levels(relevant, len(among) - (not both), recall_at)
+            levels.append(ranking | chance_of_clusters(asked))
             queries.append(int((relevant > 0).sum()))
             lonely += int((relevant <= 0).sum())
             of_queries |= set(asked[relevant > 0].tolist())

@@ -1,4 +1,4 @@
-"""The exact expected value of each retrieval metric of a random ranking."""
+"""The exact expected value of each metric of a random ranking, or of random clusters."""
 
 from collections.abc import Sequence
 
@@ -27,8 +27,7 @@ def chance_levels(
         recall@k = 1 - C(n - R, k) / C(n, k),   R-precision = R / n,   MAP@R = S_R / R,
         mAP@1000 = S_min(1000, n) / min(R, 1000),
 
-    each the mean over the queries with R > 0. Clusters are not a ranking and have no such level, nor have
-    metrics of the table that give none.
+    each the mean over the queries with R > 0; without metrics of the table that give none.
 
     Args:
         relevant_Q: (Q,) R of each query, without itself.
@@ -56,3 +55,14 @@ def chance_levels(
             if metric.chance is not None:
                 levels[metric.name].append(metric.chance(Random(size, gallery, expected)))
     return {name: float(np.average(values, weights=times)) for name, values in levels.items()}
+
+
+def chance_of_clusters(labels_Q: Integers) -> dict[str, float]:
+    """The exact expected value of each clustering metric if clusters of the classes' own sizes were drawn at random.
+    Clusters of other sizes have others: the metric that is adjusted for chance is so for those that there are.
+
+    Args:
+        labels_Q: (Q,) the classes of the queries that are clustered: all of them.
+    """
+    _, sizes = np.unique(labels_Q, return_counts=True)
+    return {one.name: float(one.chance_of_clusters(sizes)) for one in METRICS if one.chance_of_clusters is not None}

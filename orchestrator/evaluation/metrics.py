@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from orchestrator.evaluation.clustering import kmeans
 from orchestrator.evaluation.measures import METRICS
-from orchestrator.evaluation.measures.base import Ranked
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
 from orchestrator.evaluation.measures.search import APPROXIMATE_RECALL, QUERIES_LEFT_OUT
 from orchestrator.evaluation.neighbours import NeighbourSearch, ProductSearch, faiss
@@ -29,6 +28,7 @@ from orchestrator.evaluation.rows import (
     checked_labels,
     checked_rows,
 )
+from orchestrator.evaluation.ties import ranked
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class Evaluation:
     Attributes:
         metrics: name -> value, of the table in `measures`.
         queries: a row per query, in order: `query` (its row), `label`, `same_class` (items of its class in the
-            gallery, without itself), `nearest_label` (the class of its nearest item; any of several wrong ones that
-            are equally near), and a column per retrieval metric (recall is 0 or 1), null for queries that are left
-            out.
+            gallery, without itself), `nearest_label` (the class of its nearest item; any of several that are
+            equally near), and a column per retrieval metric (recall is 0 or 1, but in a tie), null for queries that
+            are left out.
     """
 
     metrics: dict[str, float]
@@ -116,8 +116,10 @@ def evaluate_queries(
 ) -> Evaluation:
     """Retrieval and clustering metrics, of all queries and of each; `measures` defines them.
 
-    Neighbours are exact by Euclidean distance on the embeddings as given, ties go to the lower gallery index; with
-    `by_product` they are those of the largest inner product, and the embeddings are only clustered.
+    Neighbours are exact by Euclidean distance on the embeddings as given; with `by_product` they are those of the
+    largest inner product, and the embeddings are only clustered. Items of the query's class that are tied with others
+    count in expectation over the orders of the tied ones (`evaluation.ties`): of a collapsed network, whose embeddings
+    are all equal, each metric is at its chance level.
     Queries that have no same-class item in the gallery are left out of every retrieval mean and counted.
     Clusters are of the queries (all of them), as many as they have distinct labels.
 
@@ -179,15 +181,12 @@ def evaluate_queries(
     nearest_code = np.full(len(labels_Q), -1)
     values = {metric.name: np.zeros(len(labels_Q)) for metric in chosen if metric.by_query}
     search = kind(*compared, gallery is None, device or own_device, approximate)
-    for query, neighbour_QN in search.nearest(evaluated, depth, chunk, same_class):
+    for query, neighbour_QN, ties in search.nearest(evaluated, depth, chunk, same_class):
         nearest_code[query] = gallery_codes[neighbour_QN[:, 0]]
-        row, place = np.divmod(np.flatnonzero(same_class(query, neighbour_QN)), depth)
-        hits = np.bincount(row, minlength=len(query))
-        right = np.arange(len(row)) - (np.cumsum(hits) - hits)[row] + 1  # of the query's hits, the first, ...
-        ranked = Ranked(same_class_Q[query], row, place, right, size)
+        neighbours = ranked(same_class(query, neighbour_QN), ties, same_class_Q[query], size)
         for metric in chosen:
             if metric.by_query is not None:
-                values[metric.name][query] = metric.by_query(ranked)
+                values[metric.name][query] = metric.by_query(neighbours)
     metrics = {name: float(value[evaluated].mean()) for name, value in values.items()}
     if approximate:
         metrics[APPROXIMATE_RECALL.name] = search.recall(evaluated, depth)

@@ -21,6 +21,7 @@ from orchestrator.evaluation.rows import (
     checked_rows,
     parts_of,
 )
+from orchestrator.evaluation.ties import NO_TIES, Ties, together
 
 faiss: Any
 try:
@@ -88,7 +89,7 @@ def nearest_neighbours(
     value_QN = np.empty((len(queries_QD), k))
     neighbour_QN = np.empty((len(queries_QD), k), dtype=np.int64)
     search = (ProductSearch if by_product else NeighbourSearch)(queries_QD, gallery_GD, exclude_self, device)
-    for query, found_QN in search.nearest(np.arange(len(queries_QD)), k, chunk):
+    for query, found_QN, _ in search.nearest(np.arange(len(queries_QD)), k, chunk):
         neighbour_QN[query] = found_QN
         value_QN[query] = search.values(np.repeat(query, k), found_QN.ravel()).reshape(found_QN.shape)
     return value_QN, neighbour_QN
@@ -134,35 +135,37 @@ class NeighbourSearch:
 
     def nearest(
         self, query: Integers, k: int, chunk: int, hit_test: HitTest | None = None
-    ) -> Iterator[tuple[Integers, Integers]]:
-        """Chunks of `query` (indices of queries) and their (chunk, k) nearest gallery rows.
+    ) -> Iterator[tuple[Integers, Integers, Ties]]:
+        """Chunks of `query` (indices of queries), their (chunk, k) nearest gallery rows, and the ties among these.
 
         With `hit_test`, the order inside a near tie is left open where it cannot matter: among all hits or
-        among all misses. An approximate search that finds too few fills up with -1.
+        among all misses; without it, no ties are reported. An approximate search that finds too few fills up with -1,
+        and knows only of ties among what it found.
         """
         wide = min(k + SLACK, self.reachable)
         chunk = max(1, min(chunk, CHUNK_ENTRIES // wide))
         for start in range(0, len(query), chunk):
             rows = query[start : start + chunk]
             if self.index is None or wide + self.exclude_self > self.most:
-                yield rows, self._nearest_in_full_rows(rows, k, hit_test)
+                yield rows, *self._nearest_in_full_rows(rows, k, hit_test)
                 continue
             ready_QD = self._ready(self.queries[rows])
             try:
                 squared, found = self._candidates(rows, ready_QD.astype(np.float32), wide)
             except RuntimeError as error:
                 self._without_faiss(error)
-                yield rows, self._nearest_in_full_rows(rows, k, hit_test)
+                yield rows, *self._nearest_in_full_rows(rows, k, hit_test)
                 continue
             norm_Q1 = _norms(ready_QD)
             unsettled = np.flatnonzero(
                 squared[:, -1] <= squared[:, k - 1] + self._tolerance(norm_Q1[:, 0], squared[:, -1], np.float32)
             )
-            self._order_near_ties(rows, found, squared, norm_Q1, np.float32, hit_test)
+            ties = self._order_near_ties(rows, found, squared, norm_Q1, np.float32, hit_test)
             if wide < self.reachable and len(unsettled) and not self.approximate:
                 # more may be tied with the k-th than were found
-                found[unsettled, :k] = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
-            yield rows, found[:, :k]
+                found[unsettled, :k], more = self._nearest_in_full_rows(rows[unsettled], k, hit_test)
+                ties = together([ties.where(~np.isin(ties.row_T, unsettled)), more.of_rows(unsettled)])
+            yield rows, found[:, :k], ties.where(ties.first_T < k)
 
     def _without_faiss(self, error: RuntimeError) -> None:
         """From now on torch searches, with the same result: it needs less memory of the GPU at once, and has that which
@@ -201,7 +204,7 @@ class NeighbourSearch:
         limit = nearest.amax(dim=1).numpy()
         limit = self._limit(limit + self._tolerance(norm_Q, limit, np.float64), norm_Q)
         shares = []
-        for rows, found in self.nearest(sample, k, CHUNK):
+        for rows, found, _ in self.nearest(sample, k, CHUNK):
             row, place = np.nonzero(found >= 0)
             near = self.exact(rows[row], found[row, place]) <= limit[np.searchsorted(sample, rows[row])]
             shares.append(np.bincount(row, near, len(rows)) / k)
@@ -284,10 +287,10 @@ class NeighbourSearch:
             squared[found < 0] = NOTHING
         return squared, found
 
-    def _nearest_in_full_rows(self, rows: Integers, k: int, hit_test: HitTest | None) -> Integers:
+    def _nearest_in_full_rows(self, rows: Integers, k: int, hit_test: HitTest | None) -> tuple[Integers, Ties]:
         """The same from whole rows of the distance matrix, in float64 (no TF32 there), on the device."""
         gallery_GD, norms_G = self._exact_gallery
-        nearest = np.empty((len(rows), k), dtype=np.int64)
+        nearest, ties = np.empty((len(rows), k), dtype=np.int64), [NO_TIES]
         step = max(1, MATRIX_ENTRIES // len(gallery_GD))
         for start in range(0, len(rows), step):
             part = rows[start : start + step]
@@ -303,9 +306,10 @@ class NeighbourSearch:
             if count > k:
                 squared, found = matrix_QG.topk(count, largest=False)
             candidates, distances = found.cpu().numpy(), squared.cpu().numpy()
-            self._order_near_ties(part, candidates, distances, norm_Q1, np.float64, hit_test)
+            among = self._order_near_ties(part, candidates, distances, norm_Q1, np.float64, hit_test)
+            ties.append(among.where(among.first_T < k).of_rows(np.arange(start, start + len(part))))
             nearest[start : start + step] = candidates[:, :k]
-        return nearest
+        return nearest, together(ties)
 
     def _order_near_ties(
         self,
@@ -315,8 +319,9 @@ class NeighbourSearch:
         norm_Q1: Floats,
         precision: type[np.floating],
         hit_test: HitTest | None,
-    ) -> None:
-        """Sort, in place, the runs of `found` whose neighbours in the list are nearer than the tolerance."""
+    ) -> Ties:
+        """Sort, in place, the runs of `found` whose neighbours in the list are nearer than the tolerance; what in them
+        is tied."""
         if hit_test is not None:  # only rows in which an adjacent hit and miss are too near
             hit = hit_test(rows, found)
             row, place = np.divmod(np.flatnonzero(hit[:, 1:] != hit[:, :-1]), max(1, found.shape[1] - 1))
@@ -324,9 +329,9 @@ class NeighbourSearch:
             near = np.unique(row[gap <= self._tolerance(norm_Q1[row, 0], squared[row, place + 1], precision)])
             if len(near) < len(rows):
                 part = found[near]
-                self._order_near_ties(rows[near], part, squared[near], norm_Q1[near], precision, hit_test)
+                ties = self._order_near_ties(rows[near], part, squared[near], norm_Q1[near], precision, hit_test)
                 found[near] = part
-                return
+                return ties.of_rows(near)
         starts = np.ones(found.shape, dtype=bool)
         tolerance = self._tolerance(norm_Q1, squared[:, 1:], precision)
         np.greater(np.diff(squared, axis=1), tolerance, out=starts[:, 1:])
@@ -340,7 +345,11 @@ class NeighbourSearch:
         row, place = np.divmod(at, found.shape[1])
         neighbour = found[row, place]
         exact = self.exact(rows[row], neighbour)
-        found[row, place] = neighbour[np.lexsort((neighbour, exact, run[at]))]
+        order = np.lexsort((neighbour, exact, run[at]))
+        found[row, place] = neighbour = neighbour[order]
+        if hit_test is None:
+            return NO_TIES
+        return Ties.of_sorted(row, place, run[at], exact[order], hit_test(rows[row], neighbour[:, None])[:, 0])
 
     def _tolerance(self, norm: Floats, squared: Floats, precision: type[np.floating]) -> Floats:
         """Error bound of squared distances of the centred, scaled rows; `norm` is of the query's."""

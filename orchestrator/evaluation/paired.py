@@ -1,44 +1,27 @@
 """How much better a network is than another one on the same classes, paired by class."""
 
 import csv
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from orchestrator.evaluation.intervals import of_class_means
+from orchestrator.evaluation.kept import Gain
 from orchestrator.storage.opening import open_text
 
 
-@dataclass(frozen=True)
-class Gain:
-    """The mean over queries of one network less another's, on the same queries."""
-
-    metric: str
-    difference: float
-    low: float | None
-    high: float | None
-    """The 95% interval over the classes; None for too few of them."""
-    up: int
-    """How many of the classes are better."""
-    classes: int
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """For a journal."""
-        return asdict(self)
-
-
-def paired_gain(table: Path, metric: str, others: Mapping[str, float]) -> Gain | None:
-    """The gain of the network whose `classes.csv` this is over one with these class means, by label: with d_c the
-    difference of class c, which has n_c queries, sum of n_c d_c / sum of n_c, and its bootstrap over classes
-    (`intervals.of_class_means` of d_c). None if the table cannot be read, or the two have not the same classes."""
+def paired_gain(tables: Sequence[Path], metric: str, others: Mapping[str, float]) -> Gain | None:
+    """The gain of the network whose `classes.csv` this is (over folds, the networks) over one with these class means,
+    by label: with d_c the difference of class c, which has n_c queries, sum of n_c d_c / sum of n_c, and its interval
+    over classes (`intervals.of_class_means` of d_c). None if a table cannot be read, or the two have not the same
+    classes, each once."""
     try:
-        with open_text(table) as file:
-            rows = [row for row in csv.DictReader(file) if row[metric]]
-        if not rows or {row["label"] for row in rows} != set(others):
+        rows = []
+        for table in tables:
+            with open_text(table) as file:
+                rows += [row for row in csv.DictReader(file) if row[metric]]
+        if not rows or len(rows) != len(others) or {row["label"] for row in rows} != set(others):
             return None
         apart_C = np.array([float(row[metric]) - others[row["label"]] for row in rows])
         counts_C = np.array([float(row["queries"]) for row in rows])

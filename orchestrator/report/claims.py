@@ -5,7 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.evaluation.claims import Claim, claimed, is_end
-from orchestrator.evaluation.measures import is_share
+from orchestrator.evaluation.measures import is_share, metric_of
+from orchestrator.report.class_tables import OverBoth, class_table, over_both
 from orchestrator.report.learning import test_set
 from orchestrator.storage.leaderboard import Interval, Repeated
 from orchestrator.storage.ledger import Ledger, TrialRecord
@@ -54,14 +55,26 @@ def means(group: Repeated) -> dict[str, float]:
 
 
 def repeated_texts(ledger: Ledger, group: Repeated) -> dict[str, str]:
-    """Each metric of a repeated test: `0.5210 ± 0.0010 (95% over 3 seeds: 0.5185 to 0.5235; over 50 classes: ...)`."""
-    values = means(group)
-    return {
-        name: f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} "
-        f"({_over_seeds(len(group.trial_ids), in_range(name, spread))}{_and_over(ledger, values, name)})"
-        for name, spread in group.metrics.items()
-        if not is_end(name)
-    }
+    """Each metric of a repeated test: `0.5210 ± 0.0010 (95% over 50 classes and 3 seeds: 0.4970 to 0.5960)`, classes
+    and seeds crossed where the tables of the classes were kept; else one interval over each."""
+    values, texts = means(group), {}
+    for name, spread in group.metrics.items():
+        if is_end(name):
+            continue
+        both = _over_both(ledger, group, name)
+        over = f"{_over_seeds(len(group.trial_ids), in_range(name, spread))}{_and_over(ledger, values, name)}"
+        texts[name] = f"{spread.mean:.4f} ± {spread.standard_deviation:.4f} ({over if both is None else both.text})"
+    return texts
+
+
+def _over_both(ledger: Ledger, group: Repeated, name: str) -> OverBoth | None:
+    metric = metric_of(name)
+    if protocol_of(ledger) == "classification" or metric is None or not metric.by_class:
+        return None
+    runs = {run.trial_id: run for run in ledger.everyone()}
+    tables = [class_table(ledger, runs[one], name, runs[one].test[name]) for one in group.trial_ids]
+    known = {number: table for number, table in enumerate(tables) if table is not None}
+    return over_both(known) if len(known) == len(tables) else None
 
 
 def _over_seeds(seeds: int, spread: Interval) -> str:

@@ -5,12 +5,15 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.evaluation.claims import FEWEST_CLASSES, FEWEST_SEEDS
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.opening import open_text
 from orchestrator.storage.trial_files import fetch_trial
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
+from orchestrator.text import counted
 
 if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Floats
@@ -36,9 +39,11 @@ class ClassTable:
 def class_table(ledger: Ledger, run: TrialRecord, name: str, value: float) -> ClassTable | None:
     """The table behind a run's value of a metric (`map_at_r`); of a training over folds, the mean of the folds' tables.
     None where none was kept, or none of that value."""
-    if ledger.folder is None:
-        return None
-    place = ledger.folder / "trials" / run.trial_id
+    return None if ledger.folder is None else table_in(ledger.folder / "trials" / run.trial_id, name, value)
+
+
+def table_in(place: Path, name: str, value: float) -> ClassTable | None:
+    """The same from a trial's folder."""
     with contextlib.suppress(OSError):
         fetch_trial(place, INSIGHT)
     found = []
@@ -53,13 +58,16 @@ def class_table(ledger: Ledger, run: TrialRecord, name: str, value: float) -> Cl
             found.append(ClassTable(means, counts))
     except (OSError, KeyError, ValueError, TypeError, csv.Error):
         return None
-    table = found[0] if len(found) == 1 else _mean_of(found)
+    table = found[0] if len(found) == 1 else mean_table(found)
     return table if table is not None and abs(table.mean - value) <= NEAR else None
 
 
-def _mean_of(tables: Sequence[ClassTable]) -> ClassTable | None:
+def mean_table(tables: Sequence[ClassTable]) -> ClassTable | None:
+    """Of tables of the same queries; None of none, or of others."""
+    if not tables:
+        return None
     first = tables[0].counts
-    if not tables or any(dict(table.counts) != dict(first) for table in tables):
+    if any(dict(table.counts) != dict(first) for table in tables):
         return None
     means = {name: math.fsum(table.means[name] for table in tables) / len(tables) for name in first}
     return ClassTable(means, first)
@@ -71,17 +79,59 @@ def side_by_side(
     """The differences of two points and the numbers of queries, (C, S), over the classes that they were tested on with
     these seeds; a count is 0 where a seed did not test a class. None where a table is missing, or with a seed the two
     were tested on different queries."""
-    import numpy as np
-
     if not all(seed in one and seed in other for seed in seeds):
         return None
     if any(dict(one[seed].counts) != dict(other[seed].counts) for seed in seeds):
         return None
-    names = sorted({name for seed in seeds for name in one[seed].counts})
+    apart = {
+        seed: ClassTable(
+            {name: mean - other[seed].means[name] for name, mean in one[seed].means.items()}, one[seed].counts
+        )
+        for seed in seeds
+    }
+    return cells_of(apart, seeds)
+
+
+def cells_of(tables: Mapping[int, ClassTable], seeds: Sequence[int]) -> "tuple[Floats, Floats]":
+    """The means and the numbers of queries, (C, S), of the tables of these seeds; a count is 0 where a seed did not
+    test a class."""
+    import numpy as np
+
+    names = sorted({name for seed in seeds for name in tables[seed].counts})
     values, counts = (np.zeros((len(names), len(seeds))) for _ in range(2))
     for column, seed in enumerate(seeds):
         for row, name in enumerate(names):
-            if name in one[seed].counts:
-                values[row, column] = one[seed].means[name] - other[seed].means[name]
-                counts[row, column] = one[seed].counts[name]
+            if name in tables[seed].counts:
+                values[row, column], counts[row, column] = tables[seed].means[name], tables[seed].counts[name]
     return values, counts
+
+
+@dataclass(frozen=True)
+class OverBoth:
+    """The 95% interval of a mean over other classes and other training seeds."""
+
+    low: float
+    high: float
+    classes: int
+    seeds: int
+
+    @property
+    def text(self) -> str:
+        """`95% over 60 classes and 3 seeds: 0.4970 to 0.5960`"""
+        over = f"{counted(self.classes, 'class', 'classes')} and {counted(self.seeds, 'seed')}"
+        return f"95% over {over}: {self.low:.4f} to {self.high:.4f}"
+
+
+def over_both(tables: Mapping[int, ClassTable], share: bool = True) -> OverBoth | None:
+    """By `verdicts.crossed`, of a metric that is a `share`, between 0 and 1, or not; None with fewer than
+    FEWEST_SEEDS seeds or FEWEST_CLASSES classes."""
+    from orchestrator.evaluation.verdicts import crossed
+
+    if len(tables) < FEWEST_SEEDS:
+        return None
+    values, counts = cells_of(tables, list(tables))
+    found = crossed(values, counts) if len(values) >= FEWEST_CLASSES else None
+    if found is None:
+        return None
+    low, high = found.share_ends() if share else found.ends()
+    return OverBoth(low, high, len(values), len(tables))

@@ -6,7 +6,6 @@ All other differences (settings, budgets) are reported.
 
 import json
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,118 +14,32 @@ from orchestrator.config.training import Training
 from orchestrator.errors import InputError
 from orchestrator.evaluation.measures import HEADLINES, YARDSTICK
 from orchestrator.report import learning
-from orchestrator.report.claims import in_range
-from orchestrator.report.commands import train_command
 from orchestrator.report.findings import RISING, Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
+from orchestrator.report.member import Member, in_queries, spread_text
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
+from orchestrator.report.repeated_searches import Method, between_methods, methods_of, verdict_of
 from orchestrator.report.significance import (
     Difference,
     differences,
+    equal_texts,
     how_tested,
     resolution_of,
     tables_by_seed,
     tests_by_seed,
 )
 from orchestrator.report.tested import Goal, goals, place_of
-from orchestrator.storage.leaderboard import Interval
-from orchestrator.storage.ledger import Ledger, TrialRecord
+from orchestrator.storage.ledger import Ledger
 from orchestrator.text import counted, listed, value_text
 
 MEASURED = ("dataset", "protocol", "selection", "class_subset")
 """What must be equal for numbers to be comparable, besides the data set's digest."""
 NOT_THE_METHODS = (
-    "Compared are the configurations that these searches found; searches with other seeds may find others."
+    "Compared are the configurations that these searches found; searches with other seeds may find others (benchmark "
+    "--searches 3 compares methods)."
 )
 FREE = {"seed", "dataset", "device", "threads", "loader_threads"}
 """What may differ without a note: it is reported elsewhere, or changes no result."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One of the searches compared."""
-
-    label: str
-    findings: Findings
-    metric: str
-    tests: Mapping[int, float]
-    """The winner's test by seed."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """The whole search."""
-        return self.findings.ledger
-
-    @property
-    def winner(self) -> TrialRecord | None:
-        """Its best trial on held-out classes."""
-        return self.findings.winner
-
-    @property
-    def command(self) -> str | None:
-        """The command that trains its winner again: searches are compared by what they chose on held-out classes."""
-        return None if self.winner is None else train_command(self.winner.settings)
-
-    @property
-    def mean(self) -> float | None:
-        """The mean of its tests."""
-        return statistics.fmean(self.tests.values()) if self.tests else None
-
-    @property
-    def interval(self) -> Interval | None:
-        """The same with deviation and 95% interval, for two seeds or more."""
-        return in_range(self.metric, Interval.of(list(self.tests.values()))) if len(self.tests) > 1 else None
-
-    @property
-    def text(self) -> str:
-        """`0.5121 ± 0.0040`"""
-        return spread_text(self.tests) or "no test"
-
-    def beside(self, metric: str) -> Mapping[int, float]:
-        """The winner's test of another metric, by seed."""
-        return tests_by_seed(self.ledger, self.winner, metric)
-
-    @property
-    def training_seconds(self) -> float:
-        """The time of one training of its winner: of its tested runs, if it has some."""
-        tested = [run.seconds for run in self.ledger.tests_of(self.winner) if run.seconds]
-        if tested:
-            return statistics.fmean(tested)
-        return 0.0 if self.winner is None else self.winner.seconds
-
-    @property
-    def hours(self) -> float:
-        """The hours of all its trials together, without its final runs."""
-        return sum(trial.seconds for trial in self.ledger.trials.values()) / 3600
-
-    def progress(self) -> list[tuple[float, float]]:
-        """Epochs spent and best so far, after each finished trial, in order of completion."""
-        ledger, steps, spent = self.ledger, [], 0.0
-        best: float | None = None
-        for trial in sorted(ledger.trials.values(), key=lambda t: (t.ended is None, t.ended or 0, t.number)):
-            spent += trial.epochs
-            if trial.best is not None and (best is None or ledger.better(trial.best, best)):
-                best = trial.best
-            if best is not None:
-                steps.append((spent, best))
-        return steps
-
-    @property
-    def late_gain(self) -> float:
-        """How much its best on held-out classes improved in the second half of the epochs that it spent."""
-        steps = self.progress()
-        if not steps:
-            return 0.0
-        before = [best for spent, best in steps if spent <= steps[-1][0] / 2]
-        return abs(steps[-1][1] - (before[-1] if before else steps[0][1]))
-
-
-def spread_text(tests: Mapping[int, float]) -> str:
-    """`0.5121 ± 0.0040`, of one seed `0.5121`; empty for none."""
-    if not tests:
-        return ""
-    spread = f" ± {statistics.stdev(tests.values()):.4f}" if len(tests) > 1 else ""
-    return f"{statistics.fmean(tests.values()):.4f}{spread}"
 
 
 @dataclass(frozen=True)
@@ -143,6 +56,8 @@ class Comparison:
     """What more budget, or more seeds, would likely change."""
     notes: tuple[str, ...]
     """What differs, so that the comparison may not be fair, and what is missing."""
+    methods: tuple[Method, ...] = ()
+    """Best first, where their searches were repeated: the differences are between them then."""
 
     @classmethod
     def of(
@@ -152,9 +67,12 @@ class Comparison:
         missing: Sequence[str] = (),
         storage: str = "",
         margin: float | None = None,
+        searches: Mapping[str, tuple[str, int]] | None = None,
     ) -> "Comparison":
         """Compare searches, known by their labels; `missing` are those that have not begun, `storage` is where they
-        are, if that is not the default, and `margin` the largest difference with which two count as equal.
+        are, if that is not the default, `margin` the largest difference with which two count as equal (else the first
+        of their files' `equivalence_margin`), and `searches`
+        the method and the number of each, where methods' searches were repeated.
 
         Raises:
             InputError: they do not measure the same thing; names what differs.
@@ -171,10 +89,18 @@ class Comparison:
         tables = {m.label: tables_by_seed(m.ledger, m.winner, metric) for m in members if m.tests}
         resolution = max((resolution_of(m.ledger) for m in members), default=0.0)
         looks = {member.label: member.ledger.looks for member in members}
-        compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
-        verdict = [*_untrained(metric, members), *_verdict(metric, members, compared)]
+        methods = methods_of(members, searches, sign) if searches else []
+        if methods:
+            compared = between_methods(methods, metric, resolution)
+            judged = verdict_of(metric, methods, compared)
+        else:
+            compared = differences({member.label: member.tests for member in members}, tables, resolution, looks)
+            judged = _verdict(metric, members, compared)
+        verdict = [*_untrained(metric, members), *judged]
+        if margin is None:
+            margin = next((m for ledger in ledgers.values() if (m := ledger.config.get("equivalence_margin"))), None)
         if margin is not None:
-            verdict += [f"{text}." for one in compared if (text := one.equal_text(margin))]
+            verdict += equal_texts(compared, margin)
         return cls(
             name=name,
             metric=metric,
@@ -183,6 +109,7 @@ class Comparison:
             verdict=tuple(verdict),
             outlook=tuple(_outlook(members, compared)),
             notes=tuple(_notes(members, missing)),
+            methods=tuple(methods),
         )
 
     @property
@@ -216,6 +143,7 @@ class Comparison:
                 }
                 for member in self.members
             ],
+            "methods": [method.plain for method in self.methods],
             "differences": [difference.plain for difference in self.differences],
         }
 
@@ -302,12 +230,12 @@ def _verdict(metric: str, members: Sequence[Member], compared: Sequence[Differen
         ahead = with_best[others[0].label]
         beside = [f"{ahead.fixed_text}."] if ahead.fixed_text else []
         said = f"Best configuration found: {best.label}, {said}, {ahead.text} ahead of {others[0].label} ({how})."
-        return [said, *beside, *searched]
+        return [said, *in_queries(best, others[0]), *beside, *searched]
     if how.startswith("no test"):
         following = ", ".join(f"{member.label} {member.text}" for member in others)
         return [f"Ahead: {best.label}, {said}, before {following}; that may be chance ({how})."]
     names = ", ".join(f"{m.label} ({_against(with_best.get(m.label))})" for m in open_)
-    lines = [f"Not distinguishable at this budget: {best.label}, {said}, and {names}; {how}."]
+    lines = [f"Not distinguishable over these seeds: {best.label}, {said}, and {names}; {how}."]
     if beaten := [member for member in others if member not in open_]:
         behind = ", ".join(f"{m.label} ({with_best[m.label].text})" for m in beaten)
         lines.append(f"{best.label} is better than {behind}.")
@@ -353,10 +281,12 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
             f"Too few to say what a bigger budget would change: {', '.join(few)}; {ENOUGH_TRIALS} of each are needed."
         )
         moving = []
-    elif not moving:
+    elif not moving and not any(map(_unsettled, ranked)):
+        apart = all(d.real for d in compared if d.one == members[0].label)
+        more = "" if apart else "; what is not distinguishable needs more seeds, or more test classes"
         lines.append(
-            "A bigger budget would likely change little: none gained more than "
-            f"{RISING:.0%}{place_of(ranked[0].ledger)} in the second half of its epochs."
+            "A bigger budget for the searches would likely change little: none gained more than "
+            f"{RISING:.0%}{place_of(ranked[0].ledger)} in the second half of its epochs{more}."
         )
     for member in moving:
         gain, gap = member.late_gain, abs(values[top] - values[member.label])
@@ -375,6 +305,8 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
             lines.append(f"{member.label}'s best training still rose at its end: longer ones may help it.")
     best = members[0].label
     tests = sum(d.tested for d in compared)
+    if any(d.unit == "search" for d in compared):
+        return lines
     open_ = [d for d in compared if d.one == best and d.tested and not d.real]
     forecasts = {d.other: found for d in open_ if (found := seeds_needed(d, tests)) is not None}
     lines += [
@@ -385,6 +317,12 @@ def _outlook(members: Sequence[Member], compared: Sequence[Difference]) -> list[
     if any(d.seeds < SEEDS_TO_FORECAST for d in open_):
         lines.append(f"How many seeds would tell them apart cannot be said from fewer than {SEEDS_TO_FORECAST}.")
     return lines
+
+
+def _unsettled(member: Member) -> bool:
+    """Whether its search says itself that there is more to gain: a best at an edge, a training that still rose."""
+    at_edge = any(setting.edge for setting in member.findings.searched)
+    return at_edge or any("still rose" in warning for warning in member.findings.warnings)
 
 
 def _notes(members: Sequence[Member], missing: Sequence[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from orchestrator.report.comparison import Comparison, Member
+from orchestrator.report.comparison import Comparison
+from orchestrator.report.member import Member
 from orchestrator.report.power import POWER, SEEDS_TO_FORECAST, seeds_needed
 from orchestrator.report.significance import Difference
 from orchestrator.report.steps import Step, line, of_finals
@@ -16,8 +17,9 @@ SEEDS = 5
 
 def deciding_steps(comparison: Comparison) -> list[Step]:
     """Final runs that would tell the best search from those that it was not told apart from: as many as the forecast
-    says, or, before it can be made, SEEDS of each. None where all are told apart, or where no number would do."""
-    if not comparison.members or not comparison.members[0].tests:
+    says, or, before it can be made, SEEDS of each. None where all are told apart, where no number would do, or where
+    methods are compared over searches."""
+    if not comparison.members or not comparison.members[0].tests or comparison.methods:
         return []
     best = comparison.members[0]
     tests = sum(difference.tested for difference in comparison.differences)

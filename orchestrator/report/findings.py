@@ -28,7 +28,7 @@ from orchestrator.report.leading import Favoured, favoured
 from orchestrator.report.points import Placed, apart_text, best_text, placed_points, seed_holds
 from orchestrator.report.published import Beside, beside
 from orchestrator.report.settings import Searched, searched_settings, space_of, widen
-from orchestrator.report.significance import Difference, between_confirmed, how_tested
+from orchestrator.report.significance import Difference, between_confirmed, equal_texts, how_tested
 from orchestrator.report.standing import Comparable, beside_values, comparable, side_by_side, standing
 from orchestrator.report.stopping import Stop, stops
 from orchestrator.report.tested import goals, is_held_out, place_of
@@ -213,7 +213,8 @@ def _first_line(
     line = learning.verdict_line(ledger) or learning.better_untrained(ledger)
     nothing = f"{line} " if line else ""
     if points:
-        return nothing + best_text(ledger, points, where)
+        tests = "" if ahead is None else f" But {ahead.text}."
+        return f"{nothing}{best_text(ledger, points, where)}{tests}"
     if ahead is not None:
         leads = f"with {params_text(ahead.trial.params)}" if ahead.trial.params else ""
         chosen = f"Chosen{where or f' by {ledger.metric}'}: {winner.trial_id}"
@@ -232,6 +233,8 @@ def _first_line(
     if (first := ledger.first_so_far()) is not None:
         after = counted(first.validations, "validation")
         higher = f" Trial {first.trial_id}, which has not ended, stands at {first.best:.4f} after {after}."
+    if winner.excess is not None:
+        value += f" (about {winner.excess['value']:.4f} of it from being the best of {winner.excess['trials']})"
     return f"{nothing}Best{so_far}: trial {winner.trial_id}, {ledger.metric} {value}{where}{point}.{higher}"
 
 
@@ -325,6 +328,7 @@ def _certainty(
         return (
             f"Test {metric} {ours.mean:.4f} ± {ours.standard_deviation:.4f} against {theirs.mean:.4f} ± "
             f"{theirs.standard_deviation:.4f} of {other}: {apart.verdict(how_tested(between), other, better=better)}"
+            f"{_equal(ledger, between, apart)}"
         )
     alone = ""
     if mine is not None:
@@ -334,6 +338,13 @@ def _certainty(
         f"{_lead(ledger, winner, others[0])}{alone} Final runs of the best two over seeds would tell (--final-trials 2 "
         "--final-seeds 5)."
     )
+
+
+def _equal(ledger: Ledger, between: Sequence[Difference], apart: Difference) -> str:
+    """Whether the two are equal within the search's margin, as a sentence after others; empty without a margin."""
+    margin = ledger.config.get("equivalence_margin")
+    texts = [] if margin is None else equal_texts(between, margin)
+    return "".join(f" {text}" for text in texts if text.startswith(f"{apart.one} and {apart.other} "))
 
 
 def _lead(ledger: Ledger, winner: TrialRecord, rival: TrialRecord) -> str:

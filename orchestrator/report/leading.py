@@ -24,7 +24,7 @@ class Favoured:
     def text(self) -> str:
         """`the tests favour 0013 by 0.0480 (95%: 0.0310 to 0.0650, p 0.004)`"""
         found = self.difference
-        low, high = (found.interval.low, found.interval.high) if found.interval is not None else (None, None)
+        low, high = (None, None) if found.ends is None else found.ends
         if found.mean < 0 and low is not None and high is not None:
             low, high = -high, -low
         ends = "" if low is None else f"95%: {low:.4f} to {high:.4f}, "
@@ -42,11 +42,11 @@ class Favoured:
 def favoured(ledger: Ledger, between: Sequence[Difference] | None = None) -> Favoured | None:
     """The trial whose tests are better than the chosen one's, beyond chance; of several the one with the best mean.
 
-    None with two objectives, which have a front and no winner, and for points over seeds. `between` are the differences
-    between the confirmed trials, where these are known already.
+    None with two objectives, which have a front and no winner. Of a grid over seeds, one trial stands for each point.
+    `between` are the differences between the confirmed trials, where these are known already.
     """
     chosen = ledger.winner()
-    if chosen is None or ledger.second is not None or ledger.over_seeds or len(ledger.finals) < 2:
+    if chosen is None or ledger.second is not None or len(ledger.finals) < 2:
         return None
     goal, ahead = goals(ledger)[0], []
     for found in between_confirmed(ledger) if between is None else between:

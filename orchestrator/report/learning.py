@@ -25,6 +25,7 @@ from typing import Any, Literal
 
 from orchestrator.config.shaping import SHAPING, untrained_key
 from orchestrator.data.measured import Measured
+from orchestrator.evaluation.claims import FEWEST_CLASSES, too_few
 from orchestrator.evaluation.measures import DEFAULT_OBJECTIVE, HEADLINES, YARDSTICK
 from orchestrator.report.selection import selection_text, selection_warning, unlike_text
 from orchestrator.report.tested import is_held_out
@@ -301,8 +302,27 @@ def _winner_lines(ledger: Ledger, winner: TrialRecord) -> Iterator[str]:
         low, high = winner.best_interval
         yield (
             f"The best trial's {ledger.metric} {winner.best:.4f} has a 95% interval over held-out classes of "
-            f"{low:.4f} to {high:.4f}; it was chosen on them, so that it is more likely too high than too low."
+            f"{low:.4f} to {high:.4f}; it was chosen on them, so that it is {excess_text(winner)}."
         )
+        return
+    of = held_out_set(ledger, winner)
+    of_classes = is_held_out(ledger.metric) and winner.settings.get("protocol") != "classification"
+    if winner.best is not None and of_classes and of is not None and of.classes < FEWEST_CLASSES:
+        yield (
+            f"The best trial's {ledger.metric} {winner.best:.4f} has {too_few(of.classes)}; nor can it be said how "
+            "much too high it is as the best of several."
+        )
+
+
+def excess_text(winner: TrialRecord) -> str:
+    """How much too high a best value is, for the end of a sentence."""
+    if winner.excess is None or winner.best is None:
+        return "more likely too high than too low"
+    value, trials = winner.excess["value"], winner.excess["trials"]
+    return (
+        f"too high by about {value:.4f}, as the best of {trials} (from their {winner.excess['classes']} classes): "
+        f"{winner.best - value:.4f} is to be expected of it on other classes"
+    )
 
 
 def _ends(ends: Any) -> str:
@@ -324,4 +344,7 @@ def plain(ledger: Ledger) -> dict[str, Any]:
         "untrained": None if known is None else {key: known[key] for key in ("split", "metrics", "intervals")},
         "verdict": "unknown" if winner is None else judge(ledger, winner).verdict,
         "selection_warning": small_selection(ledger),
+        "expected_excess": None if winner is None else winner.excess,
+        "gain": None if winner is None or winner.test else winner.gain,
+        "test_gain": next((run.gain for run in ledger.tests_of(winner) if run.gain is not None), None),
     }

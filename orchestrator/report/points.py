@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from orchestrator.report.claims import in_range
-from orchestrator.report.class_tables import ClassTable, class_table
+from orchestrator.report.class_tables import ClassTable, OverBoth, class_table, over_both
 from orchestrator.report.significance import NO_TEST, Difference, from_the_first, over_what, resolution_of
 from orchestrator.storage.leaderboard import Interval, Point, points_over_seeds
 from orchestrator.storage.ledger import Ledger
@@ -22,6 +22,8 @@ class Placed:
     point: Point
     against: Difference | None
     """The best point's mean less this one's, paired by seed; None for the best itself, and without common seeds."""
+    both: OverBoth | None = None
+    """The interval of its mean over other classes and seeds, where the tables of all its seeds were kept."""
 
     @property
     def name(self) -> str:
@@ -43,6 +45,7 @@ class Placed:
             "values": [{"seed": seed, "value": value} for seed, value in point.values.items()],
             "mean": point.mean,
             "over_seeds": None if point.interval is None else asdict(point.interval),
+            "over_both": None if self.both is None else asdict(self.both),
             "best_less_this": None if self.against is None else self.against.plain,
         }
 
@@ -55,7 +58,11 @@ def placed_points(ledger: Ledger) -> list[Placed]:
     values = {params_text(point.params): point.values for point in points}
     tables = {params_text(point.params): _tables(ledger, point) for point in points}
     against = from_the_first(values, tables, resolution_of(ledger, test=False))
-    return [Placed(point, apart) for point, apart in zip(points, [None, *against], strict=True)]
+    whole = (
+        kept if len(kept) == len(point.values) else {} for point, kept in zip(points, tables.values(), strict=True)
+    )
+    boths = map(over_both, whole)
+    return [Placed(point, apart, both) for point, apart, both in zip(points, [None, *against], boths, strict=True)]
 
 
 def _tables(ledger: Ledger, point: Point) -> dict[int, ClassTable]:
@@ -91,7 +98,8 @@ def best_text(ledger: Ledger, points: Sequence[Placed], where: str) -> str:
     spread = f"{best.mean:.4f}"
     if (ends := spread_of(ledger, points[0])) is not None:
         spread += f" ± {ends.standard_deviation:.4f}"
-        where += f" (95% of the mean over {number}: {ends.low:.4f} to {ends.high:.4f})"
+        alone = f"95% of the mean over {number}: {ends.low:.4f} to {ends.high:.4f}"
+        where += f" ({alone if points[0].both is None else points[0].both.text})"
     return (
         f"Best point{so_far} by the mean over {number}: {points[0].name}, {ledger.metric} {spread}{where}. Its "
         f"best trial is {best.trial_ids[0]}."

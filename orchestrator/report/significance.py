@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.evaluation.claims import FEWEST_SEEDS, SIGNIFICANT
 from orchestrator.report.class_tables import ClassTable, class_table, side_by_side
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from orchestrator.evaluation.verdicts import Estimate
 
 NO_TEST = f"no test: it needs {FEWEST_SEEDS} common seeds or more, that are not all equal"
+
+Unit = Literal["seed", "search"]
+"""What is repeated: the training of one configuration, or the whole search for one."""
 
 Values = Mapping[str, Mapping[int, float]]
 """For each group, its value with each seed."""
@@ -50,6 +53,8 @@ class Difference:
     """The same of `fixed`."""
     look: int = 0
     """Which look it is at runs that may be continued; 0 where they cannot."""
+    unit: Unit = "seed"
+    """What `seeds` counts."""
 
     @property
     def estimate(self) -> "Estimate | None":
@@ -93,20 +98,10 @@ class Difference:
         """Whether it is real: `yes`, `no`, or `not tested`."""
         return ("yes" if self.real else "no") if self.tested else "not tested"
 
-    def equal_text(self, margin: float) -> str:
-        """Whether the two are equal within a margin, by two one-sided tests, in words; empty without a verdict."""
-        if self.estimate is None or not self.estimate.error:
-            return ""
-        from orchestrator.evaluation.verdicts import p_equal
-
-        p = p_equal(self.estimate, margin)
-        said = "are equal" if p < SIGNIFICANT else "are not known to be equal"
-        return f"{self.one} and {self.other} {said} within {margin:g} over {self.over} (two one-sided tests, p {p:.2g})"
-
     @property
     def over(self) -> str:
         """What the verdict is over: `60 classes and 5 seeds`, `5 seeds`."""
-        seeds = counted(self.seeds, "seed")
+        seeds = units(self.seeds, self.unit)
         return seeds if self.crossed is None else f"{counted(self.classes, 'class', 'classes')} and {seeds}"
 
     @property
@@ -119,7 +114,7 @@ class Difference:
     def verdict(self, how: str, other: str, *, better: bool) -> str:
         """Whether it confirms that the one is the better of the two, in a sentence or two after a colon; `how` it was
         tested, `other` what the other one is called."""
-        judges = "seeds" if self.crossed is None else "classes and seeds"
+        judges = f"{'' if self.crossed is None else 'classes and '}{PLURAL[self.unit]}"
         if not self.tested:
             few = self.seeds < FEWEST_SEEDS
             why = (
@@ -144,8 +139,9 @@ class Difference:
         apart = "they differ" if self.real_on_these else "they cannot be told apart either"
         if self.real_on_these and self.real:
             apart = "they differ, too"
+        again = "training seeds" if self.unit == "seed" else PLURAL[self.unit]
         return (
-            f"On these {counted(self.classes, 'class', 'classes')}, over training seeds, {apart}: {self.mean:+.4f} "
+            f"On these {counted(self.classes, 'class', 'classes')}, over {again}, {apart}: {self.mean:+.4f} "
             f"(95%: {low:+.4f} to {high:+.4f}), p {self.fixed_adjusted:.2g}"
         )
 
@@ -160,6 +156,7 @@ class Difference:
             "seeds": self.seeds,
             "classes": self.classes or None,
             "look": self.look or None,
+            "unit": self.unit,
             "difference": self.mean,
             "low": low,
             "high": high,
@@ -175,12 +172,24 @@ class Difference:
         }
 
 
+PLURAL: Mapping[Unit, str] = {"seed": "seeds", "search": "searches"}
+
+
+def units(number: int, unit: Unit) -> str:
+    """`5 seeds`, `3 searches`"""
+    return counted(number, unit, PLURAL[unit])
+
+
 def _number(p: float) -> float | None:
     return None if math.isnan(p) else p
 
 
 def differences(
-    values: Values, tables: Tables | None = None, resolution: float = 0.0, looks: Mapping[str, int] | None = None
+    values: Values,
+    tables: Tables | None = None,
+    resolution: float = 0.0,
+    looks: Mapping[str, int] | None = None,
+    unit: Unit = "seed",
 ) -> list[Difference]:
     """Every pair of the groups compared by seed, in the groups' order; pairs without a common seed are left out.
 
@@ -189,7 +198,7 @@ def differences(
     may be continued, and how often each was looked at: that is paid for, too (`verdicts.paid`).
     """
     pairs = (_difference(one, other, values, tables or {}, resolution) for one, other in combinations(values, 2))
-    found = [difference for difference in pairs if difference is not None]
+    found = [replace(difference, unit=unit) for difference in pairs if difference is not None]
     if not found:
         return []
     from orchestrator.evaluation.verdicts import holm, paid
@@ -244,6 +253,20 @@ def _difference(one: str, other: str, values: Values, tables: Tables, resolution
     return replace(plain, fixed=fixed, crossed=both, classes=0 if cells is None or both is None else len(cells[0]))
 
 
+def equal_texts(compared: Sequence[Difference], margin: float) -> list[str]:
+    """Whether each two are equal within a margin, by two one-sided tests, as sentences; those without a verdict are
+    left out. Each p is corrected for their number, and for looks, as those of differences are."""
+    from orchestrator.evaluation.verdicts import holm, p_equal, paid
+
+    known = [(one, one.estimate) for one in compared if one.estimate is not None and one.estimate.error]
+    ps = [paid(p_equal(found, margin), one.look) if one.look else p_equal(found, margin) for one, found in known]
+    return [
+        f"{one.one} and {one.other} {'are' if p < SIGNIFICANT else 'are not known to be'} equal within {margin:g} over "
+        f"{one.over} (two one-sided tests, p {p:.2g})."
+        for (one, _), p in zip(known, holm(ps), strict=True)
+    ]
+
+
 def how_tested(compared: Sequence[Difference]) -> str:
     """`paired t-test over 60 classes and 5 seeds, Holm's correction for 3 comparisons`"""
     tests = [difference for difference in compared if not math.isnan(difference.p)]
@@ -262,8 +285,8 @@ def _paid_text(look: int) -> str:
 
 def over_what(tests: Sequence[Difference]) -> str:
     """`60 classes and 3 to 5 seeds`, `5 seeds on these classes`"""
-    few, many = min(d.seeds for d in tests), max(d.seeds for d in tests)
-    seeds = counted(many, "seed") if few == many else f"{few} to {many} seeds"
+    few, many, unit = min(d.seeds for d in tests), max(d.seeds for d in tests), tests[0].unit
+    seeds = units(many, unit) if few == many else f"{few} to {units(many, unit)}"
     classes = [d.classes for d in tests if d.crossed is not None]
     if not classes:
         return f"{seeds} on these classes"

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.config.algorithms import is_exhaustive
 from orchestrator.config.files import find_search, read_yaml, shipped_searches
+from orchestrator.config.limits import MOST_RUNS
 from orchestrator.config.resolve import resolve_search
 from orchestrator.config.search import Search
 from orchestrator.errors import InputError, describe, suggestion
@@ -30,6 +31,8 @@ OWN_BUDGET = ("num_trials", "budget", "start_from", "final", "final_trials", "fi
 """A search file's values for these are ignored here: they are the same for all searches."""
 SEEDS = 5
 """Final runs of each winner by default."""
+SEEDS_APART = 1000
+"""The seeds of one search of a method and of its next: no training has the seed of another search's."""
 
 
 class Benchmark(BaseModel):
@@ -41,11 +44,21 @@ class Benchmark(BaseModel):
     methods: list[str] = Field(min_length=1, description="methods, shipped searches, or search files")
     overrides: dict[str, Any] = Field({}, description="settings fixed for all")
     changes: dict[str, Any] = Field({}, description="data set, budget, seeds and so on, for all")
+    searches: int = Field(1, ge=1, le=MOST_RUNS, description="searches of each method, each with other seeds")
+
+    @property
+    def searched(self) -> dict[str, tuple[str, int]]:
+        """The label of the method, and the number from 1, of each search."""
+        names = [Path(method).stem for method in self.methods]
+        numbers = range(1, self.searches + 1)
+        return {label_of_search(name, number): (name, number) for number in numbers for name in names}
 
     @property
     def labels(self) -> dict[str, str]:
-        """The method of each label in the comparison; a label is the file's name."""
-        return {Path(method).stem: method for method in self.methods}
+        """The method of each label in the comparison; a label is the file's name, and the number of a search after the
+        first."""
+        files = {Path(method).stem: method for method in self.methods}
+        return {label: files[name] for label, (name, _) in self.searched.items()}
 
     def member(self, label: str) -> str:
         """The name of its search."""
@@ -56,6 +69,8 @@ class Benchmark(BaseModel):
         path = _space_of(self.labels[label])
         raw = read_yaml(path).without(OWN_BUDGET)
         changes = {"final_seeds": SEEDS, **self.changes}
+        if (number := self.searched[label][1]) > 1:
+            changes["seed"] = int(changes.get("seed", 0)) + (number - 1) * SEEDS_APART
         try:
             return resolve_search(
                 raw, name=self.member(label), source=path.name, overrides=self.overrides, find_settings=None, **changes
@@ -64,6 +79,11 @@ class Benchmark(BaseModel):
             alone = "; --set is for all of them: a setting of one method belongs in a search file of its own"
             told = (f"{told}{alone if told.startswith('--set: ') else ''}" for told in error.problems)
             raise InputError(*told) from None
+
+
+def label_of_search(method: str, number: int) -> str:
+    """`pfml`, `pfml-2`"""
+    return method if number == 1 else f"{method}-{number}"
 
 
 def known(places: Places, name: str) -> Benchmark | None:
@@ -100,13 +120,19 @@ def asked(given: Benchmark | None, before: Benchmark | None) -> Benchmark:
                     f"--{where}{key.replace('_', '-') if not where else key}: {value}: benchmark '{before.name}' began "
                     f"with {then.get(key, 'none')}; leave it out, or take another --name"
                 )
-    labels = before.labels | given.labels
-    clash = [label for label in given.labels if labels[label] != before.labels.get(label, labels[label])]
+    if given.searches != before.searches > 1:
+        raise InputError(
+            f"--searches: {given.searches}: benchmark '{before.name}' has {before.searches} of each method; with more "
+            "after a look at these, its verdict would err more often than it says: take another --name"
+        )
+    labels = {Path(method).stem: method for method in (*before.methods, *given.methods)}
+    own = {Path(method).stem: method for method in before.methods}
+    clash = [label for label in labels if labels[label] != own.get(label, labels[label])]
     if clash:
-        was = before.labels[clash[0]]
+        was = own[clash[0]]
         raise InputError(f"--methods: '{clash[0]}' was {was} before; give the new file another name")
     changes = before.changes | {k: v for k, v in given.changes.items() if k in ("budget", "num_trials")}
-    return before.model_copy(update={"methods": list(labels.values()), "changes": changes})
+    return before.model_copy(update={"methods": list(labels.values()), "changes": changes, "searches": given.searches})
 
 
 def members(benchmark: Benchmark, places: Places) -> dict[str, Ledger]:
@@ -130,12 +156,13 @@ def compared(benchmark: Benchmark, places: Places, margin: float | None = None) 
         [label for label in benchmark.labels if label not in started],
         paths.option(places.storage),
         margin,
+        benchmark.searched if benchmark.searches > 1 else None,
     )
 
 
 def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
     """Its searches that have not begun or not ended, or had another budget."""
-    if len(benchmark.labels) < len(benchmark.methods):
+    if len(benchmark.labels) < len(benchmark.methods) * benchmark.searches:
         raise InputError(f"--methods: {', '.join(benchmark.methods)}: one is named twice")
     for method in benchmark.methods:
         _space_of(method)  # report a misspelling before errors in the budget
@@ -145,7 +172,7 @@ def to_do(benchmark: Benchmark, places: Places) -> dict[str, Search]:
         search = benchmark.search(label) if ledger is None else _with_budget(ledger, benchmark)
         if ledger is not None and ledger.is_complete:
             exhausted = search.space.size() <= len(ledger.trials)
-            if exhausted or search.model_dump() == ledger.config:
+            if exhausted or search.model_dump() == Search.model_validate(ledger.config).model_dump():
                 continue
         left[label] = search
     return left

@@ -123,7 +123,7 @@ def _advance(
         )
     before = read_journal(places.search(search.name) / JOURNAL)[1].config
     more: Mapping[str, Any] = {}
-    if before != search.model_dump():
+    if Search.model_validate(before).model_dump() != search.model_dump():
         more = {"num_trials": search.num_trials, "budget": search.budget.model_dump()}
     return resume(
         search.name,

@@ -19,6 +19,7 @@ from orchestrator.evaluation.claims import SUFFIXES
 from orchestrator.evaluation.intervals import of_class_tables
 from orchestrator.execution.protocol import Failed, Interrupted, Result, Work
 from orchestrator.report.effect import idle_params, training_images
+from orchestrator.search.excess import excess_of
 from orchestrator.search.final_runs import FOLDS, final_runs, needs_validation
 from orchestrator.search.gains import gain_of
 from orchestrator.search.study import Study
@@ -147,10 +148,8 @@ class Conductor:
             self.exhausted = True
         if any(trial.kind == "trial" for trial in running) or len(running) >= self.final_slots:
             return None
-        final = next(
-            (run for run in final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals), None
-        )
-        return None if final is None else self._begin(final)
+        left = [run for run in final_runs(self.search, self.ledger) if run.trial_id not in self.ledger.finals]
+        return self._begin(left[0]) if left else None
 
     def spent(self) -> str | None:
         """The budget that leaves no room for one more trial, in words; None if there is room.
@@ -448,10 +447,11 @@ class Conductor:
         winner = self.ledger.winner()
         if winner is not None:
             self._interval(winner)
+            if excess := excess_of(self.ledger, winner, self.trial_folder):
+                self._record("result", sync=False, trial_id=winner.trial_id, metrics={}, excess=excess.plain)
             for trial in [winner, *self.ledger.tests_of(winner)[:1]]:
                 score = known(self.folder.parent.parent, self._untrained_key(trial)) if trial.gain is None else None
-                gain = gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric)
-                if gain is not None:
+                if gain := gain_of(trial, self.trial_folder(trial), score, self.search.objective.metric):
                     self._record("result", sync=False, trial_id=trial.trial_id, metrics={}, gain=gain.plain)
         best = {"trial_id": winner.trial_id, "objective": winner.best} if winner else None
         self._record("search_ended", state=state, best=best, reason=reason)

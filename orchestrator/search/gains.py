@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from orchestrator.evaluation.kept import Gain
 from orchestrator.evaluation.measures import YARDSTICK
-from orchestrator.evaluation.paired import Gain, paired_gain
+from orchestrator.evaluation.paired import paired_gain
 from orchestrator.storage import trial_files
 from orchestrator.storage.ledger import TrialRecord
 from orchestrator.storage.trial_folder import INSIGHT, model_folders
@@ -13,13 +14,14 @@ from orchestrator.storage.trial_folder import INSIGHT, model_folders
 
 def gain_of(trial: TrialRecord, place: Path, score: Mapping[str, Any] | None, objective: str) -> Gain | None:
     """The gain of a trial, whose folder is `place`, over its untrained network's `score` (`untrained.measure`), by the
-    objective if the score has it, on the held-out classes; of a tested one on the test's. None over folds, and where
-    one of the tables is missing."""
+    objective if the score has it, on the held-out classes; of a tested one on the test's. Over folds each
+    class is tested once, by the network that did not train on it. None where one of the tables is missing."""
     by_class = {} if score is None else score.get("by_class") or {}
     split = "test" if trial.test else "validation"
     name = objective.removeprefix("val/")
     name = name if name in by_class else YARDSTICK
-    if score is None or score["split"] != split or name not in by_class or model_folders(place) != [place]:
+    if score is None or score["split"] != split or name not in by_class:
         return None
     trial_files.fetch_trial(place, INSIGHT)
-    return paired_gain(place / INSIGHT / "classes.csv", name, by_class[name])
+    tables = [folder / INSIGHT / "classes.csv" for folder in model_folders(place)]
+    return paired_gain(tables, name, by_class[name])

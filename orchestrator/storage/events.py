@@ -98,6 +98,14 @@ class _Untrained(_Shape):
     of: _Set | None = None
 
 
+class _Excess(_Shape):
+    """How much too high a best value is, as the best of several."""
+
+    value: FiniteFloat
+    trials: Whole
+    classes: Whole
+
+
 class _Gain(_Shape):
     """How much better a trial is than its untrained network, paired by class."""
 
@@ -198,6 +206,8 @@ class _Result(_Event):
     untrained: _Untrained | None = None
     best_interval: Interval | None = None
     gain: _Gain | None = None
+    excess: _Excess | None = None
+    """Of the best trial's value. Older journals lack it."""
 
 
 class _TrialEnded(_Event):

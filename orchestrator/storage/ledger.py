@@ -56,8 +56,9 @@ class TrialRecord:
     best_interval: tuple[float, float] | None = None
     """The 95% interval of its best value over the held-out classes, if recorded."""
     gain: dict[str, Any] | None = None
-    """How much it is better than its untrained network, paired by class (`evaluation.paired.Gain`); on the test classes
-    if it was tested, else on the held-out ones."""
+    """Over its untrained network (`evaluation.kept.Gain`); on the test classes if tested, else the held-out ones."""
+    excess: dict[str, Any] | None = None
+    """How much too high its best value is, as the best of several (`evaluation.kept.Excess`)."""
     test: dict[str, float] = field(default_factory=dict)
     seconds: float = 0.0
     epochs: float = 0.0
@@ -200,11 +201,10 @@ class Ledger:
         elif kind == "validation":
             self._validate(self.find(event["trial_id"]), event)
         elif kind == "result":
-            tests = {k.removeprefix("test/"): v for k, v in event["metrics"].items() if k.startswith("test/")}
             trial = self.find(event["trial_id"])
-            trial.test |= tests
+            trial.test |= {k.removeprefix("test/"): v for k, v in event["metrics"].items() if k.startswith("test/")}
             trial.best_interval = event.get("best_interval", trial.best_interval)
-            trial.gain = event.get("gain", trial.gain)
+            trial.gain, trial.excess = event.get("gain", trial.gain), event.get("excess", trial.excess)
             if (found := event.get("untrained")) is not None:
                 self.untrained[found["key"]] = found
         elif kind == "trial_ended":

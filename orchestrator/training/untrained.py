@@ -37,8 +37,8 @@ Found = dict[str, Any]
 def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on_test: bool = False) -> Found | None:
     """The retrieval metrics of the network at the start of its training, on the held-out set (over folds: the mean), on
     the test set if nothing is held out, or if `on_test`: `metrics`, the 95% interval over classes of each as
-    `intervals`, the set that they are `of` (a `Measured`), its `split`, and of a single split `by_class` the mean of
-    each of HEADLINES by label. None if the embeddings are not finite.
+    `intervals`, the set that they are `of` (a `Measured`), its `split`, and `by_class` the mean of each of HEADLINES by
+    label (each class is in one fold). None if the embeddings are not finite.
 
     The training is the same whether or not this runs before it: it seeds all that it draws.
     """
@@ -71,8 +71,9 @@ def measure(experiment: Experiment, store: Store, splits: Sequence[Split], *, on
             except TrainingFailed:
                 return None
             ends = over_classes(evaluation) if evaluation is not None else {}
-            if evaluation is not None and len(splits) == 1:
-                by_class = class_means(evaluation)
+            whole = evaluation is not None and (len(splits) == 1 or name == "validation")
+            for metric, means in class_means(evaluation).items() if evaluation is not None and whole else ():
+                by_class.setdefault(metric, {}).update(means)
             found.append(metrics)
             intervals.append(broadcast_object(ends if rank() == 0 else None))
             parts.append(rows)

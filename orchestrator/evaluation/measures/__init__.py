@@ -2,7 +2,7 @@
 reports name, and what tables and pages show."""
 
 from orchestrator.evaluation.measures.base import Metric
-from orchestrator.evaluation.measures.clusters import CLUSTERING_F1, NMI
+from orchestrator.evaluation.measures.clusters import AMI, CLUSTERING_F1, NMI
 from orchestrator.evaluation.measures.precision import MAP_AT_1000, MAP_AT_R, R_PRECISION
 from orchestrator.evaluation.measures.recall import DEFAULT_RECALL_AT, recall
 from orchestrator.evaluation.measures.search import APPROXIMATE_RECALL, QUERIES_LEFT_OUT
@@ -14,6 +14,7 @@ BUILT_IN: tuple[Metric, ...] = (
     MAP_AT_1000,
     APPROXIMATE_RECALL,
     NMI,
+    AMI,
     CLUSTERING_F1,
     QUERIES_LEFT_OUT,
 )

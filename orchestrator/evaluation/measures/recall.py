@@ -11,11 +11,7 @@ def recall(k: int) -> Metric:
     """Whether a same-class item is among the k nearest, k clipped to the gallery."""
 
     def by_query(ranked: Ranked) -> Floats:
-        import numpy as np
-
-        found = np.zeros(len(ranked.relevant_Q))
-        found[ranked.query_H[ranked.place_H < min(k, ranked.gallery)]] = 1
-        return found
+        return ranked.found(min(k, ranked.gallery))
 
     def chance(random: Random) -> float:
         """1 - C(n - R, k) / C(n, k)"""

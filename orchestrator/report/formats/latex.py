@@ -5,13 +5,12 @@ from statistics import fmean
 
 from orchestrator.errors import visible
 from orchestrator.evaluation.measures import metric_of
-from orchestrator.evaluation.measures.base import Metric
 from orchestrator.report.comparison import Comparison, rows
 from orchestrator.report.findings import Findings
 from orchestrator.report.formats.base import Format
 from orchestrator.report.formats.leaders import leaders, over_seeds
-from orchestrator.report.significance import differences, tests_by_seed
-from orchestrator.storage.ledger import Ledger
+from orchestrator.report.significance import differences, resolution_of, tables_by_seed, tests_by_seed
+from orchestrator.storage.ledger import Ledger, TrialRecord
 
 
 def _leaderboard(ledger: Ledger) -> str:
@@ -26,12 +25,11 @@ def _leaderboard(ledger: Ledger) -> str:
         return _latex_table(list(map(_paper, heads)), points, caption, left=0)
     heads, leading = leaders(findings)
     leading = [found for found in leading if found[0].best is not None or found[0].test]
-    values = {
-        head: {trial.trial_id: spread for trial, *_ in leading if (spread := tests_by_seed(ledger, trial, name))}
+    alike = {
+        head: _best({trial.trial_id: (ledger, trial) for trial, *_ in leading}, head.split()[1])
         for head in heads
-        if head.startswith("test ") and (name := head.split()[1])
+        if head.startswith("test ")
     }
-    alike = {head: _best(tests, metric_of(head.split()[1])) for head, tests in values.items()}
     kept = [place for place, head in enumerate(heads) if head != "state"]
     lines = []
     for trial, cells, chosen in leading:
@@ -40,16 +38,22 @@ def _leaderboard(ledger: Ledger) -> str:
     return _latex_table([_paper(heads[place]) for place in kept], lines, _caption(ledger), left=1)
 
 
-def _best(tests: Mapping[str, Mapping[int, float]], metric: Metric | None) -> set[str]:
-    """Which of these tests by seed is best by the mean, and which differ from it by no more than chance; those with one
-    seed cannot be tested, and are left out unless all have one."""
-    larger = metric is None or metric.larger_is_better
-    means = {name: fmean(values.values()) for name, values in tests.items()}
-    if not means:
+def _best(tested: Mapping[str, tuple[Ledger, TrialRecord | None]], name: str) -> set[str]:
+    """Of these trials the best by the mean of its tests of a metric, and those that a verdict does not tell from it:
+    over classes and seeds where the tables of the classes were kept, as on pages. Those with one seed cannot be tested,
+    and are left out."""
+    metric = metric_of(name)
+    values = {label: found for label, one in tested.items() if (found := tests_by_seed(*one, name))}
+    if not values:
         return set()
-    best = (max if larger else min)(means, key=lambda name: means[name])
-    apart = {frozenset((d.one, d.other)) for d in differences(tests) if d.tested and not d.real}
-    return {best} | {name for name in means if frozenset((name, best)) in apart}
+    means = {label: fmean(found.values()) for label, found in values.items()}
+    best = (max if metric is None or metric.larger_is_better else min)(means, key=lambda label: means[label])
+    tables = {label: tables_by_seed(*tested[label], name) for label in values}
+    weight = max(resolution_of(tested[label][0]) for label in values)
+    looks = {label: tested[label][0].looks for label in values}
+    compared = differences(values, tables, weight, looks)
+    pairs = {frozenset((one.one, one.other)) for one in compared if one.tested and not one.real}
+    return {best} | {label for label in means if frozenset((label, best)) in pairs}
 
 
 def _subject(ledger: Ledger) -> str:
@@ -63,8 +67,8 @@ def _caption(ledger: Ledger) -> str:
     where = "selected on the test classes" if ledger.selection == "test" else "on classes never seen in training"
     return (
         f"{_subject(ledger)}: trials, tests {where}. "
-        "Bold: the best test, and those not told apart from it on these classes by paired tests over seeds (5%); the "
-        "chosen trial."
+        "Bold: the best test, and those not told apart from it by paired tests over seeds, and over classes where "
+        "their tables were kept (5%); the chosen trial."
     )
 
 
@@ -131,17 +135,15 @@ def _latex_text(text: str) -> str:
 def _comparison(comparison: Comparison) -> str:
     """In each column of a test, the best in bold, and those that cannot be told from it."""
     heads, lines = rows(comparison)
-    bold: dict[str, set[str]] = {}
-    for head in heads:
-        if head.startswith("test "):
-            tests = {member.label: member.beside(head[5:]) for member in comparison.members}
-            bold[head] = _best({label: found for label, found in tests.items() if found}, metric_of(head[5:]))
+    tested = {member.label: (member.ledger, member.winner) for member in comparison.members}
+    bold = {head: _best(tested, head[5:]) for head in heads if head.startswith("test ")}
     marked = [(line, [line[1] in bold.get(head, ()) for head in heads]) for line in lines]
     one = comparison.members[0].ledger
     where = "selected on the test classes" if one.selection == "test" else "on classes never seen in training"
     caption = (
         f"{one.dataset}: the best point of each search, tested {where} (mean ± deviation over seeds). Bold: the best, "
-        "and those not told apart from it on these classes by paired tests over seeds (5%)."
+        "and those not told apart from it by paired tests over seeds, and over classes where their tables were kept "
+        "(5%)."
     )
     return _latex_table(list(map(_paper, heads)), marked, caption, left=2)
 

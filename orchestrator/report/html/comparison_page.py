@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from orchestrator.report.comparison import Comparison, Member
+from orchestrator.report.comparison import Comparison
 from orchestrator.report.deciding import deciding_steps
 from orchestrator.report.html.connected import searches_data
 from orchestrator.report.html.elements import (
@@ -21,6 +21,7 @@ from orchestrator.report.html.elements import (
     trial_cell,
 )
 from orchestrator.report.html.rendering import Live, rendered
+from orchestrator.report.member import Member
 from orchestrator.report.power import SEEDS_TO_FORECAST
 from orchestrator.report.significance import Difference, over_what
 from orchestrator.storage.atomic import write_whole
@@ -43,7 +44,7 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
         "effects": _effects(comparison),
         "methods": _table(comparison, pages),
         "tests": _tests(comparison),
-        "differences": difference_table("differences", comparison.differences, "search"),
+        "differences": difference_table("differences", comparison.differences, _compared(comparison)),
         "steps": deciding_steps(comparison),
         "course": _course(comparison),
         "spent": _spent(comparison),
@@ -56,6 +57,10 @@ def comparison_page(comparison: Comparison, pages: Mapping[str, str] | None = No
 def write_comparison(comparison: Comparison, path: Path, pages: Mapping[str, str] | None = None) -> None:
     """The page as a file, whole or not at all."""
     write_whole(path, comparison_page(comparison, pages).encode())
+
+
+def _compared(comparison: Comparison) -> str:
+    return "method" if comparison.methods else "search"
 
 
 def _subtitle(comparison: Comparison) -> str:
@@ -108,7 +113,7 @@ def _effects(comparison: Comparison) -> Plot | None:
     if not comparison.differences:
         return None
     tested = [member for member in comparison.members if member.tests]
-    best = tested[0].label
+    best = (comparison.methods or tested)[0].label
     ordered = sorted(comparison.differences, key=lambda d: d.one != best)
     shown = ordered[:MOST_PAIRS]
     data: list[Figure] = []
@@ -144,7 +149,11 @@ def _effects(comparison: Comparison) -> Plot | None:
     if len(shown) < len(ordered):
         said += f" {len(shown)} of {len(ordered)} pairs are drawn; the table has all."
     rows = [_effect_row(d) for d in ordered]
-    heads = ["search", "against", "seeds", "difference", "low", "high", "in deviations"]
+    if any(row[-1] is not None for row in rows):
+        over = "searches" if comparison.methods else "seeds"
+        said += f" In deviations: the mean difference divided by the standard deviation of the {over}' differences."
+    heads = [_compared(comparison), "against", "searches" if comparison.methods else "seeds"]
+    heads += ["difference", "low", "high", "in deviations"]
     return Plot("effects", "Differences", said, data, layout, Table("effects", heads, rows))
 
 

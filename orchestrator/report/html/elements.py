@@ -146,6 +146,7 @@ def difference_table(name: str, compared: Sequence[Difference], what: str) -> Fo
         ends = (None, None) if d.ends is None else d.ends
         chance = None if math.isnan(d.adjusted) else number_cell(f"{d.adjusted:.2g}", d.adjusted)
         rows.append([d.one, d.other, d.seeds, *map(score_cell, (d.mean, *ends)), chance, d.told])
-    heads = [what, "against", "seeds", "difference", "low", "high", "p", "real"]
+    repeated = "searches" if any(d.unit == "search" for d in compared) else "seeds"
+    heads = [what, "against", repeated, "difference", "low", "high", "p", "real"]
     title = f"Which differences are real: {how_tested(compared)}; intervals of 95%, uncorrected"
     return Folded(title, Table(name, heads, rows), opened=True)

@@ -1,0 +1,145 @@
+"""Methods compared on several data sets: a comparison on each, and over all the random-effects mean of a difference."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.errors import InputError
+from orchestrator.evaluation.claims import SIGNIFICANT
+from orchestrator.report.comparison import Comparison
+from orchestrator.storage.ledger import Ledger
+from orchestrator.text import counted
+
+if TYPE_CHECKING:
+    from orchestrator.evaluation.verdicts import Estimate, Summary
+
+
+@dataclass(frozen=True)
+class OverDataSets:
+    """How much larger one method's test is than another's, over data sets of this kind."""
+
+    one: str
+    other: str
+    by_data_set: Mapping[str, float]
+    summary: "Summary"
+    adjusted: float
+    """The p of the mean, corrected for the number of pairs by Holm's method."""
+
+    @property
+    def real(self) -> bool:
+        """Whether it is reported as a difference."""
+        return self.adjusted < SIGNIFICANT
+
+    @property
+    def text(self) -> str:
+        """Both methods, the mean with its interval, and how much the data sets differ, as a sentence."""
+        mean, (low, high) = self.summary.estimate.mean, self.summary.estimate.ends()
+        ahead, behind = (self.one, self.other) if mean >= 0 else (self.other, self.one)
+        said = f"{ahead} is better than {behind}" if self.real else f"{self.one} and {self.other} are not told apart"
+        return (
+            f"Over {counted(len(self.by_data_set), 'data set')}, {said}: {mean:+.4f} of {self.one} less {self.other} "
+            f"(95%: {low:+.4f} to {high:+.4f}, p {self.adjusted:.2g}; random effects, Knapp and Hartung). True "
+            f"differences deviate by {self.summary.deviation:.4f} between data sets (I² "
+            f"{self.summary.heterogeneity:.0%})."
+        )
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        low, high = self.summary.estimate.ends()
+        return {
+            "one": self.one,
+            "other": self.other,
+            "by_data_set": dict(self.by_data_set),
+            "difference": self.summary.estimate.mean,
+            "low": low,
+            "high": high,
+            "p": self.summary.estimate.p,
+            "adjusted_p": self.adjusted,
+            "real": self.real,
+            "deviation_between_data_sets": self.summary.deviation,
+            "heterogeneity": self.summary.heterogeneity,
+        }
+
+
+@dataclass(frozen=True)
+class Across:
+    """The answers."""
+
+    comparisons: Mapping[str, Comparison]
+    """By data set; its members are called as their methods."""
+    over: tuple[OverDataSets, ...]
+
+    @property
+    def verdict(self) -> list[str]:
+        """Whole sentences."""
+        if self.over:
+            return [one.text for one in self.over]
+        return ["No summary over data sets: no pair of methods was tested over common seeds on two of them."]
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "verdict": self.verdict,
+            "over_data_sets": [one.plain for one in self.over],
+            "data_sets": {name: comparison.plain for name, comparison in self.comparisons.items()},
+        }
+
+
+def data_sets_of(ledgers: Mapping[str, Ledger]) -> list[str]:
+    """The data sets of some searches, in their order."""
+    return list(dict.fromkeys(ledger.dataset for ledger in ledgers.values()))
+
+
+def across(ledgers: Mapping[str, Ledger], storage: str = "", margin: float | None = None) -> Across:
+    """Compare searches on several data sets, one of each method on each.
+
+    Raises:
+        InputError: a data set has two searches of a method, or one search only; or those of one data set do not measure
+            the same thing.
+    """
+    groups: dict[str, dict[str, Ledger]] = {name: {} for name in data_sets_of(ledgers)}
+    problems = []
+    for label, ledger in ledgers.items():
+        group = groups[ledger.dataset]
+        if ledger.method in group:
+            problems.append(f"{label}: {ledger.dataset} has two searches of {ledger.method}: name one of each method")
+        group[ledger.method] = ledger
+    problems += [
+        f"{next(iter(group))}: it is the only search on {name}: name two methods or more on each data set"
+        for name, group in groups.items()
+        if len(group) < 2
+    ]
+    if problems:
+        raise InputError(*problems)
+    comparisons = {name: Comparison.of(name, group, storage=storage, margin=margin) for name, group in groups.items()}
+    if len({comparison.metric for comparison in comparisons.values()}) > 1:
+        named = ", ".join(f"{comparison.metric} on {name}" for name, comparison in comparisons.items())
+        raise InputError(f"their numbers cannot be compared: tests are judged by {named}")
+    return Across(comparisons, tuple(_over(comparisons)))
+
+
+def _over(comparisons: Mapping[str, Comparison]) -> Sequence[OverDataSets]:
+    from orchestrator.evaluation.verdicts import holm, summarised
+
+    methods = list(dict.fromkeys(member.label for one in comparisons.values() for member in one.members))
+    found = []
+    for one, other in combinations(methods, 2):
+        by_data_set = {name: _estimate(comparison, one, other) for name, comparison in comparisons.items()}
+        known = {name: estimate for name, estimate in by_data_set.items() if estimate is not None}
+        summary = summarised(list(known.values()))
+        if summary is not None:
+            found.append((one, other, {name: estimate.mean for name, estimate in known.items()}, summary))
+    adjusted = holm([summary.estimate.p for *_, summary in found])
+    return [OverDataSets(*pair, p) for pair, p in zip(found, adjusted, strict=True)]
+
+
+def _estimate(comparison: Comparison, one: str, other: str) -> "Estimate | None":
+    """The difference of two methods on one data set, over classes and seeds where the tables of the classes were kept;
+    None without a test."""
+    for found in comparison.differences:
+        if {found.one, found.other} == {one, other} and (estimate := found.estimate) is not None:
+            return estimate if found.one == one else replace(estimate, mean=-estimate.mean)
+    return None
