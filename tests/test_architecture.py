@@ -197,7 +197,6 @@ OPENED = {
     "search.export": "an exported model, in the place that the user names",
     "search.hub": "the same",
     "search.retrieval": "a table that the user names",
-    "report.html.query_page": "images that the user names",
     "report.html.rendering": "the package's own files",
     "report.published": "the same",
     "networks.backbones.timm_models": "timm's own files",
