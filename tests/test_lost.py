@@ -167,21 +167,25 @@ def test_a_process_that_hangs_says_where(tmp_path: Path) -> None:
         (SystemExit("enough"), True, "SystemExit: the code called sys.exit(enough), in step, test_lost.py line "),
         (SystemExit(0), False, "SystemExit: the code called sys.exit(0), in step, test_lost.py line "),
         (KeyboardInterrupt(), True, "KeyboardInterrupt: the code raised it, in step, test_lost.py line "),
-        (KeyboardInterrupt(), False, None),
+        (KeyboardInterrupt(), False, "KeyboardInterrupt: the code raised it, in step, test_lost.py line "),
+        (None, False, None),
     ],
 )
 def test_a_method_that_wants_to_end_the_process_fails_its_trial(
     data_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
+    error: BaseException | None,
     own: bool,
     told: str | None,
 ) -> None:
     """But for a Ctrl-C of the user's."""
 
     def step(*_: Any) -> None:
-        raise error
+        if error is None:
+            signal.raise_signal(signal.SIGINT)
+        else:
+            raise error
 
     monkeypatch.setattr(ProxyAnchor, "step", step)
     work = Work("0000", SETTINGS, str(data_folder), str(tmp_path / "t"), stop_after=1)
