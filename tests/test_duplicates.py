@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from imagehash import phash
 from PIL import Image
 from test_importers import run
 from test_own_data import classes
 
 from orchestrator.data.duplicates import NEAR, near_pairs
+from orchestrator.data.looks import SIDE, perceptual_hashes
 from orchestrator.data.prepare import prepare
 from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
@@ -157,6 +159,12 @@ def test_near_pairs_are_those_of_a_comparison_of_all() -> None:
     }
     found = list(near_pairs(hashes))
     assert len(wanted) > 20 and set(found) == wanted and len(found) == len(wanted)
+
+
+def test_the_hashes_are_those_of_the_library(tmp_path: Path) -> None:
+    files = [picture(tmp_path / f"{seed}.png", seed) for seed in range(20)]
+    greys = [Image.open(file).convert("L").resize((SIDE, SIDE)) for file in files]
+    assert perceptual_hashes(np.stack([np.asarray(grey) for grey in greys])) == [str(phash(grey)) for grey in greys]
 
 
 def test_images_with_nothing_to_see_look_like_no_other(tmp_path: Path) -> None:
