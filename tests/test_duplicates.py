@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import made_searches
 import numpy as np
 import pytest
 from imagehash import phash
@@ -19,6 +20,7 @@ from orchestrator.data.prepare import prepare
 from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError
+from orchestrator.report.learning import told_beside
 
 
 def picture(path: Path, seed: int, size: tuple[int, int] = (150, 120)) -> Path:
@@ -103,6 +105,14 @@ def test_copies_are_refused_where_a_number_would_lie(
     store = Store.open(tmp_path / "data" / "own")
     assert [line.removeprefix("note: ") for line in told] == remarks(store) and len(told) == 1
     assert (store.path / "duplicates.csv").exists() and not (tmp_path / "data" / "own.duplicates.csv").exists()
+
+
+def test_what_is_wrong_with_the_data_is_told_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In comparisons too: the numbers of two searches stand side by side."""
+    monkeypatch.setitem(made_searches.SIZES, "remarks", ["own: has 1 exact copy"])
+    with made_searches.MadeSearch(tmp_path) as made:
+        made.trial([0.1, 0.2])
+    assert "Own: has 1 exact copy." in told_beside(made.ledger)
 
 
 def test_a_few_copies_within_a_class_are_told(tmp_path: Path) -> None:

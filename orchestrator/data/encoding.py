@@ -104,6 +104,18 @@ class Encoded(NamedTuple):
     """Format and mode, as in `PNG RGBA`."""
 
 
+class UnreadableImage(ValueError):
+    """A file that is no image that can be read; the message is the reason, in one line."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """From what a decoder raised: on broken files IndexError, zlib.error, SyntaxError, whatever."""
+        if isinstance(error, UnidentifiedImageError):
+            return cls("not an image")  # Pillow's message contains a memory address
+        reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        return cls(" ".join(reason.split()))
+
+
 class Unreadable(NamedTuple):
     """An image that cannot be read: its position in the part, and why."""
 
@@ -259,11 +271,10 @@ def write_part(part: Path, contents: Sequence[Content], keeping: Keeping) -> lis
                 pixels, thumbnail = _thumbnail(rgb)
                 encoded.append((decoded(image) if keeping.decoded else image)._replace(pixels=pixels))
                 thumbnails.append(thumbnail)
-        except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
-            if isinstance(error, UnidentifiedImageError):
-                error = ValueError("not an image")  # Pillow's message contains a memory address
-            reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-            unreadable.append(Unreadable(position, " ".join(reason.split())))
+        except MemoryError:
+            raise
+        except Exception as error:
+            unreadable.append(Unreadable(position, str(UnreadableImage.of(error))))
     if unreadable:
         return unreadable
     rows = [row._replace(look=look) for row, look in zip(encoded, perceptual_hashes(np.stack(thumbnails)), strict=True)]

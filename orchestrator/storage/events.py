@@ -63,6 +63,8 @@ class _Set(_Shape):
     chance: Metrics = {}
     folds: Whole = 1
     one_query: FiniteFloat = 0
+    query_classes: Whole | None = None
+    without_match: Whole = 0
 
 
 class _Untrained(_Shape):
@@ -99,8 +101,8 @@ class _SearchStarted(_Event):
     tracking_uri: str | None = None
     first_stop: Whole | None = None
     """The first validation after which a trial may be stopped; None if none is. Older journals lack it."""
-    sizes: dict[str, _Set | Whole | None] | None = None
-    """None for a set that there is none of, where nothing is held out."""
+    sizes: dict[str, _Set | Whole | list[str] | None] | None = None
+    """None for a set that there is none of, where nothing is held out; a list for the remarks on the data set."""
 
 
 class _SearchResumed(_Event):

@@ -1,7 +1,8 @@
 """A model as a folder in Hugging Face's layout: its weights in safetensors, and what rebuilds it in config.json.
 
 `model.safetensors` holds backbone and embedding layer only, under the names that config.json's `names` translates, so
-that timm can load it where it has the network; `method.safetensors` holds what else was trained, if there is anything.
+that timm can load it where it has the network; `method.safetensors` holds what else was trained, if there is anything;
+`trained_on.safetensors` the digests of the pictures that were trained on.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from orchestrator.storage.files import read_json
 from orchestrator.storage.trial_folder import HUB_WEIGHTS
 
 WEIGHTS, REST = HUB_WEIGHTS, "method.safetensors"
+TRAINED_ON = "trained_on.safetensors"
 CONFIG, CARD, PROGRAM = "config.json", "README.md", "model.pt2"
 KEY = "dml_orchestrator"
 """The key of config.json under which this tool's own facts stand."""
@@ -60,8 +62,12 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
             learner[names[theirs] + key.removeprefix(theirs)] = value / 2 if key == known["doubled"] else value
         if (folder / REST).is_file():
             learner |= load_file(folder / REST)
+        trained = known.get("trained_on")
+        if trained is not None:
+            trained = trained | load_file(folder / TRAINED_ON)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: its weights cannot be read ({error}): export the model again") from None
     facts = ("experiment", "dataset_digest", "channels", "num_classes", "num_samples")
     later = {fact: known[fact] for fact in ("kept",) if fact in known}  # folders of earlier versions lack them
+    later |= {} if trained is None else {"trained_on": trained}
     return {"format": FORMAT, **{fact: known[fact] for fact in facts}, **later, "learner": learner}
