@@ -153,6 +153,22 @@ def jpegs(tmp_path_factory: pytest.TempPathFactory) -> Store:
     return write(tmp_path_factory.mktemp("jpegs") / "jpegs", images)
 
 
+@pytest.mark.parametrize(("size", "middle"), [((1, 4000), np.s_[:, 1992:2008]), ((400, 5), np.s_[160:240])])
+def test_of_a_strange_size_the_middle_is_resized(
+    tmp_path: Path, step_by_step: Any, size: tuple[int, int], middle: Any
+) -> None:
+    """1 x 4,000 pixels, resized whole, take 0.8 GB."""
+    pixels = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    whole, part = (
+        write(tmp_path / name, [encoded(image, "png")] * 2) for name, image in (("a", pixels), ("b", pixels[middle]))
+    )
+    for epoch in (0, EVALUATION):
+        how: dict[str, Any] = {"augmentation": "random_crop_224", "image_size": SIZE}
+        expected = read(part, epoch, **how)
+        assert torch.equal(read(whole, epoch, **how), expected)
+        assert torch.equal(step_by_step(read, whole, epoch, **how), expected)
+
+
 def test_a_thread_runs_few_python_steps_for_a_photograph(jpegs: Store, step_by_step: Any) -> None:
     """A planted bug: the program is not used."""
     assert calls_of_threads(jpegs) < CALLS

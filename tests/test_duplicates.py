@@ -6,17 +6,21 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import made_searches
 import numpy as np
 import pytest
+from imagehash import phash
 from PIL import Image
 from test_importers import run
 from test_own_data import classes
 
 from orchestrator.data.duplicates import NEAR, near_pairs
+from orchestrator.data.looks import SIDE, perceptual_hashes
 from orchestrator.data.prepare import prepare
 from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError
+from orchestrator.report.learning import told_beside
 
 
 def picture(path: Path, seed: int, size: tuple[int, int] = (150, 120)) -> Path:
@@ -103,6 +107,14 @@ def test_copies_are_refused_where_a_number_would_lie(
     assert (store.path / "duplicates.csv").exists() and not (tmp_path / "data" / "own.duplicates.csv").exists()
 
 
+def test_what_is_wrong_with_the_data_is_told_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In comparisons too: the numbers of two searches stand side by side."""
+    monkeypatch.setitem(made_searches.SIZES, "remarks", ["own: has 1 exact copy"])
+    with made_searches.MadeSearch(tmp_path) as made:
+        made.trial([0.1, 0.2])
+    assert "Own: has 1 exact copy." in told_beside(made.ledger)
+
+
 def test_a_few_copies_within_a_class_are_told(tmp_path: Path) -> None:
     """More than a twentieth of the images is refused, as above."""
     source = classes(tmp_path / "source", images=6)
@@ -157,6 +169,12 @@ def test_near_pairs_are_those_of_a_comparison_of_all() -> None:
     }
     found = list(near_pairs(hashes))
     assert len(wanted) > 20 and set(found) == wanted and len(found) == len(wanted)
+
+
+def test_the_hashes_are_those_of_the_library(tmp_path: Path) -> None:
+    files = [picture(tmp_path / f"{seed}.png", seed) for seed in range(20)]
+    greys = [Image.open(file).convert("L").resize((SIDE, SIDE)) for file in files]
+    assert perceptual_hashes(np.stack([np.asarray(grey) for grey in greys])) == [str(phash(grey)) for grey in greys]
 
 
 def test_images_with_nothing_to_see_look_like_no_other(tmp_path: Path) -> None:

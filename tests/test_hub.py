@@ -20,7 +20,7 @@ from orchestrator.search.models import find_models
 from orchestrator.search.source import Encoder, Source
 from orchestrator.storage.places import Places
 from orchestrator.training.checkpoint import save_checkpoint
-from orchestrator.training.model_file import build_learner, load_learner, model_state
+from orchestrator.training.model_file import build_learner, load_learner, model_state, saved_model
 
 CLOSE: dict[str, Any] = {"rtol": 0, "atol": 1e-6}
 PARTS = {"README.md", "config.json", "model.safetensors"}
@@ -130,10 +130,13 @@ def test_the_command_evaluates_the_folder_as_the_model(
 
     experiment = resolve_experiment({"method": "triplet", "dataset": "glyphs-small", "embedding_dim": 8}, "test")
     model, folder = tmp_path / "model.pt", tmp_path / "folder"
-    save_checkpoint(model, model_state(experiment, glyphs, build_learner(experiment, glyphs, num_classes=5)))
+    trained: dict[str, Any] = {"dataset": "another", "classes": ["a", "b"], "pictures": torch.arange(3)}
+    save_checkpoint(model, model_state(experiment, glyphs, build_learner(experiment, glyphs, num_classes=5), trained))
     done = answer("export", str(model), "--to", "hub", "--output", str(folder), "--licence", "MIT")
     assert (folder / "README.md").read_text("utf-8").startswith('---\nlicense: "mit"\n')
     assert done["path"] == str(folder) and done["difference"] <= 1e-6
+    again = saved_model(folder / "model.safetensors")["trained_on"]
+    assert torch.equal(again.pop("pictures"), trained.pop("pictures")) and again == trained
     done = answer("export", str(model), "--to", "torchscript", "--output", str(tmp_path / "model.ts"))
     assert done["to"] == "torchscript" and Path(done["path"]).is_file()
     found, wanted = (answer("evaluate", str(path), "--dataset", "glyphs-small") for path in (folder, model))

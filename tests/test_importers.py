@@ -29,6 +29,7 @@ from orchestrator.data import encoding, store
 from orchestrator.data import prepare as prepare_module
 from orchestrator.data.archives.catalog import ARCHIVES, OWN
 from orchestrator.data.archives.listing import Count, Counts
+from orchestrator.data.archives.own import read_csv as own_csv
 from orchestrator.data.archives.own import read_folder
 from orchestrator.data.catalog import datasets, open_dataset, overview
 from orchestrator.data.prepare import prepare
@@ -732,7 +733,7 @@ BROKEN: list[tuple[str, Callable[[Made], object], str]] = [
     (
         "csv",
         lambda made: (made.source / "list.csv").write_bytes(b"path,label\na.jpg,cl\xe9\n"),
-        "not a text file in UTF-8",
+        "line 2: not in UTF-8",
     ),
 ]
 
@@ -912,7 +913,8 @@ def test_prepared_twice(make: Callable[[str], Made], capsys: pytest.CaptureFixtu
     for says in (r"mine: 7 images of 4 classes in ", r"mine: already exists: 7 images of 4 classes"):
         assert run(*command) == 0
         printed = capsys.readouterr()
-        assert printed.out.startswith(says) and printed.out.count("\n") == 1 and not printed.err
+        assert printed.out.startswith(says) and not printed.err
+        assert ("\n  test: " in printed.out) == ("already" not in says)
     assert run(*command, "--json") == 0
     answer = json.loads(capsys.readouterr().out)
     conforms("datasets prepare", answer)
@@ -998,6 +1000,60 @@ def test_too_few_classes_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[
     if classes < 4:
         with pytest.raises(DataError, match="few: cannot be trained on: it needs 2 classes for training"):
             class_split(few, validation_share=0.3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (
+            ("images/auk/1.png", "images/bee/1.png"),
+            "one folder, images, which has 2 folders .* Then --source .*/images$",
+        ),
+        (("Training/auk/1.png", "Testing/bee/1.png"), "folders Testing, Training: parts are called train, test"),
+        (("train/auk/1.png", "test/bee/1.png", "cat/1.png"), "folders test, train look like parts .* cat like classes"),
+        (("auk/train/1.png", "auk/test/2.png", "bee/train/3.png"), "put the parts above the classes, as in test/auk"),
+    ],
+)
+def test_another_layout_is_no_folder_of_classes(tmp_path: Path, files: tuple[str, ...], message: str) -> None:
+    for number, file in enumerate(files):
+        photo(tmp_path / file, number)
+    with pytest.raises(DataError, match=message):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "cp1252"])
+def test_tables_of_spreadsheets_are_read_or_refused(tmp_path: Path, separator: str, encoding: str) -> None:
+    rows = [("path", "label"), ("a\\1.png", "é"), ("a\\2.png", "ü")]
+    table = "\r\n".join(separator.join(row) for row in rows)
+    (tmp_path / "list.csv").write_bytes(table.encode(encoding))
+    if encoding == "cp1252":
+        with pytest.raises(DataError, match=r"list.csv line 2: not in UTF-8, .* save it as 'CSV UTF-8'"):
+            own_csv(tmp_path)
+        return
+    listing = own_csv(tmp_path)
+    assert [picture.source for picture in listing.pictures] == ["a/1.png", "a/2.png"]
+    assert list(listing.class_names.values()) == ["é", "ü"]
+
+
+def test_other_words_of_spreadsheets(tmp_path: Path) -> None:
+    text(tmp_path / "list.csv", "sep=;", "path;label", "1.png;a")
+    assert own_csv(tmp_path).pictures[0].source == "1.png"
+    text(tmp_path / "list.csv", "path,label", r"C:\photos\1.png,a")
+    with pytest.raises(DataError, match=r"line 2: path 'C:.*' is absolute; give one relative to the table's folder"):
+        own_csv(tmp_path)
+
+
+def test_the_complete_layout_is_chosen(make: Callable[[str], Made], capsys: pytest.CaptureFixture[str]) -> None:
+    made = make("cars-devkit")
+    (made.source / "cars_annos.mat").write_bytes(b"of another download")
+    command = ["datasets", "prepare", "cars196", f"--source={made.source}", f"--storage={made.root.parent}"]
+    assert run(*command) == 0
+    assert "note: read by the layout of devkit/cars_meta.mat" in capsys.readouterr().err
+    made = make("inshop")
+    (made.source / "Img" / "img").rename(made.source / "Img" / "img_highres")
+    (made.source / "Img" / "img").mkdir()
+    assert made.prepare().manifest["layout"] == "Img/img_highres"
 
 
 def test_a_folder_of_validation_images_is_no_class(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from PIL import Image
 from test_importers import one, photo, run
 
 from orchestrator.data.encoding import encode
+from orchestrator.data.pipeline import decode
 from orchestrator.data.prepare import prepare
 from orchestrator.data.store import Store
 from orchestrator.errors import DataError
@@ -222,3 +223,5 @@ def test_no_format_that_calls_another_program_is_read(tmp_path: Path, kind: str)
     (tmp_path / "x").rename(tmp_path / "x.jpg")
     with pytest.raises(OSError, match="cannot identify image file"):
         encode(str(tmp_path / "x.jpg"), Keeping(256))
+    with pytest.raises(ValueError, match="not an image"):
+        decode((tmp_path / "x.jpg").read_bytes(), 3)

@@ -9,10 +9,12 @@ import pytest
 import torch
 from PIL import Image
 from test_embedding import model_of
+from torch import Tensor
 
 from orchestrator import api
 from orchestrator.config.training import resolve_experiment
-from orchestrator.data.augmentations.crops import CROPS
+from orchestrator.data.augmentations.crops import CROPS, Crop, crop_of
+from orchestrator.data.encoding import UnreadableImage
 from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.preparation import Preparation, kept_settings
 from orchestrator.data.prepare import prepare
@@ -87,6 +89,23 @@ def test_a_file_has_the_pixels_of_the_evaluation(photos: Path, tmp_path: Path, k
             # what is kept as JPEG without being reduced is not written anew there
             off = [(one - row).float().abs().mean() for one, row in zip(shown, wanted.to(torch.int16), strict=True)]
             assert max(off) < 3, off
+
+
+def test_only_an_image_that_cannot_be_read_is_its_own_fault(photos: Path, tmp_path: Path) -> None:
+    """A failure of the cut is one of this program's: not "left out"."""
+
+    class Broken(Crop):
+        def evaluation(self, image: Tensor) -> Tensor:
+            raise RuntimeError("no memory")
+
+    file = next(photos.rglob("*.jpg"))
+    prepared = Preparation(3, None, Broken(*vars(crop_of("random_crop_224", None)).values()))
+    with pytest.raises(RuntimeError, match="no memory"):
+        prepared(file)
+    (tmp_path / "x.jpg").write_bytes(b"no image")
+    for path, why in ((tmp_path / "x.jpg", "not an image"), (tmp_path / "none.jpg", "No such file")):
+        with pytest.raises(UnreadableImage, match=why):
+            prepared(path)
 
 
 def test_images_of_one_size_have_the_pixels_of_the_evaluation(tmp_path: Path) -> None:

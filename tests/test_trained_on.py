@@ -80,6 +80,16 @@ def test_nothing_is_said_of_a_models_own_test_classes(
     assert not err and json.loads(out).get("seen_in_training") is None and json.loads(out)["classes"] == 4
 
 
+def test_a_query_with_nothing_to_find_is_told(
+    model: tuple[Path, Store], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture(tmp_path / "source" / "u" / "0.png", 99, (16, 16))
+    grow(tmp_path, "")
+    assert run("evaluate", str(model[0]), "--dataset=grown", f"--storage={tmp_path}", "--device=cpu") == 0
+    said = capsys.readouterr().err
+    assert "note: 1 image has no other of the class to be found, and no part in the numbers" in said
+
+
 def test_models_of_earlier_versions_know_nothing(model: tuple[Path, Store]) -> None:
     _, store = model
     experiment = resolve_experiment({"method": "proxy_anchor"}, "test")

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -16,6 +16,10 @@ from orchestrator.cli.output import plain, say, waiting
 from orchestrator.cli.terminal import Terminal, echo
 from orchestrator.config.limits import MOST_SIDE, PROCESSES_PER_CPU, cpus
 from orchestrator.errors import InputError, suggestion
+
+if TYPE_CHECKING:
+    from orchestrator.data.card import DataCard
+    from orchestrator.data.store import Store
 
 
 def _can_be_read(importer: str) -> str:
@@ -48,6 +52,9 @@ app = typer.Typer(
 @app.command("show", cls=Command)
 def show_datasets(
     name: Annotated[str | None, typer.Argument(help="Show this data set, also one at s3://bucket/prefix.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the card of this data set as a page, with thumbnails.", metavar="FILE")
+    ] = None,
     storage: DiskStorage = DEFAULT_STORAGE,
     json_: Json = False,
 ) -> None:
@@ -57,11 +64,18 @@ def show_datasets(
 
     - `orchestrator datasets cub200`
 
+    - `orchestrator datasets cub200 --html cub200.html`
+
     - `orchestrator datasets s3://bucket/cub200`
     """
     from orchestrator.data.catalog import describe_remote, overview
     from orchestrator.storage.address import Address, is_address
 
+    if html is not None:
+        if name is None:
+            raise InputError("--html: name the data set: orchestrator datasets NAME --html FILE")
+        _write_page(name, html, places_of(storage).data)
+        return
     shown = overview(places_of(storage).data)
     if name is not None:
         if is_address(name):
@@ -69,6 +83,8 @@ def show_datasets(
             shown |= {} if name in shown else {name: describe_remote(name)}
         if name not in shown:
             raise InputError(f"unknown data set or command '{name}'{suggestion(name, [*shown, 'prepare', 'publish'])}")
+        if not is_address(name) and (card := _kept_card(places_of(storage).data / name)) is not None:
+            shown[name] |= {"card": card.plain} if json_ else card.facts | shown[name]
         shown = {name: shown[name]}
     if json_:
         print(json.dumps(shown[name] if name is not None else list(shown.values())))
@@ -94,6 +110,18 @@ def show_datasets(
         "where to get an archive:   orchestrator datasets NAME",
     ):
         console.print(Text(line), soft_wrap=True)
+
+
+def _write_page(name: str, path: Path, root: Path) -> None:
+    with waiting("looking at the images"):
+        from orchestrator.cli.output import write_html
+        from orchestrator.data.card import DataCard
+        from orchestrator.data.catalog import open_dataset
+        from orchestrator.report.html.data_page import write_data_page
+
+        store = open_dataset(name, root, say=say)
+        card = DataCard.of(store)
+        write_html("--html", path, lambda file: write_data_page(card, store, file, confused=True), "page")
 
 
 @app.command("prepare", cls=Command)
@@ -157,6 +185,7 @@ def prepare_dataset(
     if not (places_of(storage).data / (name or importer)).exists():  # before the imports, which take seconds
         check_source(importer, source.expanduser().absolute())
     with waiting("reading the images") as status:
+        from orchestrator.data.card import PAGE, DataCard
         from orchestrator.data.duplicates import near_text
         from orchestrator.data.prepare import prepare
         from orchestrator.data.remarks import remarks
@@ -206,19 +235,45 @@ def prepare_dataset(
             raise typer.Exit(130) from None
         finally:
             stop()
+    card = _keep_card(store) if bar.tasks else DataCard.of(store)
     alike = store.manifest.get("duplicates", {})
     near = f"{near_text(alike)}: {store.path}/duplicates.csv" if alike.get("near") else None
     for note in filter(None, [*notes, *remarks(store), near, too_few_classes(store)]):
         echo(f"note: {note}", err=True)
     if json_:
         counts = {"images": len(store), "classes": store.num_classes, "splits": store.manifest["splits"]}
-        print(json.dumps({"name": store.name, "path": str(store.path), "made": bool(bar.tasks), **counts}))
+        counts |= {"made": bool(bar.tasks), "card": card.plain}
+        print(json.dumps({"name": store.name, "path": str(store.path), **counts}))
         return
     made = "" if bar.tasks else "already exists: "
     splits = store.manifest["splits"]  # one alone says nothing: then the classes are halved
     own = f" ({', '.join(f'{count:,} {split}' for split, count in splits.items())})" if len(splits) > 1 else ""
     classes = "1 class" if store.num_classes == 1 else f"{store.num_classes:,} classes"
     echo(f"{store.name}: {made}{len(store):,} images of {classes}{own} in {store.path}")
+    if not made:
+        for key, text in card.facts.items():
+            echo(f"  {key}: {text}")
+        echo(f"  as a page: {store.path / PAGE}")
+
+
+def _kept_card(folder: Path) -> "DataCard | None":
+    if not folder.is_dir():
+        return None
+    from orchestrator.data.card import DataCard
+
+    return DataCard.read(folder)
+
+
+def _keep_card(store: "Store") -> "DataCard":
+    """The card of a data set that was made just now, as JSON and as a page in its folder."""
+    from orchestrator.data.card import CARD, PAGE, DataCard
+    from orchestrator.report.html.data_page import write_data_page
+    from orchestrator.storage.atomic import write_whole
+
+    card = DataCard.of(store)
+    write_whole(store.path / CARD, (json.dumps(card.plain, ensure_ascii=False, indent=2) + "\n").encode())
+    write_data_page(card, store, store.path / PAGE, confused=False)
+    return card
 
 
 @app.command("publish", cls=Command)

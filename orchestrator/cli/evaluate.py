@@ -185,6 +185,7 @@ def evaluate(
     if gallery is not None and len(models) > 1:
         raise InputError(f"--gallery: {checkpoint_or_run} has one model per fold; name one, such as {models[0]}")
     check_dataset(dataset, storage)
+    from orchestrator.data.measured import Measured, alone
     from orchestrator.evaluation.intervals import evaluated_classes, over_classes, over_queries
     from orchestrator.training.embed import detect_outside, evaluate_and_embed, look
     from orchestrator.training.folds import evaluate_folds
@@ -303,6 +304,8 @@ def evaluate(
             tested = "classes of which none is new to the model"
     found, said, columns, claimed = evaluated(rows)
     tell()
+    if lonely := alone(Measured.of(store, [rows])):
+        echo(f"note: {lonely}", err=True)
     if per_query is not None:
         _write_table("--per-query", per_query, found.queries)
     if per_class is not None:

@@ -348,6 +348,8 @@ class Prepared(BaseModel):
     images: int
     classes: int
     splits: dict[str, int]
+    card: dict[str, Any]
+    """What a careful person would look at before trusting a number on it."""
 
 
 class Published(BaseModel):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from orchestrator.data.augmentations.crops import ATTEMPTS, DRAWS, Crop
+from orchestrator.data.augmentations.crops import ATTEMPTS, DRAWS, LONGEST, Crop
 
 
 class Program(NamedTuple):
@@ -79,13 +79,15 @@ class Cut(NamedTuple):
     first_draw: int
     of_bytes: bool
     """Whether torchvision resizes bytes on this processor, and not their values in float32."""
+    longest: int
+    """How many times as long as the shorter side the longer one may be."""
 
 
 def cut_of(crop: Crop) -> Cut:
     """The crop for the compiled functions."""
     by_vectors = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
     of_bytes = by_vectors or platform.machine() in ("aarch64", "arm64")
-    return Cut(crop.size, crop.shorter, crop.resize, crop.scale, crop.ratio, ATTEMPTS, DRAWS, of_bytes)
+    return Cut(crop.size, crop.shorter, crop.resize, crop.scale, crop.ratio, ATTEMPTS, DRAWS, of_bytes, LONGEST)
 
 
 # Compiled -----------------------------------------------------------------------------------------------------
@@ -113,9 +115,15 @@ def _resized(image: Tensor, height: int, width: int, of_bytes: bool) -> Tensor:
     return image.reshape(channels, height, width)
 
 
-def _shorter(image: Tensor, side: int, of_bytes: bool) -> Tensor:
-    """The image with its shorter side resized."""
+def _shorter(image: Tensor, cut: Cut) -> Tensor:
+    """The image, or its middle, with its shorter side resized; see `middle`."""
+    side, of_bytes = cut.shorter, cut.of_bytes
     height, width = image.size(1), image.size(2)
+    if max(height, width) > cut.longest * min(height, width):
+        tall, wide = min(height, cut.longest * width), min(width, cut.longest * height)
+        top, left = (height - tall) // 2, (width - wide) // 2
+        image = image[:, top : top + tall, left : left + wide]
+        height, width = tall, wide
     if height <= width:
         return _resized(image, side, int(side * width / height), of_bytes)
     return _resized(image, int(side * height / width), side, of_bytes)
@@ -145,7 +153,7 @@ def _view(coded: Tensor, draws: list[float] | None, cut: Cut) -> Tensor:
     if image.dim() == 1:
         image = torch.ops.image.decode_jpeg(coded, 3, False)  # 3: as RGB
     if cut.resize or draws is None:
-        image = _shorter(image, cut.shorter, cut.of_bytes)
+        image = _shorter(image, cut)
     height, width = image.size(1), image.size(2)
     if draws is None:
         top, left = _nearest((height - cut.size) / 2.0), _nearest((width - cut.size) / 2.0)

@@ -9,7 +9,7 @@ import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -139,23 +139,25 @@ def near_pairs(hashes: NDArray[np.uint64]) -> Iterator[tuple[int, int, int]]:
     """All pairs (i < j) of hashes that differ in at most NEAR bits, and in how many. Only those that agree in one of
     BANDS parts are compared: others differ in a bit of each part."""
     edges = np.linspace(0, 64, BANDS + 1).astype(int)
-    for band, (low, high) in enumerate(pairwise(edges)):
-        keys = (hashes >> np.uint64(low)) & np.uint64(2 ** int(high - low) - 1)
-        order = np.argsort(keys, kind="stable")
-        starts = np.flatnonzero(np.diff(keys[order], prepend=keys[order[:1]] + np.uint64(1)))
-        for group in np.split(order, starts[1:]):
-            for place, one in enumerate(group[:-1]):
-                others = group[place + 1 :]
-                differ = hashes[others] ^ hashes[one]
-                bits = np.unpackbits(differ[:, None].view(np.uint8), axis=1).sum(axis=1)
-                for chosen in np.flatnonzero(bits <= NEAR):
-                    shared = int(differ[chosen])
-                    earlier = any(
-                        not (shared >> int(edges[b])) & (2 ** int(edges[b + 1] - edges[b]) - 1) for b in range(band)
-                    )
-                    if not earlier:  # else it has been given with that part
-                        first, second = sorted((int(one), int(others[chosen])))
-                        yield first, second, int(bits[chosen])
+    masks = [np.uint64((1 << int(high)) - (1 << int(low))) for low, high in pairwise(edges)]
+    for band, mask in enumerate(masks):
+        parts = hashes & mask
+        order = np.argsort(parts, kind="stable")
+        parts = parts[order]
+        firsts = np.arange(len(order))
+        for offset in count(1):  # each with the one so many places later, as long as their parts agree
+            firsts = firsts[: np.searchsorted(firsts, len(order) - offset)]
+            firsts = firsts[parts[firsts] == parts[firsts + offset]]
+            if not len(firsts):
+                break
+            differ = hashes[order[firsts]] ^ hashes[order[firsts + offset]]
+            bits = np.bitwise_count(differ)
+            near = bits <= NEAR
+            for earlier in masks[:band]:  # those that agree there have been given
+                near &= (differ & earlier) != 0
+            places = firsts[near]
+            for one, other, different in zip(order[places], order[places + offset], bits[near], strict=True):
+                yield int(one), int(other), int(different)
 
 
 def write_duplicates(

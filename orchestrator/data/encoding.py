@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL import __version__ as pillow_version
 
+from orchestrator.data.looks import SIDE, perceptual_hashes
 from orchestrator.storage.files import what_is
 from orchestrator.storage.opening import open_file
 
@@ -61,8 +62,6 @@ ORIENTATIONS, TRANSPARENCIES = ("stored", "applied"), ("dropped", "white")
 """What a data set can make of an orientation in an image's EXIF data, and of transparency."""
 ORIENTATION, UPRIGHT = 0x0112, 1
 """EXIF's tag, and its value for images that are shown as they are stored."""
-FLAT = 8
-"""Levels: an image with less difference between its darkest and its lightest part has no look."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +108,18 @@ class Encoded(NamedTuple):
     """Format and mode, as in `PNG RGBA`."""
 
 
+class UnreadableImage(ValueError):
+    """A file that is no image that can be read; the message is the reason, in one line."""
+
+    @classmethod
+    def of(cls, error: Exception) -> Self:
+        """From what a decoder raised: on broken files IndexError, zlib.error, SyntaxError, whatever."""
+        if isinstance(error, UnidentifiedImageError):
+            return cls("not an image")  # Pillow's message contains a memory address
+        reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+        return cls(" ".join(reason.split()))
+
+
 class Unreadable(NamedTuple):
     """An image that cannot be read: its position in the part, and why."""
 
@@ -118,18 +129,23 @@ class Unreadable(NamedTuple):
 
 def encode(content: Content, keeping: Keeping) -> Encoded:
     """The image with a shorter side of at most `keeping.size`, RGB, as JPEG of quality 95; without a size the file's
-    own bytes.
+    own bytes. `pixels` and `look` are left out.
 
     It is never enlarged. A JPEG or PNG file that is already RGB, upright, opaque and small enough is kept byte for
     byte, and pixels become PNG. Re-encoded images carry no metadata. Every image is decoded completely. Raises OSError
     (also Pillow's, for broken files), ValueError for pixels that `as_mode` refuses, or whatever else a decoder raises
     on damaged data.
     """
+    return _encoded(content, keeping)[0]
+
+
+def _encoded(content: Content, keeping: Keeping) -> tuple[Encoded, Image.Image]:
+    """The same, and its pixels before they were encoded."""
     if not isinstance(content, str):
         image = Image.fromarray(content)
         shape = repr(content.shape).encode()
         facts = Encoded(_written(image, "PNG"), content.shape[1], content.shape[0], digest(shape + content.tobytes()))
-        return _seen(facts, image)._replace(kind="pixels RGB")
+        return facts._replace(kind="pixels RGB"), image
     data = read_image(Path(content))
     with open_image(data) as image:
         image.load()
@@ -147,16 +163,15 @@ def encode(content: Content, keeping: Keeping) -> Encoded:
         rgb = _on_white(image) if blended else as_mode(image, "RGB")
     facts = facts._replace(width=width, height=height)
     if keeping.size is None:
-        return _seen(facts, rgb)
+        return facts, rgb
     shorter, size = min(width, height), keeping.size
     if shorter > size:
         scaled = tuple(size if side == shorter else round(side * size / shorter) for side in (width, height))
         rgb = rgb.resize((scaled[0], scaled[1]), Image.Resampling.BICUBIC)
-    facts = _seen(facts, rgb)
     if as_it_is and shorter <= size:
-        return facts
+        return facts, rgb
     rgb.info.clear()
-    return facts._replace(image=_written(rgb, "JPEG"))
+    return facts._replace(image=_written(rgb, "JPEG")), rgb
 
 
 def read_image(path: Path) -> bytes:
@@ -181,15 +196,11 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def _seen(encoded: Encoded, rgb: Image.Image) -> Encoded:
-    """With `pixels` and `look`."""
-    import imagehash  # it imports scipy, which readers of stores need not wait for
-
-    thumbnail = rgb.reduce(max(1, min(rgb.size) // 64))
-    grey = thumbnail.convert("L").resize((32, 32), Image.Resampling.BOX)
-    darkest, lightest = grey.getextrema()
-    look = str(imagehash.phash(grey)) if lightest - darkest >= FLAT else ""  # type: ignore[operator]
-    return encoded._replace(pixels=digest(b"%d %d\n" % rgb.size + thumbnail.tobytes()), look=look)
+def _thumbnail(rgb: Image.Image) -> tuple[str, NDArray[np.uint8]]:
+    """A digest of all pixels' means, and a grey thumbnail for `perceptual_hashes`."""
+    small = rgb.reduce(max(1, min(rgb.size) // 64))
+    grey = small.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX)
+    return digest(b"%d %d\n" % rgb.size + small.tobytes()), np.asarray(grey)
 
 
 def _transparent(image: Image.Image) -> bool:
@@ -239,7 +250,8 @@ def as_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode in ("I", "F"):
         kind = "floating-point" if image.mode == "F" else "32-bit or signed"
         raise ValueError(f"{kind} pixels, whose range the file does not state: scale them to 8 or 16 bits")
-    return image.convert(mode)
+    image.load()
+    return image if image.mode == mode else image.convert(mode)  # a copy takes as long as a third of the decoding
 
 
 def part_path(folder: Path, number: int, contents: Sequence[Content], keeping: Keeping) -> Path:
@@ -264,22 +276,25 @@ def write_part(part: Path, contents: Sequence[Content], keeping: Keeping) -> lis
     Raises OSError if the part cannot be written.
     """
     encoded: list[Encoded] = []
+    thumbnails: list[NDArray[np.uint8]] = []
     unreadable: list[Unreadable] = []
     for position, content in enumerate(contents):
         if _called_off is not None and _called_off.is_set():
             return None
         try:
             with warnings.catch_warnings(action="ignore"):
-                image = encode(content, keeping)
-                encoded.append(decoded(image) if keeping.decoded else image)
-        except Exception as error:  # decoders raise anything on broken files: IndexError, zlib.error, SyntaxError ...
-            if isinstance(error, UnidentifiedImageError):
-                error = ValueError("not an image")  # Pillow's message contains a memory address
-            reason = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-            unreadable.append(Unreadable(position, " ".join(reason.split())))
+                image, rgb = _encoded(content, keeping)
+                pixels, thumbnail = _thumbnail(rgb)
+                encoded.append((decoded(image) if keeping.decoded else image)._replace(pixels=pixels))
+                thumbnails.append(thumbnail)
+        except MemoryError:
+            raise
+        except Exception as error:
+            unreadable.append(Unreadable(position, str(UnreadableImage.of(error))))
     if unreadable:
         return unreadable
-    columns = [pa.array([row[i] for row in encoded], field.type) for i, field in enumerate(PART_SCHEMA)]
+    rows = [row._replace(look=look) for row, look in zip(encoded, perceptual_hashes(np.stack(thumbnails)), strict=True)]
+    columns = [pa.array([row[i] for row in rows], field.type) for i, field in enumerate(PART_SCHEMA)]
     buffer = pa.BufferOutputStream()
     with pa.ipc.new_file(buffer, PART_SCHEMA) as writer:
         writer.write_batch(pa.record_batch(columns, schema=PART_SCHEMA))

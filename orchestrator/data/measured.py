@@ -104,6 +104,12 @@ class Measured:
         asked = f"{counted(classes, 'class', 'classes')} with {counted(self.queries, 'query', 'queries')}"
         return f"{asked} (of {whole}){folds}"
 
+    @property
+    def text_with_queries(self) -> str:
+        """The same, with the number of queries also where every image is one."""
+        whole = self.query_classes is None and not self.without_match and self.queries == self.images
+        return f"{self.size_text}, each a query" if whole else self.size_text
+
     def chance_text(self, names: Sequence[str] = HEADLINES) -> str:
         """`map_at_r 0.0412, recall_at_1 0.0809`"""
         return ", ".join(f"{name} {self.chance[name]:.4f}" for name in names if name in self.chance)

@@ -11,7 +11,6 @@ keeps the result. So every process knows them, and none is discovered only after
 """
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import UnidentifiedImageError
 from torch import Tensor
 from torch.jit import optimized_execution  # type: ignore[attr-defined]
 
@@ -35,7 +34,7 @@ from orchestrator.data.augmentations import Degradation
 from orchestrator.data.augmentations.crops import CROP_DRAWS, CROPS, crop_of
 from orchestrator.data.augmentations.extra import DRAW, change_of
 from orchestrator.data.compiled import cut_of, program
-from orchestrator.data.encoding import as_mode
+from orchestrator.data.encoding import as_mode, open_image
 from orchestrator.data.manifest import MODES
 from orchestrator.data.pace import FIRST, Pace, usable_cores
 from orchestrator.data.splits import Split
@@ -296,7 +295,7 @@ def decode(data: bytes | memoryview, channels: int) -> Tensor:
             coded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             return decode_jpeg(coded, ImageReadMode.RGB)  # type: ignore[no-any-return]
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(data) as image:
             levels = np.array(as_mode(image, MODES[channels]))
     except UnidentifiedImageError:
         raise ValueError("not an image") from None  # Pillow's message contains a memory address
@@ -429,7 +428,7 @@ def _check_sizes(store: Store, augmentation: str) -> None:
     seen: tuple[int, tuple[int, int]] | None = None
     for row in np.unique(np.linspace(0, len(store) - 1, GLANCES).astype(int)).tolist() if len(store) else ():
         try:
-            with Image.open(io.BytesIO(store.encoded(row))) as image:
+            with open_image(store.encoded(row)) as image:
                 size = image.size
         except (OSError, ValueError):
             return  # the store reports it when the image is read

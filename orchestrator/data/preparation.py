@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from orchestrator.data.augmentations.crops import SHORTER_SIDE, Crop, crop_of
-from orchestrator.data.encoding import QUALITY, Keeping, encode, read_image
+from orchestrator.data.encoding import QUALITY, Keeping, UnreadableImage, encode, read_image
 from orchestrator.data.pipeline import decode
 
 KEPT = ("importer", "encoding", "size", "orientation", "transparency")
@@ -56,10 +56,15 @@ class Preparation:
         return cls(int(saved["channels"]), keeping, crop)
 
     def __call__(self, file: Path) -> Tensor:
-        """A file's pixels, uint8 (C, H, W). OSError for a file that cannot be read, ValueError or whatever a decoder
-        raises for one that is no image."""
-        data = read_image(file) if self.keeping is None else encode(str(file), self.keeping).image
-        pixels = decode(data, self.channels)
+        """A file's pixels, uint8 (C, H, W). UnreadableImage for a file that cannot be read or decoded; nothing else
+        is an image's fault."""
+        try:
+            data = read_image(file) if self.keeping is None else encode(str(file), self.keeping).image
+            pixels = decode(data, self.channels)
+        except (MemoryError, ImportError):
+            raise
+        except Exception as error:
+            raise UnreadableImage.of(error) from None
         return pixels if self.crop is None else self.crop.evaluation(pixels)
 
     @property

@@ -106,6 +106,8 @@ def prepare(
     check_left_out(listing, allow_left_out)
     for line in left_out_lines(listing):
         tell(line)
+    if listing.layout:
+        tell(f"read by the layout of {listing.layout}")
     if listing.beside:
         tell(f"{_some(len(listing.beside))} outside the class folders and ignored: {named(listing.beside)}")
     if listing.loops:

@@ -251,6 +251,12 @@ def told_beside(ledger: Ledger) -> Iterator[str]:
     if line := verdict_line(ledger):
         yield line
     yield from warnings_of(ledger)
+    yield from data_lines(ledger)
+
+
+def data_lines(ledger: Ledger) -> list[str]:
+    """What must be known about the data set that a search's numbers are of, as sentences."""
+    return [f"{_capital(line)}." for line in ledger.sizes.get("remarks", [])]
 
 
 def unlike(ledger: Ledger) -> str:
@@ -279,7 +285,7 @@ def yardstick_lines(ledger: Ledger) -> list[str]:
     held_out, test = held_out_set(ledger, winner), test_set(ledger)
     if held_out is not None and ledger.selection != "test" and is_held_out(ledger.metric):
         lines.append(f"{_capital(selection_text(held_out))}.")
-    lines += [f"{_capital(line)}." for line in ledger.sizes.get("remarks", [])]
+    lines += data_lines(ledger)
     if winner is not None:
         lines += _winner_lines(ledger, winner)
     if line := unlike(ledger):

@@ -18,7 +18,7 @@ from orchestrator.evaluation.insight import Insight, neighbour_map
 from orchestrator.evaluation.measures import HEADLINES
 from orchestrator.report.claims import test_texts
 from orchestrator.report.confused import DAMAGED, read_table
-from orchestrator.report.learning import held_out_set, judge, test_set
+from orchestrator.report.learning import data_lines, held_out_set, judge, test_set
 from orchestrator.storage.ledger import Ledger, TrialRecord
 from orchestrator.storage.opening import open_file
 from orchestrator.storage.trial_folder import DIAGNOSTICS, INSIGHT, SAMPLE, model_folders
@@ -105,6 +105,7 @@ def model_view(
         told.insert(0, f"It learned nothing: {'; '.join(filter(None, (found.why, found.diverged)))}.")
     if (of := test_set(ledger) if trial.test else held_out_set(ledger, trial)) is not None:
         told.append(f"These are {of.size_text}; chance is {of.chance_text()}.")
+    told += data_lines(ledger)
     told.append(f"{what.capitalize()} of {ledger.name}" + (f": {params_text(trial.params)}." if trial.params else "."))
     facts = [str(settings.get(key)) for key in ("method", "dataset", "backbone")]
     facts += [

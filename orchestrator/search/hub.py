@@ -19,7 +19,17 @@ from orchestrator.networks.backbones.timm_models import TIMM, timm_weights
 from orchestrator.networks.lora import merge
 from orchestrator.networks.timm_body import TimmBody
 from orchestrator.search.source import TOLERANCE, Encoder, Source, parity
-from orchestrator.training.hub_folder import CARD, CONFIG, KEY, NETWORK, PROGRAM, REST, WEIGHTS, split_state
+from orchestrator.training.hub_folder import (
+    CARD,
+    CONFIG,
+    KEY,
+    NETWORK,
+    PROGRAM,
+    REST,
+    TRAINED_ON,
+    WEIGHTS,
+    split_state,
+)
 from orchestrator.training.learner import Learner
 from orchestrator.training.model_file import load_learner, saved_model
 from orchestrator.training.model_schema import FORMAT
@@ -71,6 +81,7 @@ def _write(
         names = {"": NETWORK + inner, f"{classifier}.": f"{NETWORK}head."}
         doubled = f"{classifier}.weight" if experiment.training.pooling == "average+max" else None
     saved = saved_model(source.model)
+    trained = saved.get("trained_on")
     config[KEY] = {
         "format": FORMAT,
         "names": names,
@@ -78,6 +89,7 @@ def _write(
         "experiment": settings,
         **{key: saved[key] for key in ("dataset_digest", "channels", "num_classes")},
         **{key: saved[key] for key in ("kept",) if key in saved},
+        **({"trained_on": {key: trained[key] for key in ("dataset", "classes")}} if trained else {}),
         "num_samples": saved.get("num_samples", 0),
         "about": source.about,
     }
@@ -87,6 +99,8 @@ def _write(
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     if rest:
         save_file(rest, folder / REST, metadata={"format": "pt"})
+    if trained:
+        save_file({"pictures": trained["pictures"]}, folder / TRAINED_ON)
     (folder / CONFIG).write_text(json.dumps(config, indent=2, default=str) + "\n", encoding="utf-8")
     if found is None:
         embed: Embed = write_program(source, folder / PROGRAM)
@@ -214,6 +228,7 @@ def card(source: Source, trained: Mapping[str, Any], config: Mapping[str, Any], 
     origin = f", trial {about['trial']} of the search {about['search']}" if "search" in about else ""
     commit = f" Code: commit {about['git.commit']}." if "git.commit" in about else ""
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    remarks = "".join(f"\n- {line}." for line in about.get("remarks", []))
     listed = "\n".join(f"{key}: {json.dumps(value, default=str)}" for key, value in settings.items())
     return f"""---
 {head}
@@ -224,7 +239,7 @@ def card(source: Source, trained: Mapping[str, Any], config: Mapping[str, Any], 
 An embedding of images, for retrieval: {settings["backbone"]} with {settings["embedding_dim"]} dimensions, trained by
 dml-orchestrator with the method `{about["method"]}`{origin}.{commit}
 
-- Data set: `{about["dataset"]}` (digest `{about["dataset_digest"]}`).
+- Data set: `{about["dataset"]}` (digest `{about["dataset_digest"]}`).{remarks}
 - Protocol: {settings["protocol"]}; selection on: {settings["selection"]}; seed {settings["seed"]}.
 - Input: {about["input"]}.
 - Preparation of a photograph: {order or "none; images come as they are in the data set"}.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from orchestrator.config.training import Experiment
 from orchestrator.data.pipeline import Request, as_float
 from orchestrator.data.preparation import Preparation
+from orchestrator.data.remarks import remarks
 from orchestrator.data.store import Store
 from orchestrator.errors import InputError, suggestion
 from orchestrator.method import Method
@@ -104,6 +105,7 @@ class Source:
             "preprocessing": preparation.steps,
             "output": output,
             "settings": experiment.flat(),
+            **({"remarks": lines} if (lines := remarks(store)) else {}),
             "versions": versions(),
         }
         return cls(encoder, images, embeddings, about | dict(facts or {}), model, preparation)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from orchestrator.data.encoding import UnreadableImage
 from orchestrator.data.pipeline import as_float
 from orchestrator.data.preparation import Preparation
 from orchestrator.errors import InputError
@@ -62,10 +63,8 @@ def embed_files(
     def read(path: Path) -> Tensor | str:
         try:
             return prepared(path)
-        except OSError as error:
-            return error.strerror or str(error)
-        except Exception as error:  # a damaged file makes decoders raise many kinds
-            return " ".join(str(error).split()) or type(error).__name__
+        except UnreadableImage as error:
+            return str(error)
 
     if prepared.crop is not None:
         import torchvision.transforms.v2.functional  # noqa: F401  # by one thread, before several do at once

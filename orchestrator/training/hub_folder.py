@@ -1,7 +1,8 @@
 """A model as a folder in Hugging Face's layout: its weights in safetensors, and what rebuilds it in config.json.
 
 `model.safetensors` holds backbone and embedding layer only, under the names that config.json's `names` translates, so
-that timm can load it where it has the network; `method.safetensors` holds what else was trained, if there is anything.
+that timm can load it where it has the network; `method.safetensors` holds what else was trained, if there is anything;
+`trained_on.safetensors` the digests of the pictures that were trained on.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from orchestrator.storage.trial_folder import HUB_WEIGHTS
 from orchestrator.training.model_schema import check_folder, check_model
 
 WEIGHTS, REST = HUB_WEIGHTS, "method.safetensors"
+TRAINED_ON = "trained_on.safetensors"
 CONFIG, CARD, PROGRAM = "config.json", "README.md", "model.pt2"
 KEY = "dml_orchestrator"
 """The key of config.json under which this tool's own facts stand."""
@@ -54,7 +56,7 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
     if not isinstance(known, dict) or not isinstance(known.get("experiment"), dict):
         raise InputError(f"{folder}: holds no model of this tool: {CONFIG} has no '{KEY}'")
     check_folder(known, f"{folder / CONFIG}: {KEY}")
-    for name in (WEIGHTS, REST):
+    for name in (WEIGHTS, REST, TRAINED_ON):
         check_regular(folder / name)
     names: dict[str, str] = known["names"]
     learner = {}
@@ -66,6 +68,12 @@ def read_hub_folder(folder: Path) -> dict[str, Any]:
             learner[names[theirs] + key.removeprefix(theirs)] = value / 2 if key == known.get("doubled") else value
         if (folder / REST).is_file():
             learner |= load_file(folder / REST)
+        trained = known.get("trained_on")
+        if isinstance(trained, dict):
+            trained = trained | load_file(folder / TRAINED_ON)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{folder}: its weights cannot be read ({error}): export the model again") from None
-    return check_model({fact: known[fact] for fact in FACTS if fact in known} | {"learner": learner}, str(folder))
+    facts = {fact: known[fact] for fact in FACTS if fact in known} | (
+        {} if trained is None else {"trained_on": trained}
+    )
+    return check_model(facts | {"learner": learner}, str(folder))

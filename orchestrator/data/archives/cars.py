@@ -1,7 +1,7 @@
 """Cars196, in each form in which it is distributed."""
 
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,11 +23,17 @@ from orchestrator.errors import DataError, suggestion
 
 
 def read_cars(source: Path) -> Listing:
-    """Cars196, in whichever of its three layouts is found."""
-    for marker, read in _CARS_LAYOUTS.items():
-        for root in (source, source / marker.split("/")[0]):
-            if (root / marker).exists():
-                return read(root)
+    """Cars196, in the first of its three layouts that is there with all its files, else the first that has some."""
+    there = [
+        (sum(not (root / needed).exists() for needed in layout.needs), root, layout)
+        for layout in _LAYOUTS
+        for root in (source, source / layout.needs[0].split("/")[0])
+        if (root / layout.needs[0]).exists()
+    ]
+    for lacks in (0, None):
+        for missing, root, layout in there:
+            if lacks in (missing, None):
+                return layout.read(root)
     raise DataError(
         f"{source}: none of the three layouts of Cars196: cars_annos.mat with car_ims/, devkit/cars_meta.mat with "
         "cars_train/ and cars_test/, or names.csv with car_data/"
@@ -56,7 +62,7 @@ def _cars_devkit(root: Path) -> Listing:
         for row in _annotations(path, names, ("fname",)):
             image = path_inside(f"cars_{split}/{row.fields['fname']}", row.where)
             pictures.append(Picture(image, row.class_id, split, box=row.box))
-    return Listing(root, names, pictures, layout="devkit")
+    return Listing(root, names, pictures, layout="devkit/cars_meta.mat")
 
 
 def _cars_folders(root: Path) -> Listing:
@@ -77,14 +83,20 @@ def _cars_folders(root: Path) -> Listing:
             pictures.append(
                 Picture(image, class_id, split, box=_matlab_box([parsed_number(x, where) for x in fields[1:5]]))
             )
-    return Listing(root, names, pictures, layout="class folders")
+    return Listing(root, names, pictures, layout="names.csv")
 
 
-_CARS_LAYOUTS = {
-    "cars_annos.mat": _cars_old,
-    "devkit/cars_meta.mat": _cars_devkit,
-    "names.csv": _cars_folders,
-}
+class _Layout(NamedTuple):
+    needs: tuple[str, ...]
+    """Files and folders, the one that marks it first."""
+    read: Callable[[Path], Listing]
+
+
+_LAYOUTS = (
+    _Layout(("cars_annos.mat", "car_ims"), _cars_old),
+    _Layout(("devkit/cars_meta.mat", "devkit/cars_train_annos.mat", "cars_train", "cars_test"), _cars_devkit),
+    _Layout(("names.csv", "anno_train.csv", "anno_test.csv", "car_data"), _cars_folders),
+)
 
 
 class _Annotation(NamedTuple):

@@ -15,15 +15,21 @@ from orchestrator.data.archives.listing import (
     Beside,
     Listing,
     Picture,
-    checked_text,
     images_under,
     is_image,
     path_inside,
+    reason_of,
     refuse_twice,
     subfolders,
 )
 from orchestrator.data.manifest import SPLITS
 from orchestrator.errors import DataError, suggestion
+
+PARTS = (*SPLITS, "training", "testing", "tests", "val", "valid", "validation", "dev", "queries", "probe")
+"""Names of folders, in lower case, that are parts of a split."""
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+"""The marks that text in UTF-16 begins with."""
+SEPARATORS = (",", ";", "\t")
 
 
 def read_folder(source: Path) -> Listing:
@@ -36,11 +42,8 @@ def read_folder(source: Path) -> Listing:
     if not children:
         raise DataError(f"{source}: no folders in it; there should be one per class")
     own = all(child.name in SPLITS for child in children)
-    if not own and all(child.name in (*SPLITS, "val", "valid", "validation", "dev") for child in children):
-        raise DataError(
-            f"{source}: folders {', '.join(child.name for child in children)}: parts are called {', '.join(SPLITS)}; "
-            "validation classes are held out of train: rename or merge them"
-        )
+    if not own:
+        _refuse_other_layouts(source, children)
     files: list[tuple[str, str, str]] = []  # class, path, split
     others = Beside()
     parents = [(child.name, child) for child in children] if own else [("train", source)]
@@ -66,15 +69,47 @@ def read_folder(source: Path) -> Listing:
     return replace(listing, beside=beside, loops=below, left_out=others.left_out, system=others.system)
 
 
+def _refuse_other_layouts(source: Path, children: Sequence[Path]) -> None:
+    """DataError where the folders are parts of a split, or a folder above the classes, and no classes."""
+    names = [child.name for child in children]
+    parts = [name for name in names if name.casefold() in PARTS]
+    if parts and len(parts) == len(names):
+        raise DataError(
+            f"{source}: folders {', '.join(names)}: parts are called {', '.join(SPLITS)}; "
+            "validation classes are held out of train: rename or merge them"
+        )
+    if len(parts) > 1:
+        others = ", ".join(name for name in names if name not in parts)
+        raise DataError(
+            f"{source}: folders {', '.join(parts)} look like parts of a split, {others} like classes: keep one of the "
+            "two kinds"
+        )
+    inside = [[folder.name for folder in subfolders(child)] for child in children]
+    if all(folders and all(name.casefold() in PARTS for name in folders) for folders in inside):
+        raise DataError(
+            f"{source}: the folders in {names[0]} are parts of a split ({', '.join(inside[0])}): put the parts above "
+            f"the classes, as in {inside[0][0]}/{names[0]}"
+        )
+    if len(children) == 1 and inside[0] and not any(is_image(path) for path in children[0].iterdir()):
+        raise DataError(
+            f"{source}: one folder, {names[0]}, which has {len(inside[0])} folders and no image in it: is that the "
+            f"folder of the classes? Then --source {children[0]}"
+        )
+
+
 def read_csv(source: Path) -> Listing:
-    """A CSV file, or the only one in a folder, with columns path (relative to it), label and perhaps split."""
+    """A CSV file, or the only one in a folder, with columns path (relative to it), label and perhaps split.
+
+    As spreadsheets write it: UTF-8 or UTF-16 with its mark, separated by commas, semicolons or tabs, with backslashes.
+    """
     if source.is_dir():
         found = sorted(path for path in source.glob("*.csv") if not path.name.startswith("."))
         if len(found) != 1:
             which = f"{len(found)} CSV files; name the one that is meant" if found else "no CSV file in it"
             raise DataError(f"{source}: {which}")
         source = found[0]
-    reader = csv.reader(io.StringIO(checked_text(source), newline=""))  # a quoted cell may contain any line ending
+    text, separator = _table_text(source)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)  # a quoted cell may have any line ending
     try:
         rows = [(f"{source} line {reader.line_num}", [cell.strip() for cell in row]) for row in reader]
     except csv.Error as error:
@@ -108,10 +143,41 @@ def read_csv(source: Path) -> Listing:
             raise DataError(f"{where}: no label")
         if problem := _no_name(row["label"]):
             raise DataError(f"{where}: label {row['label']!r}: {problem}")
-        path = path_inside(row["path"], where)
+        path = path_inside(_with_slashes(row["path"], source.parent, where), where)
         refuse_twice(seen, path, where)
         files.append((row["label"], path, split))
     return replace(_own(source.parent, files), table=source)
+
+
+def _table_text(path: Path) -> tuple[str, str]:
+    """A table's text, and what separates its cells: that of Excel's first line `sep=;`, else what the header has."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({reason_of(error)})") from None
+    encoding = "utf-16" if data[:2] in UTF_16 else "utf-8-sig"
+    try:
+        text = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise DataError(
+            f"{path} line {line}: not in {encoding.removesuffix('-sig').upper()}, perhaps in Windows' own encoding; "
+            "save it as 'CSV UTF-8'"
+        ) from None
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    header, _, rest = text.partition("\n")
+    if declared := re.fullmatch(r"sep=(.)\s*", header):
+        return rest, declared[1]
+    return text, next((mark for mark in SEPARATORS if mark in header), ",")
+
+
+def _with_slashes(path: str, root: Path, where: str) -> str:
+    """A path as Windows writes it, with slashes, unless there is a file of that name."""
+    if "\\" not in path or (root / path).exists():
+        return path
+    if re.match(r"[A-Za-z]:|\\\\", path):
+        raise DataError(f"{where}: path '{path}' is absolute; give one relative to the table's folder")
+    return path.replace("\\", "/")
 
 
 def _no_name(name: str) -> str | None:

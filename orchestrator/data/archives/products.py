@@ -51,12 +51,14 @@ def read_inshop(source: Path) -> Listing:
     path = root / "Eval" / partition
     path = path if path.exists() else root / partition
     folders = [f"{parent}{name}" for name in ("img", "img_highres") for parent in ("Img/", "")]
-    folder = next((name for name in folders if (root / name).is_dir()), None)
-    if folder is None:
+    there = [name for name in folders if (root / name).is_dir()]
+    if not there:
         raise DataError(f"{root}: no folder of images; needed is one of {', '.join(folders)}{UNPACK_AGAIN}")
     lines = iter(text_rows(path, 1))
     where, (text,) = next(lines, (f"{path} line 1", ("",)))
     announced = parsed_integer(text, where, "number of images")
+    first = next((row[0] for _, row in text_rows(path, 3, skip=2)), "").partition("/")[2]
+    folder = next((name for name in there if (root / name / first).is_file()), there[0])
     rows = text_rows(path, 3, skip=1)
     expect_header(rows, "image_name item_id evaluation_status", path)
     pictures = []
