@@ -256,14 +256,19 @@ def test_two_objectives_have_a_front(tmp_path: Path) -> None:
         (
             0.2,
             0,
-            "No end of a range was reached, only the setting's own limit (proxies_per_class 0); 4 results are too few "
-            "to tell whether the best ones crowd at an end (10 are needed).",
+            "No: the best point lies inside every range, or at the setting's own limit (proxies_per_class 0).",
         ),  # there are no fewer proxies than none
     ],
 )
 def test_the_edge_of_a_range(tmp_path: Path, delta: float, proxies: int, said: str) -> None:
-    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": proxies}, *spread(3)]
-    found = Findings.of(made(tmp_path, points, lambda p: 0.9 if p is points[0] else 0.1))
+    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": proxies}, *spread(12)]
+    of_delta = {0.349: 1, 0.101: -1}.get(delta, 0)
+
+    def value(p: Mapping[str, Any]) -> float:
+        far = 0.0 if of_delta else 0.01 * abs(p["proxies_per_class"] - 30 + proxies)
+        return 0.5 + of_delta * float(p["delta"]) + far
+
+    found = Findings.of(made(tmp_path, points, value))
     assert found.widen.startswith(said)
     assert any("edge of its range" in line for line in found.warnings) == said.startswith("Yes")
 
@@ -276,11 +281,19 @@ def test_one_point_says_nothing_of_ranges(tmp_path: Path) -> None:
 
 
 def test_a_list_of_two_numbers_has_edges(tmp_path: Path) -> None:
-    space = {"alpha": [1.0, 4.0], "delta": [0.1, 0.2, 0.3]}
+    space = {"alpha": [1.0, 4.0], "delta": [0.1, 0.15, 0.2, 0.25, 0.3]}
     raw = {"method": "pfml", "dataset": "cub200", "space": space, "algorithm": "grid"}
-    points = [{"alpha": alpha, "delta": delta} for alpha in (1.0, 4.0) for delta in (0.1, 0.2, 0.3)]
-    found = Findings.of(made(tmp_path, points, lambda p: 0.5 - 0.01 * p["alpha"] - abs(p["delta"] - 0.2), raw=raw))
-    assert found.widen == "Yes: alpha below 1 (best: 1 in 1, 4)."
+    points = [{"alpha": alpha, "delta": delta} for alpha in space["alpha"] for delta in space["delta"]]
+    for name, step, said in (
+        ("large", 0.1, "Yes: alpha below 1 (best: 1 in 1, 4)."),
+        (
+            "small",
+            0.001,
+            "The results do not show it: alpha = 1 is at the low end of its range, but 10 trials are too ",
+        ),
+    ):
+        ledger = made(tmp_path / name, points, lambda p, s=step: 0.9 - s * p["alpha"] - abs(p["delta"] - 0.2), raw=raw)  # type: ignore[misc]
+        assert Findings.of(ledger).widen.startswith(said)
 
 
 def test_warnings(tmp_path: Path) -> None:
@@ -311,13 +324,14 @@ def test_early_stops_are_compared_at_one_age(tmp_path: Path) -> None:
 
 
 def test_who_led_at_one_age_may_want_a_wider_range(tmp_path: Path) -> None:
-    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": 5} for delta in (0.2, 0.35, 0.25, 0.3)]
-    found = Findings.of(made(tmp_path, points, lambda p: 0.55 if p["delta"] == 0.35 else 0.5, pruned=lambda n: n == 1))
+    tried = (0.3, 0.35, 0.25, 0.2, 0.15, 0.12, 0.1, 0.22)
+    points = [{"delta": delta, "alpha": 1.0, "proxies_per_class": 5} for delta in tried]
+    found = Findings.of(made(tmp_path, points, lambda p: 0.3 + p["delta"], pruned=lambda n: n == 1))
     assert found.winner is not None and found.winner.trial_id == "0000"
     assert found.widen == (
-        "No end of a range was reached; 4 results are too few to tell whether the best ones crowd at an end (10 are "
-        "needed). Trials 0000 and 0002, the two best, tie exactly. But after 3 validations, which all "
-        "had, trial 0001 led, and would go delta above 0.35 (best: 0.35 in 0.1 to 0.35)."
+        "No end of a range was reached; 8 results are too few to tell whether the best ones crowd at an end (10 are "
+        "needed). But after 3 validations, which all had, trial 0001 led, and would go delta above 0.35 (best: 0.35 in "
+        "0.1 to 0.35)."
     )
 
 

@@ -11,8 +11,8 @@ from orchestrator.report.commands import range_words, train_words
 from orchestrator.report.findings import Findings
 from orchestrator.report.importance import ENOUGH_TRIALS
 from orchestrator.report.ranges import narrowed, shifted
-from orchestrator.report.settings import Searched, crowd
 from orchestrator.report.steps import CONTENDERS, Step, final_runs, line, of_finals, of_trials
+from orchestrator.report.widening import crowd
 from orchestrator.text import counted, listed, value_text
 
 LONGER = 2
@@ -78,13 +78,6 @@ def _starting(findings: Findings, ranges: Mapping[str, Any], fixed: Mapping[str,
     return count
 
 
-def _matters(findings: Findings, setting: Searched) -> bool:
-    """Whether a setting's range is worth a search: not if its importance is below the noise level. Of a single setting
-    that is not known: a forest explains much of any values by one number."""
-    found = findings.importances
-    return len(found.shares) < 2 or setting.key in found.mattered
-
-
 def _search(findings: Findings, ranges: Mapping[str, Any]) -> tuple[str, float | None]:
     """A search like this one with other ranges, and its cost: as many trials as this one had; of a grid the new values
     only."""
@@ -114,7 +107,7 @@ def widen(findings: Findings) -> Iterator[Step]:
         return
     edges = [s for s in findings.searched if s.edge and s.parameter is not None]
     grid = is_exhaustive(findings.ledger.config.get("algorithm"))
-    found = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid)) and _matters(findings, s)}
+    found = {s.key: new for s in edges if (new := shifted(s, findings.settings, grid=grid))}
     if grid:
         found = dict(list(found.items())[:1])  # the new values of two settings would leave out their pairs with the old
     if not found:
@@ -132,8 +125,8 @@ def narrow(findings: Findings) -> Iterator[Step]:
     if findings.winner is None or not _one_space(findings):
         return
     ledger = findings.ledger
-    crowds = [crowd(ledger, s, findings.comparable, findings.settings) for s in findings.searched]
-    found = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None and _matters(findings, c.setting)}
+    crowds = [crowd(ledger, s, findings.comparable, findings.evidence, findings.settings) for s in findings.searched]
+    found = {c.setting.key: (c, narrowed(c)) for c in crowds if c is not None}
     if not found:
         return
     command, seconds = _search(findings, {key: new for key, (_, new) in found.items()})

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from orchestrator.report.findings import Findings
-from orchestrator.report.html.elements import Figure, Folded, Plot, Table, score_cell
+from orchestrator.report.html.elements import Figure, Folded, Plot, Table, number_cell, score_cell
 from orchestrator.report.html.figures import (
     BELOW,
     axis_of,
@@ -88,30 +88,40 @@ def _importance(findings: Findings, found: Importances, metric: str, name: str) 
         "orientation": "h",
         "y": keys,
         "x": [found.shares[key][0] for key in keys],
-        "error_x": {"type": "data", "array": [found.shares[key][1] for key in keys], "color": "var(--soft)"},
+        "error_x": _share_error(found, keys),
         "marker": {"color": colours},
         "hovertemplate": Markup("%{y}: %{x:.2f}<extra></extra>"),
     }
-    line = {"color": "var(--soft)", "dash": "dash", "width": 1.5}
-    shape = {"type": "line", "xref": "x", "yref": "paper", "x0": found.noise, "x1": found.noise, "y0": 0, "y1": 1}
-    note = {"x": found.noise, "y": 1, "xref": "x", "yref": "paper", "yanchor": "bottom", "showarrow": False}
-    note |= {"text": f"noise level {found.noise:.2f}", "font": {"size": 11, "color": "var(--soft)"}}
-    layout = {"height": 130 + 34 * len(keys), "xaxis": {"rangemode": "tozero"}, "yaxis": {"type": "category"}}
+    layout = {"height": 130 + 34 * len(keys), "xaxis": {"range": [0, _share_end(found)]}, "yaxis": {"type": "category"}}
     labels = {setting.key: setting.label for setting in findings.searched}
     ticks = [Markup("{}<br>{}").format(labels[key], key) if labels[key] else key for key in keys]
     layout["yaxis"] = {"type": "category", "tickvals": keys, "ticktext": ticks}
-    layout |= {"shapes": [shape | {"line": line}], "annotations": [note], "margin": {"t": 28, "r": 16, "b": 40}}
-    rows = [[key, *share, _said_of(findings, found, key)] for key, share in found.shares.items()]
-    table = Table(name, ["setting", "share", "deviation", "remark"], rows)
-    said = (
-        f"{found.basis[0].upper()}{found.basis[1:]}. Dashed: the most that chance explained, with the values "
-        "shuffled among the trials; a setting below it (grey) cannot be told from chance."
-    )
+    layout["margin"] = {"t": 16, "r": 16, "b": 40}
+    rows = [[key, *share, _p_cell(found, key), _said_of(findings, found, key)] for key, share in found.shares.items()]
+    table = Table(name, ["setting", "share", "deviation", "p", "remark"], rows)
+    said = f"{found.basis[0].upper()}{found.basis[1:]}. Grey: not to be told from chance."
     return Plot(name, "Importance of each setting" + (f" for {metric}" if metric else ""), said, [bars], layout, table)
 
 
+def _share_end(found: Importances) -> float:
+    """Where the axis of shares ends: beyond the longest error bar, at most at 1."""
+    return min(1.0, 1.05 * max(share + deviation for share, deviation in found.shares.values()) or 1.0)
+
+
+def _share_error(found: Importances, keys: Sequence[str]) -> Figure:
+    """Deviations of shares, of which no bar leaves the range of a share, 0 to 1."""
+    shares = [found.shares[key] for key in keys]
+    up, down = [min(d, 1 - share) for share, d in shares], [min(d, share) for share, d in shares]
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "color": "var(--soft)"}
+
+
+def _p_cell(found: Importances, key: str) -> Any:
+    effect = found.evidence.by_key.get(key)
+    return "" if effect is None else number_cell(f"{effect.corrected:.2g}", effect.corrected)
+
+
 def _said_of(findings: Findings, found: Importances, key: str) -> str:
-    said = "it mattered" if key in found.mattered else "below the noise level"
+    said = "it mattered" if key in found.mattered else "may be chance"
     if key in findings.idle:
         count, of, because = findings.idle[key]
         said += f"; no effect in {count} of {counted(of, 'trial')} (with {because})"
