@@ -19,7 +19,7 @@ from orchestrator.config.space import Parameter
 from orchestrator.evaluation.rank_tests import SHUFFLES, Shuffled
 from orchestrator.report.comparison import Comparison
 from orchestrator.report.effect import idle, unreached
-from orchestrator.report.evidence import Effect, Evidence, evidence_of
+from orchestrator.report.evidence import Effect, Evidence, Goal, evidence_of
 from orchestrator.report.findings import Findings
 from orchestrator.report.html.figures import plotted_value
 from orchestrator.report.html.search_page import page
@@ -58,7 +58,7 @@ def evidence(
     by_id = {f"{place:04d}": point for place, point in enumerate(points)}
     ranked = dict(sorted(zip(by_id, values, strict=True), key=lambda pair: -pair[1]))
     return evidence_of(
-        settings or [setting(key) for key in points[0]], Comparable(ranked, "", None), by_id, larger=True
+        settings or [setting(key) for key in points[0]], Comparable(ranked, "", None), by_id, Goal(larger=True)
     )
 
 
@@ -424,7 +424,7 @@ def test_two_objectives_have_two_answers(tmp_path: Path) -> None:
 
 def test_one_setting_alone_is_tested_too(tmp_path: Path) -> None:
     found = Findings.of(made(tmp_path, [point | {"alpha": 1.0, "proxies_per_class": 5} for point in spread(40)]))
-    assert found.importances.answer == "delta (p = 0.0005)."
+    assert found.importances.answer == "delta (p = 0.00075)."
     assert found.other_importances == {} and "Importance of each setting" not in page(found)
 
 

@@ -142,6 +142,7 @@ class NextStep(BaseModel):
     reason: str
     command: str | None
     seconds_of_training: float | None
+    expected_gain: float | None
 
 
 class Tests(BaseModel):

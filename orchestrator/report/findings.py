@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from orchestrator.config.algorithms import is_exhaustive
+from orchestrator.config.algorithms import is_exhaustive, learns
 from orchestrator.config.training import VALIDATE_EVERY
 from orchestrator.data.catalog import datasets
 from orchestrator.errors import InputError
@@ -22,7 +22,7 @@ from orchestrator.report import learning
 from orchestrator.report.claims import repeated_texts, test_texts
 from orchestrator.report.commands import train_command
 from orchestrator.report.effect import idle_by_trial, idle_trials
-from orchestrator.report.evidence import Evidence, evidence_of
+from orchestrator.report.evidence import Evidence, Goal, evidence_of
 from orchestrator.report.front import front_text
 from orchestrator.report.importance import ENOUGH_TRIALS, Importances, importances_of, needed
 from orchestrator.report.leading import Favoured, favoured
@@ -98,7 +98,7 @@ class Findings:
         idle = idle_by_trial(ledger)
         searched = tuple(searched_settings(ledger, space_of(ledger), winner, settings, idle))
         compared, without_effect = comparable(ledger, needed(searched)), idle_trials(ledger, idle)
-        evidence = evidence_of(searched, compared, _points(ledger), larger=ledger.mode == "max")
+        evidence = evidence_of(searched, compared, _points(ledger), _goal(ledger))
         searched = beyond_chance(searched, evidence)
         between, points = between_confirmed(ledger), placed_points(ledger)
         ahead = favoured(ledger, between)
@@ -156,7 +156,7 @@ class Findings:
         points, found = _points(self.ledger), {}
         for name, compared in beside_values(self.ledger).items():
             larger = name != self.ledger.second or self.ledger.config["second_objective"]["mode"] == "max"
-            evidence = evidence_of(self.searched, compared, points, larger=larger)
+            evidence = evidence_of(self.searched, compared, points, _goal(self.ledger)._replace(larger=larger))
             found[name] = importances_of(self.searched, compared, points, evidence)
         return {name: importances for name, importances in found.items() if importances.shares}
 
@@ -194,6 +194,10 @@ class Findings:
         """None where validations are counted in steps."""
         match = VALIDATE_EVERY.fullmatch(str(self.settings.get("validate_every", "")))
         return float(match[1]) if match and match[2] == "epoch" else None
+
+
+def _goal(ledger: Ledger) -> Goal:
+    return Goal(ledger.mode == "max", learns(ledger.config.get("algorithm")))
 
 
 def _points(ledger: Ledger) -> dict[str, Mapping[str, Any]]:

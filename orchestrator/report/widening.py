@@ -1,4 +1,4 @@
-"""Whether a range should be wider or narrower: where the objective gets better towards one of its ends beyond chance."""
+"""Whether a range should be wider or narrower: where the objective gets better towards an end of it beyond chance."""
 
 import math
 from collections.abc import Mapping, Sequence
