@@ -500,8 +500,8 @@ def test_plotly_takes_every_figure(tmp_path: Path) -> None:
     shown = figures(html)
     assert {"effect-0", "effect-1", "effect-2"} <= set(shown)
     titles = Elements(html).text
-    assert any("over pool_size and proxies_per_class" in text for text in titles)
-    assert any("over proximal_weight and proxies_per_class" in text for text in titles)
+    assert any("Over pool_size and proxies_per_class" in text for text in titles)
+    assert any("Over proximal_weight and proxies_per_class" in text for text in titles)
     heat = [figure["data"][0] for figure in shown.values() if figure["data"][0]["type"] == "heatmap"]
     by_pool = next(trace for trace in heat if trace["x"] == ["4", "8", "12"] and trace["y"] == ["1", "4", "8"])
     assert by_pool["z"][0] == pytest.approx([0.3403 * 0.9966, 0.3803 * 0.9966, 0.4203 * 0.9966], rel=1e-2)
@@ -524,7 +524,7 @@ def test_a_large_search_keeps_a_small_page(tmp_path: Path, monkeypatch: pytest.M
     shown = figures(html)
     assert len(shown["learning"]["data"]) == 20
     assert "at most 40 of the 60 trials" in html
-    assert "Interpolated between 40 trials of 60, and left blank outside of them" in html
+    assert "Interpolated between 40 trials of 60." in html
     best = [trial.number for trial in findings.ledger.ranking()]
     drawn = shown["history"]["data"][0]["x"]
     assert len(drawn) == 40 and drawn == sorted(drawn) and {*best[:20]} < {*drawn}
@@ -662,6 +662,18 @@ def opened(address: str, *options: str, folder: Path) -> subprocess.CompletedPro
     return done
 
 
+def folded_figures(html: str) -> Iterator[tuple[str, list[str]]]:
+    """The title of each group of folded figures, and their names."""
+    for part in html.split("<summary>More: ")[1:]:
+        depth, end = 1, 0
+        for tag in re.finditer(r"<(/?)details", part):
+            depth += -1 if tag[1] else 1
+            if depth == 0:
+                end = tag.start()
+                break
+        yield part.partition("<")[0], re.findall(r'class="plot" id="([\w-]+)"', part[:end])
+
+
 def complaints(log: str) -> list[str]:
     """What the page's console says, but for the notes of a browser without a graphics card."""
     return [line for line in log.splitlines() if "CONSOLE" in line and "WebGL" not in line]
@@ -678,11 +690,16 @@ def test_a_browser_draws_the_page(tmp_path: Path, dark: bool) -> None:
     path = tmp_path / "search.html"
     path.write_text(html, encoding="utf-8")
     theme = ["--blink-settings=preferredColorScheme=0"] if dark else []
-    seen = opened(path.as_uri(), "--dump-dom", *theme, folder=tmp_path)
+    asked = path.as_uri() + ("#distribution" if dark else "")  # an address of something folded unfolds it
+    seen = opened(asked, "--dump-dom", *theme, folder=tmp_path)
     assert complaints(seen.stderr) == []
     plots = [found for _, found in Elements(seen.stdout).tags if "data-drawn" in found or found.get("class") == "plot"]
     waiting = [found["id"] for found in plots if found.get("data-drawn") != "yes"]
-    assert plots and waiting == ["map-1", "map-2"], "only maps that are not chosen are not drawn"
+    folds = [names for title, names in folded_figures(html)]
+    unfolded = next(names for names in folds if "distribution" in names)
+    folded = [name for names in folds for name in names]
+    asleep = {*folded, "map-1", "map-2"} - {*(unfolded if dark else [])}
+    assert plots and unfolded and set(waiting) == asleep, "what is folded, and maps that are not chosen, are not drawn"
     assert seen.stdout.count('class="main-svg"') >= len(plots)
     assert HOSTILE in "".join(Elements(seen.stdout).text)
     frame = tmp_path / "frame.html"  # as MLflow shows an artifact
@@ -741,3 +758,33 @@ def test_a_look_tells_the_test_and_the_report_is_linked_first(tmp_path: Path) ->
     first, address = next(iter(links(outcome, 5000).items()))
     assert first == "the report"
     assert address.startswith("http://127.0.0.1:5000/#/experiments/7/runs/parent/artifacts/report/search.html")
+
+
+def seen_words(html: str) -> int:
+    """The words of a page as it opens: without scripts, and without what is folded."""
+    body = re.sub(r"<(script|style).*?</\1>", "", html, flags=re.DOTALL)
+    opened = re.sub(r"<details(?! open).*?</details>", "", body, flags=re.DOTALL)
+    return len(re.sub(r"<[^>]+>", " ", opened).split())
+
+
+def test_a_page_is_short(tmp_path: Path) -> None:
+    """It had 1,881 words for these twelve trials."""
+    finals = {"0000": [0.5, 0.6, 0.55], "0005": [0.5, 0.5, 0.4]}
+    found = Findings.of(made(tmp_path, spread(12), pruned=lambda number: number % 3 == 1, finals=finals))
+    assert seen_words(page(found)) < 940
+
+
+@pytest.mark.parametrize("trials, kind", [(12, "scatter"), (40, "contour")])
+def test_no_contours_are_drawn_from_a_few_points(tmp_path: Path, trials: int, kind: str) -> None:
+    drawn = figures(page(Findings.of(made(tmp_path, spread(trials)))))
+    first = drawn["map-0"]["data"][0]
+    assert first["type"] == kind and (kind == "contour" or len(first["x"]) == len(first["marker"]["color"]) == trials)
+
+
+def test_no_share_leaves_its_range(tmp_path: Path) -> None:
+    drawn = figures(page(Findings.of(made(tmp_path, spread(12)))))["importances"]
+    bars, (low, high) = drawn["data"][0], drawn["layout"]["xaxis"]["range"]
+    errors = bars["error_x"]
+    assert low == 0 and high <= 1
+    assert all(share >= down for share, down in zip(bars["x"], errors["arrayminus"], strict=True))
+    assert all(share + up <= high for share, up in zip(bars["x"], errors["array"], strict=True))
